@@ -1,0 +1,49 @@
+# `make` alone prints this list. Every target sets up .venv first; when nothing changed that costs milliseconds.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+BIN := .venv/bin
+ARGS ?=
+
+# One thread per process: several processes share the cores here, and OpenMP threads beside busy neighbours crawl.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help setup demo test check lint format chaos bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## make .venv hold the project and its tools (leaves .venv/bin/lethe)
+	@scripts/setup
+
+demo: setup ## coordinator + 5 workers train on real digits; the coordinator is killed half-way and the run goes on
+	@$(BIN)/lethe demo $(ARGS)
+
+test: setup ## every test, on a real Postgres and Redis that the tests start themselves (ARGS="-k fence" narrows)
+	@$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
+
+check: lint test ## what CI runs
+
+lint: setup ## ruff, mypy, import-linter, hadolint, drift of openapi/v1.json
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check . || { echo 'unformatted files: run `make format`'; exit 1; }
+	@$(BIN)/mypy
+	@report=$$($(BIN)/lint-imports --no-logo) || { echo "$$report"; exit 1; }
+	@$(BIN)/hadolint --config deploy/hadolint.yaml deploy/Dockerfile.*
+	@$(BIN)/lethe openapi --check
+
+format: setup ## rewrite the code in the house format
+	@$(BIN)/ruff check --quiet --fix .
+	@$(BIN)/ruff format --quiet .
+
+chaos: setup ## SIGKILL coordinator, compute and workers, stop Postgres, flush Redis; compare digests (JSON lines)
+	@$(BIN)/python -m benchmarks.chaos $(ARGS)
+
+bench: setup ## seconds per round, memory and CPU; then training against a plain loop (JSON lines)
+	@$(BIN)/lethe bench coordination --json $(ARGS)
+	@$(BIN)/lethe bench training --json
+
+clean: ## remove caches and demo data (keeps .venv)
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist .lethe lethe-data
+	@find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

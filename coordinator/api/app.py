@@ -1,0 +1,148 @@
+"""The API as an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from importlib import metadata
+from typing import Any, Final
+
+import structlog
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from coordinator.api import (
+    blobs,
+    checkpoints,
+    clients,
+    erasure_events,
+    erasures,
+    events,
+    federations,
+    health,
+    problems,
+    progress,
+    runs,
+    work,
+)
+from coordinator.api.auth import Keyring
+from coordinator.api.context import Context
+from coordinator.api.lookout import Lookout
+from coordinator.api.metrics import Metrics
+from coordinator.api.middleware import Doorkeeper
+from coordinator.runtime.accounts import ensure_admin
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.store import schema
+from coordinator.store.database import Unavailable
+from services.wire.v1.resources import Problem
+
+log = structlog.get_logger()
+LOOK_AGAIN_S: Final = 1.0
+_ROUTERS: Final = (
+    work.router,
+    blobs.router,
+    federations.router,
+    clients.router,
+    runs.router,
+    progress.router,
+    checkpoints.router,
+    events.router,
+    erasures.router,
+    erasure_events.router,
+    health.router,
+)
+
+
+def create_app(coordinator: Coordinator) -> FastAPI:
+    """An app that starts and closes the coordinator with its lifespan."""
+    app = assemble()
+    metrics = Metrics()
+    coordinator.observers.append(metrics.observe)
+    app.state.context = Context(
+        coordinator, Keyring(coordinator.database, coordinator.bus), Lookout(coordinator.database), metrics
+    )
+    return app
+
+
+def assemble() -> FastAPI:
+    """Routes and their documentation, without a coordinator behind them."""
+    app = FastAPI(
+        title="Lethe",
+        version=metadata.version("lethe"),
+        description="The coordinator for federated learning that can forget. Every error is a problem document.",
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        openapi_url="/v1/openapi.json",
+        lifespan=_lifespan,
+        generate_unique_id_function=lambda route: route.name,
+        redirect_slashes=False,
+        separate_input_output_schemas=False,
+    )
+    for router in _ROUTERS:
+        app.include_router(router)
+    problems.install(app)
+    app.add_middleware(Doorkeeper)
+    app.openapi = lambda: _document(app)  # type: ignore[method-assign]
+    return app
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title,
+            version=app.version,
+            description=app.description,
+            license_info=app.license_info,
+            routes=app.routes,
+            separate_input_output_schemas=False,
+        )
+        schemas = document["components"]["schemas"]
+        schemas["Problem"] = Problem.model_json_schema()
+        for unused in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(unused, None)
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    context: Context = app.state.context
+    opening = None
+    if not await _try_to_open(context):
+        opening = asyncio.create_task(_keep_trying(context))
+    try:
+        yield
+    finally:
+        if opening is not None:
+            opening.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await opening
+        context.unready_because = "the coordinator is stopping"
+        await context.coordinator.close()
+
+
+async def _try_to_open(context: Context) -> bool:
+    """Ready once the schema is current and somebody can log in; only then does background work begin."""
+    coordinator = context.coordinator
+    try:
+        reason = await schema.pending(coordinator.database)
+        if reason is None:
+            await ensure_admin(coordinator)
+    except Unavailable:
+        reason = "the database cannot be reached"
+    if reason is not None:
+        if reason != context.unready_because:
+            log.warning("coordinator.waits", reason=reason)
+        context.unready_because = reason
+        return False
+    await coordinator.start_api()
+    context.unready_because = None
+    log.info("coordinator.ready")
+    return True
+
+
+async def _keep_trying(context: Context) -> None:
+    is_open = False
+    while not is_open:
+        await asyncio.sleep(LOOK_AGAIN_S)
+        is_open = await _try_to_open(context)

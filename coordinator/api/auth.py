@@ -1,0 +1,171 @@
+"""Who is asking, and what they may do.
+
+A credential belongs to a client or has a role; it is bound to one federation, except for the installation's admin. What
+belongs to another federation is answered like what does not exist.
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+from uuid import UUID
+
+from fastapi import Depends, Request
+from fastapi.openapi.models import HTTPBearer
+from fastapi.security.base import SecurityBase
+
+from coordinator.api.context import Context, context_of
+from coordinator.bus.port import Bus
+from coordinator.runtime.accounts import CREDENTIALS_DROPPED, hash_of, split_token
+from coordinator.store import accounts
+from coordinator.store.database import Database
+from services.core.errors import Rejected
+from services.wire.v1.resources import Role
+
+Action = Literal[
+    "read", "run", "enrol", "upload", "download", "administer", "work", "follow", "preview", "erase", "judge"
+]
+
+ALLOWED: Final[dict[Action, frozenset[Role | Literal["client"]]]] = {
+    "read": frozenset({"viewer", "operator", "compliance", "admin"}),
+    "run": frozenset({"operator", "admin"}),  # create, pause, resume, cancel
+    "enrol": frozenset({"operator", "admin"}),  # enrol, rotate and remove clients
+    "administer": frozenset({"admin"}),  # federations and credentials
+    "work": frozenset({"client"}),  # sessions and its own tasks
+    "upload": frozenset({"client", "operator", "admin"}),
+    "download": frozenset({"client", "viewer", "operator", "compliance", "admin"}),  # clients: their own blobs only
+    # Requests to forget; a client's own only.
+    "follow": frozenset({"client", "viewer", "operator", "compliance", "admin"}),
+    "preview": frozenset({"client", "operator", "compliance", "admin"}),
+    "erase": frozenset({"client", "compliance", "admin"}),
+    "judge": frozenset({"compliance", "admin"}),  # approve, deny, cancel
+}
+
+CACHED_S: Final = 2.0
+_MOST_CACHED: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    credential_id: UUID
+    role: Role | Literal["client"]
+    federation_id: UUID | None
+    """None: every federation."""
+    client_id: UUID | None = None
+    client_name: str | None = None
+    is_removed: bool = False
+    is_erased: bool = False
+
+    @property
+    def name(self) -> str:
+        """The same before and after a client's credential is rotated."""
+        return f"client:{self.client_id}" if self.client_id is not None else f"credential:{self.credential_id}"
+
+
+class Keyring:
+    """Tokens to principals; remembers the answer for two seconds."""
+
+    def __init__(self, database: Database, bus: Bus) -> None:
+        self._database = database
+        self._known: dict[str, tuple[float, Principal]] = {}
+        bus.subscribe(CREDENTIALS_DROPPED, lambda ids: self.forget(map(UUID, ids.split(","))))
+
+    async def principal(self, token: str) -> Principal:
+        expires_at, known = self._known.get(token, (0.0, None))
+        if known is not None and time.monotonic() < expires_at:
+            return known
+        credential_id, secret = split_token(token)
+        async with self._database.read() as connection:
+            found = await accounts.known_credential(connection, credential_id)
+        if found is None or not hmac.compare_digest(found.secret_hash, hash_of(secret)):
+            raise Rejected("unauthenticated", "the token is not valid here, or was revoked; ask for a new one")
+        principal = Principal(
+            credential_id=found.id,
+            role=found.role,  # type: ignore[arg-type]  # the table's own constraint
+            federation_id=found.federation_id,
+            client_id=found.client_id,
+            client_name=found.client_name,
+            is_removed=found.client_status == "removed",
+            is_erased=found.client_status == "erased",
+        )
+        if len(self._known) >= _MOST_CACHED:
+            self._known.clear()
+        self._known[token] = time.monotonic() + CACHED_S, principal
+        return principal
+
+    def forget(self, credential_ids: Iterable[UUID]) -> None:
+        dropped = set(credential_ids)
+        stale = [token for token, (_, principal) in self._known.items() if principal.credential_id in dropped]
+        for token in stale:
+            del self._known[token]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A principal that may do what the operation does, and what it can reach."""
+
+    principal: Principal
+    context: Context
+
+    @property
+    def within(self) -> UUID | None:
+        return self.principal.federation_id
+
+    @property
+    def client_id(self) -> UUID:
+        """Of an operation that only clients may use."""
+        if self.principal.client_id is None:
+            raise Rejected("forbidden", "only a client's credential may do this")
+        return self.principal.client_id
+
+    def federation(self, wanted: UUID | None) -> UUID:
+        """The federation that a request is about: the credential's own, or the one that it names."""
+        own = self.principal.federation_id
+        if own is None and wanted is None:
+            raise Rejected("invalid-request", "name the federation_id: this credential belongs to no federation")
+        if own is not None and wanted not in (None, own):
+            raise Rejected("not-found", f"there is no federation {wanted}")
+        federation_id = own or wanted
+        assert federation_id is not None
+        return federation_id
+
+
+class Allow(SecurityBase):
+    """The dependency that lets a request in: `caller: Annotated[Caller, Depends(Allow("read"))]`."""
+
+    def __init__(self, action: Action) -> None:
+        self.model = HTTPBearer(description="A client's token, or one with a role; issued once, stored hashed.")
+        self.scheme_name = "token"
+        self._action = action
+        self._roles = ALLOWED[action]
+
+    async def __call__(self, request: Request) -> Caller:
+        context = context_of(request)
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            raise Rejected("unauthenticated", "send `Authorization: Bearer <token>`")
+        principal = await context.keyring.principal(token.strip())
+        if principal.is_removed:
+            raise Rejected("client-removed", f"client {principal.client_name} was removed; stop the agent")
+        if principal.is_erased and self._action != "follow":  # it may watch its own erasure while its token lives
+            raise Rejected("client-erased", f"client {principal.client_name} was erased; stop the agent")
+        if principal.role not in self._roles:
+            allowed = ", ".join(sorted(self._roles))
+            raise Rejected("forbidden", f"a {principal.role} may not do this; it takes one of: {allowed}")
+        return Caller(principal, context)
+
+
+Reader = Annotated[Caller, Depends(Allow("read"))]
+Operator = Annotated[Caller, Depends(Allow("run"))]
+Enroller = Annotated[Caller, Depends(Allow("enrol"))]
+Admin = Annotated[Caller, Depends(Allow("administer"))]
+Worker = Annotated[Caller, Depends(Allow("work"))]
+Uploader = Annotated[Caller, Depends(Allow("upload"))]
+Downloader = Annotated[Caller, Depends(Allow("download"))]
+Follower = Annotated[Caller, Depends(Allow("follow"))]
+Previewer = Annotated[Caller, Depends(Allow("preview"))]
+Petitioner = Annotated[Caller, Depends(Allow("erase"))]
+Judge = Annotated[Caller, Depends(Allow("judge"))]

@@ -1,0 +1,73 @@
+"""Bytes of a blob as an HTTP answer: ETag, If-None-Match, Range. Never more than a piece of it in memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Final
+from uuid import UUID
+
+from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
+
+from coordinator.api.context import Context
+from services.core.errors import Rejected
+
+MEDIA_TYPE: Final = "application/octet-stream"
+SMALL_BYTES: Final = 1 << 20
+SMALL_CACHED_S: Final = 60.0
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+
+
+async def send_blob(request: Request, context: Context, federation_id: UUID, digest: str, num_bytes: int) -> Response:
+    etag = f'"{digest}"'
+    headers = {"ETag": etag, "Cache-Control": "private, immutable", "Accept-Ranges": "bytes"}
+    if etag in request.headers.get("if-none-match", "") or request.headers.get("if-none-match") == "*":
+        return Response(status_code=304, headers=headers)
+    wanted = None
+    if request.headers.get("if-range", etag) == etag:
+        wanted = wanted_range(request.headers.get("range", ""), num_bytes)
+    start, end = wanted or (0, num_bytes)
+    headers["Content-Length"] = str(end - start)
+    if wanted is not None:
+        headers["Content-Range"] = f"bytes {start}-{end - 1}/{num_bytes}"
+    status = 200 if wanted is None else 206
+    if num_bytes <= SMALL_BYTES:
+        data = await _small_blob(context, federation_id, digest)
+        return Response(data[start:end], status, headers=headers, media_type=MEDIA_TYPE)
+    pieces = context.coordinator.blobs.open(federation_id, digest, start, end)
+    first = await anext(aiter(pieces))  # a blob that is missing after all is a 404, not a broken answer
+    return StreamingResponse(_chained(first, pieces), status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def wanted_range(header: str, num_bytes: int) -> tuple[int, int] | None:
+    """[start, end) of a request for one range; None when there is none that we serve, so that all is sent."""
+    match = _RANGE.fullmatch(header.strip())
+    if match is None or match.groups() == ("", ""):
+        return None
+    first, last = match.groups()
+    if not first:
+        start, end = max(0, num_bytes - int(last)), num_bytes
+    else:
+        start, end = int(first), min(num_bytes, int(last) + 1) if last else num_bytes
+        if last and int(last) < start:
+            return None
+    if start >= end:
+        raise Rejected("range-not-satisfiable", f"the blob has {num_bytes} bytes", num_bytes=num_bytes)
+    return start, end
+
+
+async def _small_blob(context: Context, federation_id: UUID, digest: str) -> bytes:
+    key = f"blob:{federation_id}:{digest}"
+    bus = context.coordinator.bus
+    data = await bus.cache_get(key)
+    if data is None:
+        data = b"".join([piece async for piece in context.coordinator.blobs.open(federation_id, digest)])
+        await bus.cache_set(key, data, SMALL_CACHED_S)
+    return data
+
+
+async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece

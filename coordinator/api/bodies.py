@@ -1,0 +1,91 @@
+"""JSON in and out: bodies of JSON only, bounded before they are read; answers written once, not validated again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Annotated, Any, Final, TypeVar
+from urllib.parse import urlencode
+
+import orjson
+from fastapi import HTTPException, Query, Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+
+from coordinator.store.paging import Position
+from services.wire.v1.resources import Page
+
+MOST_JSON_BYTES: Final = 1 << 20
+Item = TypeVar("Item")
+
+
+class JsonRequest(Request):
+    """FastAPI reads bodies through this."""
+
+    async def body(self) -> bytes:
+        if not hasattr(self, "_body"):
+            announced = self.headers.get("content-length", "0")
+            if not announced.isdecimal() or int(announced[:20]) > MOST_JSON_BYTES:
+                raise _too_large()
+            data = bytearray()
+            async for chunk in self.stream():
+                data += chunk
+                if len(data) > MOST_JSON_BYTES:
+                    raise _too_large()
+            media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if data and media_type != "application/json":
+                raise HTTPException(415, "this address takes application/json")
+            self._body = bytes(data)
+        return self._body
+
+    async def json(self) -> Any:
+        body = await self.body()
+        value = orjson.loads(body)
+        return _without_nul(value) if b"\\u0000" in body else value
+
+
+class JsonRoute(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_json(request: Request) -> Response:
+            return await handle(JsonRequest(request.scope, request.receive))
+
+        return handle_json
+
+
+def _too_large() -> HTTPException:
+    return HTTPException(413, f"a JSON body may have {MOST_JSON_BYTES} bytes")
+
+
+def _without_nul(value: Any) -> Any:
+    """PostgreSQL stores no NUL in text; a log tail may well contain one."""
+    if isinstance(value, str):
+        return value.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    if isinstance(value, list):
+        return [_without_nul(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_nul(key): _without_nul(item) for key, item in value.items()}
+    return value
+
+
+def answer(document: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(document.model_dump_json(), status, headers=headers, media_type="application/json")
+
+
+async def _position(
+    cursor: Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> Position:
+    return Position(limit, cursor)
+
+
+wanted_page = _position
+"""Dependency: the page that a request asks for."""
+
+
+def answer_page(request: Request, page: Page[Item]) -> Response:
+    headers = {}
+    if page.next_cursor is not None:
+        query = {**request.query_params, "cursor": page.next_cursor}
+        headers["Link"] = f'<{request.url.path}?{urlencode(query)}>; rel="next"'
+    return answer(page, headers=headers)

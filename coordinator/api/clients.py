@@ -1,0 +1,84 @@
+"""Clients of a federation: enrol, look, rotate their tokens, remove."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from coordinator.api.auth import Caller, Enroller, Reader
+from coordinator.api.bodies import JsonRoute, answer, answer_page, wanted_page
+from coordinator.api.problems import problems
+from coordinator.engine.messages import RemoveClient
+from coordinator.runtime.accounts import announce_dropped, enrol_client, rotate_client
+from coordinator.store import accounts
+from coordinator.store.paging import Position
+from services.wire.v1.resources import Client, ClientCreate, IssuedCredential, Page
+
+router = APIRouter(prefix="/v1", tags=["clients"], route_class=JsonRoute)
+WantedPage = Annotated[Position, Depends(wanted_page)]
+_ALWAYS: Final = ("unauthenticated", "forbidden", "not-found")
+
+
+@router.post(
+    "/federations/{federation_id}/clients",
+    status_code=201,
+    response_model=IssuedCredential,
+    responses=problems(*_ALWAYS, "too-large", "unsupported-media-type", "name-taken"),
+)
+async def create_client(federation_id: UUID, body: ClientCreate, caller: Enroller) -> Response:
+    """Enrol a data holder. Its agent's token is shown this once."""
+    made = await enrol_client(caller.context.coordinator, federation_id, body.name, caller.within)
+    return answer(made, 201, {"Cache-Control": "no-store"})
+
+
+@router.get("/federations/{federation_id}/clients", response_model=Page[Client], responses=problems(*_ALWAYS))
+async def list_clients(request: Request, federation_id: UUID, caller: Reader, position: WantedPage) -> Response:
+    async with caller.context.coordinator.database.read() as connection:
+        await accounts.federation(connection, federation_id, caller.within)
+        page = await accounts.clients(connection, federation_id, position)
+    shown = await _with_presence(caller, page.items)
+    return answer_page(request, Page(items=shown, next_cursor=page.next_cursor))
+
+
+@router.get("/clients/{client_id}", response_model=Client, responses=problems(*_ALWAYS))
+async def get_client(client_id: UUID, caller: Reader) -> Response:
+    async with caller.context.coordinator.database.read() as connection:
+        client = await accounts.client(connection, client_id, caller.within)
+    return answer((await _with_presence(caller, [client]))[0])
+
+
+@router.post(
+    "/clients/{client_id}/credentials",
+    status_code=201,
+    response_model=IssuedCredential,
+    responses=problems(*_ALWAYS, "conflict"),
+)
+async def rotate_client_credential(client_id: UUID, caller: Enroller) -> Response:
+    """A new token for the client's agent, shown this once; the old one stops working."""
+    coordinator = caller.context.coordinator
+    async with coordinator.database.read() as connection:
+        old = await accounts.active_credentials(connection, client_id)
+    made = await rotate_client(coordinator, client_id, caller.within)
+    caller.context.keyring.forget(old)
+    return answer(made, 201, {"Cache-Control": "no-store"})
+
+
+@router.delete("/clients/{client_id}", status_code=204, response_class=Response, responses=problems(*_ALWAYS))
+async def remove_client(client_id: UUID, caller: Enroller) -> Response:
+    """The client leaves: its open tasks are withdrawn and its agent is told to stop."""
+    coordinator = caller.context.coordinator
+    async with coordinator.database.read() as connection:
+        await accounts.client(connection, client_id, caller.within)
+        credentials = await accounts.active_credentials(connection, client_id)
+    await coordinator.shell.handle(RemoveClient(client_id))
+    caller.context.keyring.forget(credentials)
+    announce_dropped(coordinator, credentials)
+    return Response(status_code=204)
+
+
+async def _with_presence(caller: Caller, clients: Sequence[Client]) -> list[Client]:
+    online = await caller.context.coordinator.bus.alive([str(client.id) for client in clients])
+    return [client.model_copy(update={"online": str(client.id) in online}) for client in clients]

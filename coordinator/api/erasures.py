@@ -1,0 +1,231 @@
+"""Requests to forget: discover, preview, file, follow, approve, deny, cancel, and the certificate."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+
+from coordinator.api.auth import Caller, Follower, Judge, Petitioner, Previewer
+from coordinator.api.bodies import JsonRoute, answer, answer_page, wanted_page
+from coordinator.api.problems import problems
+from coordinator.engine.messages import ApproveErasure, CancelErasure, DenyErasure, FileErasure
+from coordinator.runtime.preview import preview
+from coordinator.runtime.shell import InboxKey, Replayed
+from coordinator.store import accounts, erasures
+from coordinator.store.erasures import View
+from coordinator.store.paging import Position
+from services.audit.certificate import PAYLOAD_TYPE
+from services.audit.keys import key_id, public_pem
+from services.core import digests
+from services.core.errors import Rejected
+from services.core.ids import uuid7
+from services.unlearning.methods import METHODS
+from services.wire.v1.erasure import (
+    LEGAL_DAYS,
+    Discovery,
+    ErasureCreate,
+    ErasureDenial,
+    ErasurePreview,
+    ErasurePreviewRequest,
+    ErasureRequest,
+    ErasureStatus,
+    MethodDescription,
+)
+from services.wire.v1.resources import Page
+
+router = APIRouter(prefix="/v1", tags=["erasure"], route_class=JsonRoute)
+WantedPage = Annotated[Position, Depends(wanted_page)]
+FARTHEST: Final = timedelta(days=3650)
+_ENVELOPE: Final = {"type": "object", "required": ["payload", "payloadType", "signatures"]}
+_ALWAYS: Final = ("unauthenticated", "forbidden", "client-removed", "not-found")
+_FILING: Final = (
+    *_ALWAYS,
+    "client-erased",
+    "conflict",
+    "already-erased",
+    "too-few-clients",
+    "method-unavailable",
+    "too-large",
+    "unsupported-media-type",
+)
+
+
+@router.get("/erasure/discovery", response_model=Discovery, responses=problems(*_ALWAYS))
+async def discover_erasure(caller: Follower) -> Response:
+    """What can be forgotten here, how, and the public key that certificates are verified with."""
+    public = await caller.context.coordinator.erasing.public_key()
+    return answer(
+        Discovery(
+            scopes=["client"],
+            methods=[
+                MethodDescription(name=name, guarantee=method.guarantee, summary=method.summary)
+                for name, method in sorted(METHODS.items())
+            ],
+            public_key=public_pem(public).decode(),
+            key_id=key_id(public),
+            legal_deadline_days=LEGAL_DAYS,
+        )
+    )
+
+
+@router.post("/erasure-requests:preview", response_model=ErasurePreview, responses=problems(*_FILING))
+async def preview_erasure(body: ErasurePreviewRequest, caller: Previewer) -> Response:
+    """What a request with this body would do and cost. Refused where the request would be; changes nothing."""
+    message = await _message(caller, body, None)
+    return answer(await preview(caller.context.coordinator.database, message))
+
+
+@router.post(
+    "/erasure-requests",
+    status_code=202,
+    response_model=ErasureRequest,
+    responses=problems(*_FILING, "idempotency-key-missing", "idempotency-key-reused"),
+)
+async def file_erasure(
+    body: ErasureCreate,
+    caller: Petitioner,
+    idempotency_key: Annotated[
+        str, Header(alias="Idempotency-Key", min_length=1, max_length=255, description="New for each intent.")
+    ],
+) -> Response:
+    """Ask that clients be forgotten. The fence follows at once, unless the request needs approval."""
+    message = await _message(caller, body, body)
+    inbox_key = InboxKey(
+        principal=caller.principal.name,
+        route="POST /v1/erasure-requests",
+        key=idempotency_key,
+        fingerprint=digests.of_json({**body.model_dump(mode="json"), "federation_id": str(message.federation_id)}),
+        makes=message.erasure_id,
+    )
+    reply = await caller.context.coordinator.shell.handle(message, inbox_key)
+    erasure_id = reply.made if isinstance(reply, Replayed) else message.erasure_id
+    return await _answer_request(caller, erasure_id, 202)
+
+
+@router.get("/erasure-requests", response_model=Page[ErasureRequest], responses=problems(*_ALWAYS))
+async def list_erasures(
+    request: Request,
+    caller: Follower,
+    position: WantedPage,
+    federation_id: UUID | None = None,
+    status: Annotated[ErasureStatus | None, Query()] = None,
+) -> Response:
+    """Newest first. A client sees the requests that are about it alone."""
+    within = federation_id if caller.within is None else caller.federation(federation_id)
+    database = caller.context.coordinator.database
+    async with database.read() as connection:
+        now = await database.now(connection)
+        view = View(within, caller.principal.client_id)
+        page = await erasures.erasures(connection, view, status, position, now)
+    return answer_page(request, page)
+
+
+@router.get("/erasure-requests/{erasure_id}", response_model=ErasureRequest, responses=problems(*_ALWAYS))
+async def get_erasure(erasure_id: UUID, caller: Follower) -> Response:
+    return await _answer_request(caller, erasure_id)
+
+
+@router.post(
+    "/erasure-requests/{erasure_id}/approve", response_model=ErasureRequest, responses=problems(*_ALWAYS, "conflict")
+)
+async def approve_erasure(erasure_id: UUID, caller: Judge) -> Response:
+    """Carry out a request that awaits approval."""
+    return await _judge(caller, ApproveErasure(erasure_id))
+
+
+@router.post(
+    "/erasure-requests/{erasure_id}/deny",
+    response_model=ErasureRequest,
+    responses=problems(*_ALWAYS, "conflict", "too-large", "unsupported-media-type"),
+)
+async def deny_erasure(erasure_id: UUID, body: ErasureDenial, caller: Judge) -> Response:
+    """Refuse a request that awaits approval, with the reason that the requester is told."""
+    return await _judge(caller, DenyErasure(erasure_id, body.reason))
+
+
+@router.post(
+    "/erasure-requests/{erasure_id}/cancel", response_model=ErasureRequest, responses=problems(*_ALWAYS, "conflict")
+)
+async def cancel_erasure(erasure_id: UUID, caller: Judge) -> Response:
+    """Withdraw a request that awaits approval. After the fence there is no way back."""
+    return await _judge(caller, CancelErasure(erasure_id))
+
+
+@router.get(
+    "/erasure-requests/{erasure_id}/certificate",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The DSSE envelope, byte for byte as it was signed.",
+            "content": {PAYLOAD_TYPE: {"schema": _ENVELOPE}},
+        },
+        **problems(*_ALWAYS, "certificate-not-ready"),
+    },
+)
+async def get_certificate(erasure_id: UUID, caller: Follower) -> Response:
+    """The evidence of a completed request. Keep the bytes: a certificate that is written anew does not verify."""
+    async with caller.context.coordinator.database.read() as connection:
+        envelope = await erasures.certificate(connection, erasure_id, view_of(caller))
+    return Response(envelope.encode(), media_type=PAYLOAD_TYPE)
+
+
+def view_of(caller: Caller) -> View:
+    return View(caller.within, caller.principal.client_id)
+
+
+async def _message(
+    caller: Caller, wanted: ErasurePreviewRequest | ErasureCreate, filed: ErasureCreate | None
+) -> FileErasure:
+    """`filed`: the request itself; None for a preview."""
+    own_name = caller.principal.client_name
+    if own_name is not None and wanted.subjects != [own_name]:
+        raise Rejected("forbidden", f"a client may ask for its own erasure only: subjects must be {own_name}")
+    database, federation_id = caller.context.coordinator.database, caller.federation(wanted.federation_id)
+    async with database.read() as connection:
+        await accounts.federation(connection, federation_id, caller.within)
+        now = await database.now(connection)
+    return FileErasure(
+        erasure_id=uuid7(now, os.urandom(10)),
+        federation_id=federation_id,
+        subjects=tuple(wanted.subjects),
+        requested_by=caller.principal.name,
+        legal_deadline=_deadline(filed.legal_deadline if filed is not None else None, now),
+        salt=os.urandom(32).hex(),
+        scope=wanted.scope,
+        method=wanted.method,
+        guarantee=wanted.guarantee,
+        recovery_rounds=wanted.recovery_rounds,
+        regulation=filed.regulation if filed is not None else "",
+        needs_approval=filed is not None and filed.needs_approval,
+    )
+
+
+def _deadline(wanted: datetime | None, now: datetime) -> datetime:
+    if wanted is None:
+        return now + timedelta(days=LEGAL_DAYS)
+    if not now < wanted <= now + FARTHEST:
+        raise Rejected("invalid-request", "legal_deadline must lie in the future, at most ten years from now")
+    return wanted.astimezone(UTC)
+
+
+async def _judge(caller: Caller, message: ApproveErasure | DenyErasure | CancelErasure) -> Response:
+    coordinator = caller.context.coordinator
+    async with coordinator.database.read() as connection:
+        await erasures.require(connection, message.erasure_id, view_of(caller))
+    await coordinator.shell.handle(message)
+    return await _answer_request(caller, message.erasure_id)
+
+
+async def _answer_request(caller: Caller, erasure_id: UUID, status: int = 200) -> Response:
+    database = caller.context.coordinator.database
+    async with database.read() as connection:
+        now = await database.now(connection)
+        found = await erasures.erasure(connection, erasure_id, view_of(caller), now)
+    headers = {"ETag": f'"{found.version}"'}
+    if status == 202:
+        headers["Location"] = f"/v1/erasure-requests/{found.id}"
+    return answer(found, status, headers)

@@ -1,0 +1,48 @@
+"""What `/metrics` tells Prometheus. Each app has a registry of its own."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from coordinator.engine.events import Event
+from coordinator.store.doorway import Figures
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter("lethe_requests", "Answers.", ["route", "status"], registry=registry)
+        self.seconds = Histogram(
+            "lethe_request_seconds", "Time to the answer's end.", ["route"], buckets=_SECONDS, registry=registry
+        )
+        self.rejections = Counter("lethe_rejections", "Refused requests by problem code.", ["code"], registry=registry)
+        self.events = Counter("lethe_events", "What the engine decided, by type.", ["type"], registry=registry)
+        self.waiting_polls = Gauge("lethe_waiting_polls", "Long polls that wait for work.", registry=registry)
+        self.uploads = Gauge("lethe_uploads_in_flight", "Blobs being received.", registry=registry)
+        self.bytes_in = Counter("lethe_bytes_in", "Bytes of request bodies.", registry=registry)
+        self.bytes_out = Counter("lethe_bytes_out", "Bytes of answers.", registry=registry)
+        self._runs = Gauge("lethe_runs", "Runs by status.", ["status"], registry=registry)
+        self._open_tasks = Gauge("lethe_open_tasks", "Unfinished tasks by status.", ["status"], registry=registry)
+        self._oldest_kernel = Gauge("lethe_oldest_kernel_seconds", "Age of the oldest open kernel.", registry=registry)
+        self._is_ready = Gauge("lethe_ready", "Whether the database answers.", registry=registry)
+
+    def observe(self, event: Event) -> None:
+        self.events.labels(type(event).__name__).inc()
+
+    def text(self, figures: Figures | None, now: datetime | None) -> bytes:
+        """The exposition. Without `figures`, because the database is away, only what this process knows."""
+        self._runs.clear()
+        self._open_tasks.clear()
+        self._is_ready.set(figures is not None)
+        if figures is not None and now is not None:
+            for status, count in figures.runs.items():
+                self._runs.labels(status).set(count)
+            for status, count in figures.open_tasks.items():
+                self._open_tasks.labels(status).set(count)
+            oldest = figures.oldest_kernel_at
+            self._oldest_kernel.set((now - oldest).total_seconds() if oldest is not None else 0)
+        return generate_latest(self.registry)

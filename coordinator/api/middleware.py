@@ -1,0 +1,76 @@
+"""Around every request: measure it, keep it waiting until the coordinator is ready, turn a bug into a 500.
+
+Plain ASGI, so that bodies pass through untouched.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import structlog
+from fastapi import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from coordinator.api.context import Context
+from coordinator.api.problems import problem
+
+log = structlog.get_logger()
+
+
+class Doorkeeper:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        context: Context = scope["app"].state.context
+        counted = _Counted(receive, send)
+        started_at = time.perf_counter()
+        try:
+            if context.unready_because is not None and scope["path"].startswith("/v1/"):
+                refusal = problem(Request(scope), "unavailable", context.unready_because)
+                await refusal(scope, receive, counted.send)
+            else:
+                await self._app(scope, counted.receive, counted.send)
+        except Exception as error:
+            log.error("request.broke", method=scope["method"], path=scope["path"], exc_info=error)
+            if counted.status is not None:
+                raise  # too late for another answer: the server cuts the connection
+            answer = problem(Request(scope), "internal", "something broke here; the coordinator's log has the trace")
+            await answer(scope, receive, counted.send)
+        finally:
+            route = getattr(scope.get("route"), "path", "unknown")
+            elapsed_s = time.perf_counter() - started_at
+            metrics = context.metrics
+            metrics.requests.labels(route, str(counted.status or 0)).inc()
+            metrics.seconds.labels(route).observe(elapsed_s)
+            metrics.bytes_in.inc(counted.bytes_in)
+            metrics.bytes_out.inc(counted.bytes_out)
+            log.debug("request.answered", method=scope["method"], route=route, status=counted.status, seconds=elapsed_s)
+
+
+class _Counted:
+    """An ASGI channel that knows what went through it."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive, self._send = receive, send
+        self.status: int | None = None
+        self.bytes_in = 0
+        self.bytes_out = 0
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        body: Any = message.get("body")
+        if body:
+            self.bytes_in += len(body)
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        elif body := message.get("body"):
+            self.bytes_out += len(body)
+        await self._send(message)

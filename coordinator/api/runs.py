@@ -1,0 +1,141 @@
+"""Runs: create, list, look, pause, resume, cancel."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Annotated, Final
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+
+from coordinator.api.auth import Caller, Operator, Reader
+from coordinator.api.bodies import JsonRoute, answer, answer_page, wanted_page
+from coordinator.api.problems import problems
+from coordinator.engine.messages import CancelRun, CreateRun, PauseRun, ResumeRun
+from coordinator.runtime.shell import InboxKey, Replayed
+from coordinator.store import accounts, queries
+from coordinator.store.paging import Position
+from services.core import digests
+from services.core.errors import Rejected
+from services.core.ids import uuid7
+from services.models.spec import validate
+from services.wire.v1.resources import Page, Run, RunCreate, RunStatus
+
+router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=JsonRoute)
+WantedPage = Annotated[Position, Depends(wanted_page)]
+IfMatch = Annotated[
+    str | None, Header(max_length=200, description="Act only if the run still has this ETag.", examples=['"3"'])
+]
+_ETAG = re.compile(r'"(\d{1,9})"')
+_ALWAYS: Final = ("unauthenticated", "forbidden", "not-found")
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=Run,
+    responses=problems(
+        *_ALWAYS,
+        "idempotency-key-missing",
+        "idempotency-key-reused",
+        "invalid-run",
+        "too-large",
+        "unsupported-media-type",
+    ),
+)
+async def create_run(
+    body: RunCreate,
+    caller: Operator,
+    idempotency_key: Annotated[
+        str, Header(alias="Idempotency-Key", min_length=1, max_length=255, description="New for each intent.")
+    ],
+) -> Response:
+    """Start training. The same key with the same body finds the run that the first request made."""
+    coordinator = caller.context.coordinator
+    federation_id = caller.federation(body.federation_id)
+    validate(body.spec.model)
+    async with coordinator.database.read() as connection:
+        await accounts.federation(connection, federation_id, caller.within)
+        now = await coordinator.database.now(connection)
+    run_id = uuid7(now, os.urandom(10))
+    inbox_key = InboxKey(
+        principal=caller.principal.name,
+        route="POST /v1/runs",
+        key=idempotency_key,
+        fingerprint=digests.of_json({**body.model_dump(mode="json"), "federation_id": str(federation_id)}),
+        makes=run_id,
+    )
+    reply = await coordinator.shell.handle(CreateRun(run_id, federation_id, body.spec), inbox_key)
+    if isinstance(reply, Replayed):
+        run_id = reply.made
+    return await _answer_run(caller, run_id, 201)
+
+
+@router.get("", response_model=Page[Run], responses=problems(*_ALWAYS))
+async def list_runs(
+    request: Request,
+    caller: Reader,
+    position: WantedPage,
+    federation_id: UUID | None = None,
+    status: Annotated[RunStatus | None, Query()] = None,
+) -> Response:
+    """Newest first."""
+    within = federation_id if caller.within is None else caller.federation(federation_id)
+    async with caller.context.coordinator.database.read() as connection:
+        page = await queries.runs(connection, within, status, position)
+    return answer_page(request, page)
+
+
+@router.get("/{run_id}", response_model=Run, responses=problems(*_ALWAYS))
+async def get_run(run_id: UUID, caller: Reader) -> Response:
+    return await _answer_run(caller, run_id)
+
+
+@router.post("/{run_id}/pause", response_model=Run, responses=problems(*_ALWAYS, "conflict", "precondition-failed"))
+async def pause_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -> Response:
+    """Hand out no more work and compute nothing until it is resumed. What agents are doing counts."""
+    await _require(caller, run_id)
+    message = PauseRun(run_id, "operator", "paused by an operator", _expected_version(if_match))
+    await caller.context.coordinator.shell.handle(message)
+    return await _answer_run(caller, run_id)
+
+
+@router.post("/{run_id}/resume", response_model=Run, responses=problems(*_ALWAYS, "conflict", "precondition-failed"))
+async def resume_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -> Response:
+    """Go on with a paused run; failed tasks of its open round are handed out again."""
+    await _require(caller, run_id)
+    await caller.context.coordinator.shell.handle(ResumeRun(run_id, _expected_version(if_match)))
+    return await _answer_run(caller, run_id)
+
+
+@router.post("/{run_id}/cancel", response_model=Run, responses=problems(*_ALWAYS, "conflict", "precondition-failed"))
+async def cancel_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -> Response:
+    """End a run for good. Its checkpoints stay."""
+    await _require(caller, run_id)
+    message = CancelRun(run_id, "cancelled by an operator", _expected_version(if_match))
+    await caller.context.coordinator.shell.handle(message)
+    return await _answer_run(caller, run_id)
+
+
+async def _require(caller: Caller, run_id: UUID) -> None:
+    async with caller.context.coordinator.database.read() as connection:
+        await queries.require_run(connection, run_id, caller.within)
+
+
+async def _answer_run(caller: Caller, run_id: UUID, status: int = 200) -> Response:
+    async with caller.context.coordinator.database.read() as connection:
+        run = await queries.run(connection, run_id, caller.within)
+    headers = {"ETag": f'"{run.version}"'}
+    if status == 201:
+        headers["Location"] = f"/v1/runs/{run.id}"
+    return answer(run, status, headers)
+
+
+def _expected_version(if_match: str | None) -> int | None:
+    if if_match is None or if_match.strip() == "*":
+        return None
+    match = _ETAG.fullmatch(if_match.strip())
+    if match is None:
+        raise Rejected("precondition-failed", "If-Match must be the one ETag that a GET of the run gave")
+    return int(match[1])

@@ -1,0 +1,216 @@
+"""What agents do: open a session, claim tasks by long poll, heartbeat, submit, report failures."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Sequence
+from typing import Annotated, Final
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Request, Response
+
+from coordinator.api.auth import Caller, Worker
+from coordinator.api.bodies import JsonRoute, answer
+from coordinator.api.problems import problems
+from coordinator.engine.entities import Client
+from coordinator.engine.messages import ClaimTasks, FailTask, OpenSession, RenewLease, SubmitResult
+from coordinator.engine.react import client_key
+from coordinator.engine.work import Accepted, FailureNoted, Granted, Renewed
+from services.core.errors import InvariantBroken, Rejected
+from services.core.seeds import derive
+from services.wire.v1.work import (
+    PROTOCOL,
+    Claim,
+    Failure,
+    FailureReply,
+    Heartbeat,
+    HeartbeatReply,
+    Session,
+    SessionRequest,
+    Submission,
+    SubmissionReply,
+    TaskGrant,
+)
+
+router = APIRouter(prefix="/v1", tags=["work"], route_class=JsonRoute)
+
+ONLINE_S: Final = 60.0
+HEARTBEAT_EVERY_S: Final = 10.0
+_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6}(?:\.\d{1,3})?)", re.IGNORECASE)
+_DROPPED: Final = ("lease-lost", "epoch-fenced", "round-closed")
+_ALWAYS: Final = ("unauthenticated", "forbidden", "client-removed", "client-erased")
+
+
+@router.post(
+    "/sessions",
+    response_model=Session,
+    responses=problems(*_ALWAYS, "protocol-too-old", "too-large", "unsupported-media-type"),
+)
+async def open_session(body: SessionRequest, caller: Worker) -> Response:
+    """Say that an agent starts. Tasks that an earlier life of it holds are handed out again."""
+    if body.protocol < PROTOCOL:
+        raise Rejected("protocol-too-old", f"this coordinator speaks protocol {PROTOCOL}; upgrade the agent")
+    coordinator = caller.context.coordinator
+    devices = [device.model_dump() for device in body.devices]
+    client: Client = await coordinator.shell.handle(OpenSession(caller.client_id, body.agent_version, devices))
+    await coordinator.bus.mark_alive(str(client.id), ONLINE_S)
+    return answer(
+        Session(
+            client_id=client.id,
+            client_name=client.name,
+            federation_id=client.federation_id,
+            heartbeat_every_s=HEARTBEAT_EVERY_S,
+            max_wait_s=coordinator.settings.max_wait_s,
+            max_blob_bytes=coordinator.settings.max_blob_bytes,
+        )
+    )
+
+
+@router.post(
+    "/tasks/claim",
+    response_model=Claim,
+    responses={204: {"description": "No work within the wait."}, **problems(*_ALWAYS)},
+)
+async def claim_tasks(
+    request: Request,
+    caller: Worker,
+    prefer: Annotated[str | None, Header(max_length=200, examples=["wait=25"])] = None,
+) -> Response:
+    """Take every task that is ready for this client; with `Prefer: wait=<seconds>`, wait for one."""
+    coordinator = caller.context.coordinator
+    wait_s = min(_asked_wait_s(prefer), coordinator.settings.max_wait_s)
+    await coordinator.bus.mark_alive(str(caller.client_id), ONLINE_S)
+    granted = await _poll(
+        request, caller, min(wait_s, _longest_wait_s(coordinator.settings.max_wait_s, caller.client_id))
+    )
+    headers = {"Preference-Applied": f"wait={wait_s:g}"} if prefer is not None else {}
+    if not granted:
+        return Response(status_code=204, headers=headers)
+    return answer(Claim.model_construct(tasks=[_grant(one) for one in granted]), headers=headers)
+
+
+@router.post(
+    "/tasks/{task_id}/heartbeat",
+    response_model=HeartbeatReply,
+    responses=problems(*_ALWAYS, *_DROPPED, "not-found", "too-large", "unsupported-media-type"),
+)
+async def renew_lease(task_id: UUID, body: Heartbeat, caller: Worker) -> Response:
+    """Keep the task; the answer says whether the work is still wanted."""
+    coordinator = caller.context.coordinator
+    await coordinator.bus.mark_alive(str(caller.client_id), ONLINE_S)
+    message = RenewLease(task_id, caller.client_id, body.lease_token, body.progress)
+    renewed: Renewed = await coordinator.shell.handle(message)
+    return answer(HeartbeatReply(lease_expires_at=renewed.until, directive=renewed.directive))
+
+
+@router.put(
+    "/tasks/{task_id}/result",
+    response_model=SubmissionReply,
+    responses=problems(
+        *_ALWAYS,
+        *_DROPPED,
+        "not-found",
+        "too-stale",
+        "already-submitted",
+        "blob-missing",
+        "wrong-layout",
+        "not-finite",
+        "invalid-result",
+        "too-large",
+        "unsupported-media-type",
+    ),
+)
+async def submit_result(task_id: UUID, body: Submission, caller: Worker) -> Response:
+    """Hand in a result whose update is uploaded already. The same submission again gets the same answer."""
+    message = SubmitResult(task_id, caller.client_id, body.lease_token, body.update, body.num_samples, body.metrics)
+    accepted: Accepted = await caller.context.coordinator.shell.handle(message)
+    return answer(SubmissionReply(status="accepted", update_id=accepted.update_id))
+
+
+@router.post(
+    "/tasks/{task_id}/failure",
+    response_model=FailureReply,
+    responses=problems(*_ALWAYS, *_DROPPED, "not-found", "too-large", "unsupported-media-type"),
+)
+async def report_failure(task_id: UUID, body: Failure, caller: Worker) -> Response:
+    """Give a task back. A retryable failure is handed out again until the run's `max_attempts`."""
+    message = FailTask(
+        task_id, caller.client_id, body.lease_token, body.retryable, body.reason, body.log_tail, body.handed_back
+    )
+    noted: FailureNoted = await caller.context.coordinator.shell.handle(message)
+    return answer(FailureReply(status="will-retry" if noted.will_retry else "given-up"))
+
+
+# --- the long poll ----------------------------------------------------------------------------------------------------
+
+
+async def _poll(request: Request, caller: Caller, wait_s: float) -> Sequence[Granted]:
+    """Claim as soon as there is something to claim. An idle poll costs one read, then a future and a timer."""
+    coordinator, client_id = caller.context.coordinator, caller.client_id
+    ends_at = time.monotonic() + wait_s
+    with coordinator.bus.waiter(client_key(client_id)) as waiter:
+        if await caller.context.lookout.has_work(client_id):
+            return await _claim(caller)
+        left = ends_at - time.monotonic()
+        if left <= 0:
+            return ()
+        gone = asyncio.ensure_future(_until_disconnect(request))
+        gone.add_done_callback(lambda _: waiter.wake())
+        with caller.context.metrics.waiting_polls.track_inprogress():
+            try:
+                while left > 0:
+                    is_woken = await waiter.wait(left)
+                    if gone.done():
+                        return ()
+                    if is_woken and (granted := await _claim(caller)):
+                        return granted
+                    left = ends_at - time.monotonic()
+            finally:
+                gone.cancel()
+    return ()
+
+
+async def _claim(caller: Caller) -> Sequence[Granted]:
+    granted: Sequence[Granted] = await caller.context.coordinator.shell.handle(ClaimTasks(caller.client_id))
+    return granted
+
+
+async def _until_disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _asked_wait_s(prefer: str | None) -> float:
+    match = _WAIT.search(prefer or "")
+    return float(match[1]) if match else 0.0
+
+
+def _longest_wait_s(max_wait_s: float, client_id: UUID) -> float:
+    """Up to a fifth less than allowed, by client: agents that began together do not come back together for ever."""
+    return max_wait_s * (0.8 + 0.2 * (client_id.int % 1009) / 1009)
+
+
+def _grant(granted: Granted) -> TaskGrant:
+    task, run, cohort = granted.task, granted.run, granted.cohort
+    if task.lease_token is None or task.due_at is None:
+        raise InvariantBroken(f"task {task.id} was granted without a lease")
+    return TaskGrant.model_construct(
+        task_id=task.id,
+        kind=task.kind,
+        run_id=run.id,
+        run_name=run.name,
+        cohort=cohort.name,
+        epoch=task.epoch,
+        round=task.round,
+        attempt=task.attempt,
+        lease_token=task.lease_token,
+        lease_expires_at=task.due_at,
+        heartbeat_every_s=min(HEARTBEAT_EVERY_S, run.spec.lease_s / 3),
+        model=run.spec.model,
+        weights=task.model_digest,
+        weights_bytes=granted.weights_bytes,
+        local=run.spec.local,
+        seed=derive(run.spec.seed, "local", cohort.name, task.round, task.client_name),
+    )

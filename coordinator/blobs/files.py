@@ -1,0 +1,301 @@
+"""Blobs as files: `root/<owner>/<aa>/<hex>`, unfinished uploads in `root/parts/<owner>/<hex>.<sender>`.
+
+A blob appears by rename after its bytes are on the disk, so a file under its final name is always whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from coordinator.blobs.disk import (
+    READ_BYTES,
+    DiskThreads,
+    full_disk_noticed,
+    install,
+    pieces_of,
+    remove,
+    size_of,
+    write_all,
+)
+from coordinator.blobs.port import Complete, Received, StorageFull, StoredBlob
+from coordinator.blobs.reception import Check, checked_range, hex_of, not_found, offset_mismatch, receive_into
+from coordinator.crashpoints import crashpoint
+from services.core.errors import InvariantBroken
+from services.tensors.inspection import Inspection, Inspector
+
+PIECE_BYTES: Final = 2**20
+"""Each piece is one trip to a thread; with smaller ones the trips cost more CPU than the hashing."""
+_NUM_THREADS: Final = 16
+
+
+class FileBlobStore:
+    """Several processes may share one root on a local file system."""
+
+    def __init__(self, root: Path, reserve_bytes: int = 64 * 2**20) -> None:
+        """`reserve_bytes` of the disk stay free: what would not leave them raises `StorageFull` before it is read."""
+        self._root = root
+        self._parts = root / "parts"
+        self._reserve_bytes = reserve_bytes
+        self._disk = DiskThreads(_NUM_THREADS)
+        self._parts.mkdir(parents=True, exist_ok=True)
+
+    async def stat(self, owner: UUID, digest: str) -> int | None:
+        return await self._disk.run(size_of, self._path(owner, digest))
+
+    async def part_size(self, owner: UUID, digest: str, sender: str) -> int | None:
+        return await self._disk.run(size_of, self._part_path(owner, digest, sender)) or None
+
+    async def receive(
+        self, owner: UUID, digest: str, *, sender: str, offset: int, total: int, chunks: AsyncIterable[bytes]
+    ) -> Received:
+        path = self._path(owner, digest)
+        part = await self._disk.run(self._open_part, path, self._part_path(owner, digest, sender), offset, total)
+        if part is None:
+            inspection = await self._disk.run(_inspect, path)
+            return Complete(inspection, inspection.num_bytes, existed=True)
+        try:
+            return await receive_into(
+                part, digest=digest, offset=offset, total=total, chunks=chunks, piece_bytes=PIECE_BYTES
+            )
+        finally:
+            self._disk.submit(part.close)
+
+    async def open(self, owner: UUID, digest: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+        path = self._path(owner, digest)
+        try:
+            fd = await self._disk.run(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise not_found(digest) from None
+        try:
+            position, stop = checked_range(os.fstat(fd).st_size, start, end)
+            while position < stop:
+                data = await self._disk.run(os.pread, fd, min(READ_BYTES, stop - position), position)
+                if not data:
+                    raise OSError(errno.EIO, "the file ends before its size", str(path))
+                position += len(data)
+                yield data
+        finally:
+            os.close(fd)
+
+    @contextlib.asynccontextmanager
+    async def local(self, owner: UUID, digests: Iterable[str]) -> AsyncIterator[dict[str, Path]]:
+        paths = {digest: self._path(owner, digest) for digest in digests}
+        for digest, path in paths.items():
+            if await self._disk.run(size_of, path) is None:
+                raise not_found(digest)
+        yield paths
+
+    async def adopt(self, owner: UUID, path: Path) -> tuple[str, Inspection, int]:
+        return await self._disk.run(self._adopt, owner, path)
+
+    async def delete(self, owner: UUID, digest: str) -> None:
+        await self._disk.run(remove, self._path(owner, digest))
+
+    async def list(self, owner: UUID) -> AsyncIterator[StoredBlob]:
+        directory = self._root / str(owner)
+        for shard in await self._disk.run(lambda: sorted(directory.glob("??"))):
+            for blob in await self._disk.run(_blobs_in, shard):
+                yield blob
+
+    async def sweep_parts(self, older_than_s: float) -> int:
+        return await self._disk.run(self._sweep_parts, older_than_s)
+
+    async def probe(self) -> None:
+        await self._disk.run(self._probe)
+
+    async def close(self) -> None:
+        await self._disk.close()
+
+    def _path(self, owner: UUID, digest: str) -> Path:
+        name = hex_of(digest)
+        return self._root / str(owner) / name[:2] / name
+
+    def _part_path(self, owner: UUID, digest: str, sender: str) -> Path:
+        sender_hash = hashlib.sha256(sender.encode()).hexdigest()[:24]
+        return self._parts / str(owner) / f"{hex_of(digest)}.{sender_hash}"
+
+    def _open_part(self, path: Path, part_path: Path, offset: int, total: int) -> _FilePart | None:
+        """None when the blob is complete already."""
+        if path.exists():
+            return None
+        with full_disk_noticed():
+            self._check_reserve(max(0, total - offset))
+            part_path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                fd = os.open(part_path, os.O_RDWR | os.O_CLOEXEC | (0 if offset else os.O_CREAT), 0o600)
+            except FileNotFoundError:
+                raise offset_mismatch(0) from None
+        stored = os.fstat(fd).st_size
+        if stored != offset:
+            os.close(fd)
+            raise offset_mismatch(stored)
+        return _FilePart(self._disk, fd, part_path, path)
+
+    def _adopt(self, owner: UUID, source: Path) -> tuple[str, Inspection, int]:
+        num_bytes = source.stat().st_size
+        check = Check(num_bytes)
+        for data in pieces_of(source):
+            check.feed(data)
+        inspection, path = check.finish(), self._path(owner, check.digest)
+        if path.exists():
+            source.unlink()
+            return check.digest, inspection, num_bytes
+        with full_disk_noticed():
+            is_same_disk = source.stat().st_dev == self._root.stat().st_dev
+            self._check_reserve(0 if is_same_disk else num_bytes)
+            directory = self._parts / str(owner)
+            directory.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix="adopted-", dir=directory) as inbox:
+                moved = Path(shutil.move(source, Path(inbox, "blob")))  # a rename, or a copy from another file system
+                with moved.open("rb") as file:
+                    os.fsync(file.fileno())
+                crashpoint("blob.before-rename")
+                install(moved, path)
+                crashpoint("blob.after-rename")
+        return check.digest, inspection, num_bytes
+
+    def _check_reserve(self, wanted_bytes: int) -> None:
+        disk = os.statvfs(self._root)
+        free = disk.f_bavail * disk.f_frsize
+        if free - wanted_bytes < self._reserve_bytes:
+            wish = f"{wanted_bytes} bytes do not fit: {free} are free and {self._reserve_bytes} of them stay reserved"
+            raise StorageFull(errno.ENOSPC, wish)
+
+    def _sweep_parts(self, older_than_s: float) -> int:
+        before = time.time() - older_than_s
+        num_swept = 0
+        for path in self._parts.glob("*/*"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime <= before:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                    num_swept += 1
+        return num_swept
+
+    def _probe(self) -> None:
+        with full_disk_noticed():
+            self._check_reserve(0)
+            with tempfile.NamedTemporaryFile(dir=self._parts, prefix="probe-") as file:
+                file.write(bytes(4096))
+                file.flush()
+                os.fsync(file.fileno())
+
+
+class _FilePart:
+    """An open part file.
+
+    The file lock is held for one write at a time, and each write makes sure that the file still ends where the last one
+    left it. So an upload never waits behind a dead one, and of two live ones the slower is told to look again.
+    """
+
+    def __init__(self, disk: DiskThreads, fd: int, part_path: Path, path: Path) -> None:
+        self._disk = disk
+        self._fd: int | None = fd
+        self._part_path = part_path
+        self._path = path
+        self._in_use = threading.Lock()  # a cancelled upload closes while its last write may still be running
+
+    async def append(self, at: int, pieces: list[bytes], check: Check | None) -> None:
+        await self._disk.run(self._append, at, pieces, check)
+
+    async def read_back(self, check: Check) -> None:
+        await self._disk.run(self._read_back, check)
+
+    async def commit(self, num_bytes: int) -> bool:
+        return await self._disk.run(self._commit, num_bytes)
+
+    async def discard(self) -> None:
+        await self._disk.run(self._discard)
+
+    def close(self) -> None:
+        with self._in_use:
+            if self._fd is not None:
+                os.close(self._fd)
+                self._fd = None
+
+    def _append(self, at: int, pieces: list[bytes], check: Check | None) -> None:
+        data = b"".join(pieces)
+        with self._locked() as fd, full_disk_noticed():
+            self._expect_end(fd, at)
+            write_all(fd, data, at)
+        if check is not None:
+            check.feed(data)
+
+    def _read_back(self, check: Check) -> None:
+        with self._locked() as fd:
+            position = 0
+            while data := os.pread(fd, READ_BYTES, position):
+                check.feed(data)
+                position += len(data)
+
+    def _commit(self, num_bytes: int) -> bool:
+        with self._locked() as fd, full_disk_noticed():
+            if self._path.exists():
+                self._unlink(fd)
+                return True
+            self._expect_end(fd, num_bytes)
+            os.fsync(fd)
+            crashpoint("blob.before-rename")
+            install(self._part_path, self._path)
+            crashpoint("blob.after-rename")
+            return False
+
+    def _discard(self) -> None:
+        with self._locked() as fd:
+            self._unlink(fd)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[int]:
+        with self._in_use:
+            if self._fd is None:
+                raise InvariantBroken("the part is closed")
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            try:
+                yield self._fd
+            finally:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def _expect_end(self, fd: int, at: int) -> None:
+        status = os.fstat(fd)
+        stored = status.st_size if status.st_nlink else 0  # dropped meanwhile
+        if stored != at or not status.st_nlink:
+            raise offset_mismatch(stored)
+
+    def _unlink(self, fd: int) -> None:
+        """Unless another upload has begun a new part under this name."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(self._part_path.stat(), os.fstat(fd)):
+                self._part_path.unlink()
+
+
+def _inspect(path: Path) -> Inspection:
+    try:
+        inspector = Inspector(path.stat().st_size)
+        for data in pieces_of(path):
+            inspector.feed(data)
+    except FileNotFoundError:  # deleted this very moment
+        raise offset_mismatch(0) from None
+    return inspector.finish()
+
+
+def _blobs_in(shard: Path) -> tuple[StoredBlob, ...]:
+    blobs = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(shard) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                status = entry.stat()
+                modified_at = datetime.fromtimestamp(status.st_mtime, UTC)
+                blobs.append(StoredBlob(f"sha256:{entry.name}", status.st_size, modified_at))
+    return tuple(blobs)

@@ -1,0 +1,1 @@
+"""Wake-ups, live messages, liveness and a cache, in one process or across replicas. Never the only copy of anything."""

@@ -1,0 +1,1 @@
+"""The pure core: decide(state, message) -> events, evolve(state, event) -> state, react(event) -> commands."""

@@ -1,0 +1,61 @@
+"""The notebook of one decision: the state as it evolves, the events so far, and the source of new ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from coordinator.engine.entities import OPEN_TASK, Cohort, Job, State, Task
+from coordinator.engine.events import Event, JobRequested, TasksRevoked
+from coordinator.engine.evolve import evolve
+from services.core.ids import IdSource
+
+
+@dataclass(slots=True)
+class Draft:
+    state: State
+    now: datetime
+    ids: IdSource
+    events: list[Event] = field(default_factory=list)
+
+    def emit(self, event: Event) -> None:
+        self.state = evolve(self.state, event)
+        self.events.append(event)
+
+    def new_id(self) -> UUID:
+        return self.ids.next()
+
+    def open_tasks(self, cohort_id: UUID) -> list[Task]:
+        return [t for t in self.state.tasks.values() if t.cohort_id == cohort_id and t.status in OPEN_TASK]
+
+    def revoke(self, tasks: Iterable[Task]) -> None:
+        if task_ids := tuple(task.id for task in tasks):
+            self.emit(TasksRevoked(task_ids))
+
+    def request(
+        self,
+        cohort: Cohort,
+        kind: Literal["kernel", "post", "collect-updates"],
+        params: dict[str, Any],
+        kernel: str | None = None,
+        inputs: list[str] | None = None,
+    ) -> UUID:
+        """Put a job into the outbox."""
+        job = Job(
+            id=self.new_id(),
+            run_id=cohort.run_id,
+            cohort_id=cohort.id,
+            federation_id=self.state.runs[cohort.run_id].federation_id,
+            epoch=cohort.epoch,
+            kind=kind,
+            kernel=kernel,
+            params=params,
+            inputs=inputs or [],
+            status="ready",
+            created_at=self.now,
+        )
+        self.emit(JobRequested(job))
+        return job.id

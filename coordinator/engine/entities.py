@@ -1,0 +1,480 @@
+"""What the engine knows: frozen records, one per row, and `State`, the slice of them that a message needs.
+
+Tasks                                     Rounds                   Runs
+  standby ─► ready ─► leased ─► done        open ─► closed           running ◄─► paused
+                 ▲      │  └──► failed       └────► abandoned           └─► completed | failed | cancelled
+                 └──────┘  (lease lost, retry)
+  standby | ready | leased ─► revoked       (round closed, cohort fenced, run ended)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, ClassVar, Literal
+from uuid import UUID
+
+from services.wire.v1.runs import RunSpec
+from services.wire.v1.work import TaskKind
+
+TaskStatus = Literal["standby", "ready", "leased", "done", "failed", "revoked"]
+OPEN_TASK: frozenset[TaskStatus] = frozenset({"standby", "ready", "leased"})
+RunStatus = Literal["running", "paused", "completed", "failed", "cancelled"]
+ENDED: frozenset[RunStatus] = frozenset({"completed", "failed", "cancelled"})
+Hold = Literal["operator", "quorum", "storage-full"]
+CohortPhase = Literal["starting", "waiting", "asking", "computing", "finished", "failed", "retired"]
+CohortKind = Literal["line", "root", "inner", "leaf", "profile", "merge"]
+CheckpointKind = Literal["init", "aggregate", "reinit", "merge"]
+ErasureStatus = Literal[
+    "received",
+    "awaiting_approval",
+    "fenced",
+    "executing",
+    "verifying",
+    "completed",
+    "denied",
+    "cancelled",
+    "failed",
+    "requires_action",
+]
+SETTLED: frozenset[ErasureStatus] = frozenset({"completed", "denied", "cancelled", "failed"})
+JobStatus = Literal["ready", "leased", "done", "failed", "cancelled"]
+UpdateStatus = Literal["buffered", "consumed", "discarded"]
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    table: ClassVar = "clients"
+    id: UUID
+    federation_id: UUID
+    name: str
+    status: Literal["active", "removed", "erased"]
+    created_at: datetime
+    last_seen_at: datetime | None = None
+    agent_version: str | None = None
+    devices: list[Any] = field(default_factory=list)
+
+    @property
+    def key(self) -> UUID:
+        return self.id
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    table: ClassVar = "runs"
+    id: UUID
+    federation_id: UUID
+    name: str
+    spec: RunSpec
+    status: RunStatus
+    created_at: datetime
+    num_clients: int = 0
+    version: int = 1
+    hold: Hold | None = None
+    reason: str | None = None
+    ended_at: datetime | None = None
+
+    @property
+    def key(self) -> UUID:
+        return self.id
+
+
+@dataclass(frozen=True, slots=True)
+class Cohort:
+    """A set of clients that share one model line."""
+
+    table: ClassVar = "cohorts"
+    id: UUID
+    run_id: UUID
+    name: str
+    epoch: int
+    phase: CohortPhase
+    program: str
+    num_members: int
+    kind: CohortKind = "line"
+    parent_id: UUID | None = None
+    """The next larger cohort of its tree."""
+    group: str = ""
+    is_lockstep: bool = False
+    """Rounds open together with those of the other cohorts of its group."""
+    pending: Mapping[str, Any] | None = None
+    """waiting: the asking that the others are waited for; starting: the models to be re-initialised from."""
+    extra_rounds: int = 0
+    """Rounds beyond the run's stop rule, granted to recover from an erasure."""
+    program_state: Mapping[str, Any] | None = None
+    awaiting: UUID | None = None
+    """The round or job whose outcome resumes the program."""
+    stream_round_id: UUID | None = None
+    """The newest asynchronous round: what its model is, unfinished tasks are rebound to at claim."""
+    num_buffered: int = 0
+    """Asynchronous updates accepted and not yet consumed by a round."""
+    head_id: UUID | None = None
+    head_digest: str | None = None
+    round: int = 0
+    reason: str | None = None
+
+    @property
+    def key(self) -> UUID:
+        return self.id
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    table: ClassVar = "members"
+    cohort_id: UUID
+    client_id: UUID
+    name: str
+    active: bool = True
+
+    @property
+    def key(self) -> tuple[UUID, UUID]:
+        return self.cohort_id, self.client_id
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One asking of clients."""
+
+    table: ClassVar = "rounds"
+    id: UUID
+    run_id: UUID
+    cohort_id: UUID
+    epoch: int
+    number: int
+    kind: TaskKind
+    status: Literal["open", "closed", "abandoned"]
+    model_digest: str
+    quorum: int
+    num_selected: int
+    opened_at: datetime
+    due_at: datetime | None = None
+    staleness_bound: int | None = None
+    """Set for asynchronous rounds only."""
+    num_open: int = 0
+    num_received: int = 0
+    num_failed: int = 0
+    num_late: int = 0
+    waiting_for_quorum: bool = False
+    closed_at: datetime | None = None
+
+    @property
+    def key(self) -> UUID:
+        return self.id
+
+    @property
+    def is_stream(self) -> bool:
+        return self.staleness_bound is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    table: ClassVar = "tasks"
+    id: UUID
+    run_id: UUID
+    cohort_id: UUID
+    round_id: UUID
+    client_id: UUID
+    client_name: str
+    kind: TaskKind
+    status: TaskStatus
+    epoch: int
+    round: int
+    base_round: int
+    """The round of the model the client trains from; bound at claim for asynchronous rounds."""
+    model_digest: str
+    position: int
+    """Order among the standby tasks of a round."""
+    attempt: int = 0
+    num_failures: int = 0
+    lease_token: str | None = None
+    leased_at: datetime | None = None
+    due_at: datetime | None = None
+    """leased: when the lease runs out; ready: not before."""
+    progress: float = 0.0
+    result_digest: str | None = None
+    failure: str | None = None
+    log_tail: str | None = None
+
+    @property
+    def key(self) -> UUID:
+        return self.id
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A client's accepted answer to one task."""
+
+    table: ClassVar = "updates"
+    id: UUID
+    run_id: UUID
+    cohort_id: UUID
+    round_id: UUID
+    task_id: UUID
+    client_id: UUID
+    client_name: str
+    kind: TaskKind
+    status: UpdateStatus
+    epoch: int
+    base_round: int
+    base_digest: str
+    digest: str | None
+    num_samples: int
+    metrics: Mapping[str, float]
+    received_at: datetime
+    seconds: float = 0.0
+    """From handing out the model to receiving the answer."""
+    consumed_by: UUID | None = None
+    """The round that used it; for an asynchronous update often a later one than it was asked in."""
+    stored: bool = True
+
+    @property
+    def key(self) -> UUID:
+        return self.id
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A command in the outbox: a kernel for the compute role, or a chore of the coordinator."""
+
+    table: ClassVar = "jobs"
+    id: UUID
+    run_id: UUID | None
+    cohort_id: UUID | None
+    federation_id: UUID
+    epoch: int
+    kind: Literal["kernel", "post", "collect-updates", "fence", "purge"]
+    """kernel: maths for the compute role; post: a message for a transaction of its own; collect-updates: retention;
+    fence and purge: the steps of an erasure that reach outside the database."""
+    kernel: str | None
+    params: Mapping[str, Any]
+    inputs: list[str]
+    status: JobStatus
+    created_at: datetime
+    lease_token: str | None = None
+    due_at: datetime | None = None
+    """leased: when the lease runs out; ready: not before."""
+    attempt: int = 0
+    num_failures: int = 0
+    error: str | None = None
+
+    @property
+    def key(self) -> UUID:
+        return self.id
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    table: ClassVar = "checkpoints"
+    id: UUID
+    run_id: UUID
+    cohort_id: UUID
+    epoch: int
+    round: int
+    kind: CheckpointKind
+    digest: str
+    base_id: UUID | None
+    scale: float
+    metrics: Mapping[str, float]
+    created_at: datetime
+    superseded_by: UUID | None = None
+    """The erasure that made it unservable."""
+    stored: bool = True
+
+    @property
+    def key(self) -> UUID:
+        return self.id
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """An edge of the lineage: this update, with this weight, is in that checkpoint."""
+
+    table: ClassVar = "contributions"
+    checkpoint_id: UUID
+    update_id: UUID
+    client_id: UUID
+    position: int
+    weight: float
+    staleness: int
+
+    @property
+    def key(self) -> tuple[UUID, UUID]:
+        return self.checkpoint_id, self.update_id
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """An edge of the lineage: that model, with this weight, is in this merged or re-initialised one."""
+
+    table: ClassVar = "parents"
+    checkpoint_id: UUID
+    parent_id: UUID
+    position: int
+    weight: float
+
+    @property
+    def key(self) -> tuple[UUID, UUID]:
+        return self.checkpoint_id, self.parent_id
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """A request to forget.
+
+    received ─► (awaiting_approval ─►) fenced ─► executing ─► verifying ─► completed
+                         └─► denied | cancelled                └─► failed;  requires_action from any open state
+    """
+
+    table: ClassVar = "erasures"
+    id: UUID
+    federation_id: UUID
+    status: ErasureStatus
+    scope: Literal["client", "samples"]
+    samples: Mapping[str, list[int]]
+    """scope samples: the indices to forget, by client name."""
+    method: str
+    guarantee: Literal["exact", "approximate"]
+    regulation: str
+    requested_by: str
+    salt: str
+    """Keys the commitments to the subjects in the certificate; deleting it unlinks them."""
+    created_at: datetime
+    legal_deadline: datetime
+    recovery_rounds: int | None = None
+    version: int = 1
+    reason: str | None = None
+    duplicate_of: UUID | None = None
+    fenced_at: datetime | None = None
+    first_clean_at: datetime | None = None
+    completed_at: datetime | None = None
+
+    @property
+    def key(self) -> UUID:
+        return self.id
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    table: ClassVar = "subjects"
+    erasure_id: UUID
+    client_id: UUID
+    name: str
+    active: bool = True
+    """Whether this request is the one that is being carried out for the client."""
+
+    @property
+    def key(self) -> tuple[UUID, UUID]:
+        return self.erasure_id, self.client_id
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What an erasure does to one cohort."""
+
+    table: ClassVar = "lines"
+    erasure_id: UUID
+    cohort_id: UUID
+    run_id: UUID
+    cohort_name: str
+    action: Literal["rolled-back", "re-initialised", "retired"]
+    epoch_before: int
+    epoch_after: int
+    round_at_fence: int
+    target_round: int
+    head_before: str | None
+    rollback_digest: str | None
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    """re-initialised: the models it restarts from, as {checkpoint_id, digest, weight}."""
+    clean_at: datetime | None = None
+    done_at: datetime | None = None
+
+    @property
+    def key(self) -> tuple[UUID, UUID]:
+        return self.erasure_id, self.cohort_id
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    table: ClassVar = "certificates"
+    erasure_id: UUID
+    envelope: str
+    """The DSSE envelope, byte for byte as it was signed."""
+    issued_at: datetime
+
+    @property
+    def key(self) -> UUID:
+        return self.erasure_id
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """What the door found out about a stored blob."""
+
+    table: ClassVar = "blobs"
+    federation_id: UUID
+    digest: str
+    num_bytes: int
+    layout_digest: str
+    updatable_digest: str
+    """Layout of the floating tensors alone: what an update of this model must look like."""
+    finite: bool
+    created_at: datetime
+    uploaded_by: UUID | None = None
+
+    @property
+    def key(self) -> tuple[UUID, str]:
+        return self.federation_id, self.digest
+
+
+Entity = (
+    Client
+    | Run
+    | Cohort
+    | Member
+    | Round
+    | Task
+    | Update
+    | Job
+    | Checkpoint
+    | Contribution
+    | Parent
+    | Erasure
+    | Subject
+    | Line
+    | Certificate
+    | Blob
+)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The slice of the world that a message needs. `put` returns a changed copy; the store writes what changed."""
+
+    clients: Mapping[UUID, Client] = field(default_factory=dict)
+    runs: Mapping[UUID, Run] = field(default_factory=dict)
+    cohorts: Mapping[UUID, Cohort] = field(default_factory=dict)
+    members: Mapping[tuple[UUID, UUID], Member] = field(default_factory=dict)
+    rounds: Mapping[UUID, Round] = field(default_factory=dict)
+    tasks: Mapping[UUID, Task] = field(default_factory=dict)
+    updates: Mapping[UUID, Update] = field(default_factory=dict)
+    jobs: Mapping[UUID, Job] = field(default_factory=dict)
+    checkpoints: Mapping[UUID, Checkpoint] = field(default_factory=dict)
+    contributions: Mapping[tuple[UUID, UUID], Contribution] = field(default_factory=dict)
+    parents: Mapping[tuple[UUID, UUID], Parent] = field(default_factory=dict)
+    erasures: Mapping[UUID, Erasure] = field(default_factory=dict)
+    subjects: Mapping[tuple[UUID, UUID], Subject] = field(default_factory=dict)
+    lines: Mapping[tuple[UUID, UUID], Line] = field(default_factory=dict)
+    certificates: Mapping[UUID, Certificate] = field(default_factory=dict)
+    samples: Mapping[tuple[UUID, UUID], int] = field(default_factory=dict)
+    """(cohort, client): the number of samples that the client last reported there; loaded where models are merged."""
+    blobs: Mapping[tuple[UUID, str], Blob] = field(default_factory=dict)
+
+    def put(self, *entities: Entity) -> State:
+        return self.put_all(entities)
+
+    def put_all(self, entities: Iterable[Entity]) -> State:
+        changed: dict[str, dict[Any, Entity]] = {}
+        for entity in entities:
+            changed.setdefault(entity.table, {})[entity.key] = entity
+        return replace(self, **{name: {**getattr(self, name), **rows} for name, rows in changed.items()})

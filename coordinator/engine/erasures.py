@@ -1,0 +1,335 @@
+"""Requests to forget: filing, approval, the fence, the review of what is done, completion.
+
+Fence first: one decision bumps the epoch of every cohort with the client, revokes its work, discards what is buffered,
+moves the heads to clean models and tombstones the client, in every run of the federation. Everything slow comes after.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from coordinator.engine import events as e
+from coordinator.engine import families, surgery
+from coordinator.engine import messages as m
+from coordinator.engine.draft import Draft
+from coordinator.engine.entities import (
+    ENDED,
+    SETTLED,
+    Certificate,
+    Client,
+    Erasure,
+    ErasureStatus,
+    Job,
+    Line,
+    Run,
+    State,
+    Subject,
+)
+from coordinator.engine.runs import stop_cohort
+from services.core.errors import Rejected
+from services.unlearning.methods import METHODS
+
+RECOVERY_ROUNDS = 5
+"""Rounds of training that a re-initialised line of a completed run gets when the request does not say."""
+
+
+def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
+    if known := draft.state.erasures.get(message.erasure_id):
+        return known
+    clients = _subjects(draft.state, message)
+    method = METHODS.get(message.method)
+    if message.method != "auto" and method is None:
+        known_names = ", ".join(["auto", *sorted(METHODS)])
+        raise Rejected("method-unavailable", f"no erasure method is called {message.method}; known are {known_names}")
+    if method is not None and message.guarantee == "exact" and method.guarantee != "exact":
+        raise Rejected("method-unavailable", f"{message.method} is approximate and the request asks for exact")
+    duplicate_of = _same_request(draft.state, [c.id for c in clients])
+    if duplicate_of is None:
+        _check_enough_remain(draft.state, frozenset(c.id for c in clients))
+    erasure = Erasure(
+        id=message.erasure_id,
+        federation_id=message.federation_id,
+        status="awaiting_approval" if message.needs_approval and duplicate_of is None else "received",
+        scope=message.scope,
+        samples=dict(message.samples),
+        method=message.method,
+        guarantee=message.guarantee,
+        regulation=message.regulation,
+        requested_by=message.requested_by,
+        salt=message.salt,
+        created_at=draft.now,
+        legal_deadline=message.legal_deadline,
+        recovery_rounds=message.recovery_rounds,
+        duplicate_of=duplicate_of,
+    )
+    subjects = tuple(Subject(erasure.id, c.id, c.name, active=duplicate_of is None) for c in clients)
+    draft.emit(e.ErasureFiled(erasure, subjects))
+    if erasure.status == "received" and duplicate_of is None:
+        _request(draft, erasure, "fence")
+    return draft.state.erasures[erasure.id]
+
+
+def approve_erasure(draft: Draft, message: m.ApproveErasure) -> Erasure:
+    erasure = _open_request(draft.state, message.erasure_id, "awaiting_approval", "approved")
+    draft.emit(e.ErasureMoved(erasure.id, "received"))
+    _request(draft, erasure, "fence")
+    return draft.state.erasures[erasure.id]
+
+
+def deny_erasure(draft: Draft, message: m.DenyErasure) -> Erasure:
+    erasure = _open_request(draft.state, message.erasure_id, "awaiting_approval", "denied")
+    _settle(draft, erasure, "denied", message.reason)
+    return draft.state.erasures[erasure.id]
+
+
+def cancel_erasure(draft: Draft, message: m.CancelErasure) -> Erasure:
+    erasure = _open_request(draft.state, message.erasure_id, "awaiting_approval", "cancelled")
+    _settle(draft, erasure, "cancelled", "withdrawn by the requester")
+    return draft.state.erasures[erasure.id]
+
+
+def fence_erasure(draft: Draft, message: m.FenceErasure) -> Erasure:
+    erasure = draft.state.erasures[message.erasure_id]
+    if message.job_id in draft.state.jobs:
+        draft.emit(e.JobSettled(message.job_id, "done"))
+    if erasure.status != "received" or erasure.duplicate_of is not None:
+        return erasure
+    leavers = frozenset(s.client_id for s in draft.state.subjects.values() if s.erasure_id == erasure.id)
+    for run in sorted(draft.state.runs.values(), key=lambda r: r.id):
+        _fence_run(draft, erasure, run, leavers)
+    for client_id in sorted(leavers):
+        draft.emit(e.ClientErased(client_id, erasure.id))
+    draft.emit(e.ErasureMoved(erasure.id, "fenced", fenced_at=draft.now))
+    return draft.state.erasures[erasure.id]
+
+
+def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
+    """See how far the lines are; move the request on when all are."""
+    erasure = draft.state.erasures[message.erasure_id]
+    if erasure.status not in ("fenced", "executing", "requires_action"):
+        return
+    if problem := _review_lines(draft, erasure):
+        if erasure.status != "requires_action" or erasure.reason != problem:
+            draft.emit(e.ErasureMoved(erasure.id, "requires_action", problem))
+        return
+    lines = [line for line in draft.state.lines.values() if line.erasure_id == erasure.id]
+    if erasure.status != "executing":
+        draft.emit(e.ErasureMoved(erasure.id, "executing"))
+    run_ids = sorted({line.run_id for line in lines})
+    merging = [families.refresh_merge(draft, draft.state.runs[run_id]) for run_id in run_ids]
+    if any(merging) or any(line.clean_at is None for line in lines):
+        return
+    if erasure.first_clean_at is None:
+        draft.emit(e.ErasureMoved(erasure.id, "executing", first_clean_at=draft.now))
+    if all(line.done_at is not None for line in lines):
+        draft.emit(e.ErasureMoved(erasure.id, "verifying"))
+        _request(draft, erasure, "purge")
+
+
+def complete_erasure(draft: Draft, message: m.CompleteErasure) -> Erasure:
+    erasure = draft.state.erasures[message.erasure_id]
+    if message.job_id in draft.state.jobs:
+        draft.emit(e.JobSettled(message.job_id, "done"))
+    if erasure.status != "verifying":
+        return erasure
+    draft.emit(e.CertificateIssued(Certificate(erasure.id, message.envelope, draft.now)))
+    _settle(draft, erasure, "completed", None)
+    return draft.state.erasures[erasure.id]
+
+
+def _settle(draft: Draft, erasure: Erasure, status: ErasureStatus, reason: str | None) -> None:
+    """End a request, and with it those that ask for the same."""
+    draft.emit(e.ErasureMoved(erasure.id, status, reason, completed_at=draft.now))
+    for other in sorted(draft.state.erasures.values(), key=lambda o: o.id):
+        if other.duplicate_of == erasure.id and other.status not in SETTLED:
+            why = f"carried out as {erasure.id}" if status == "completed" else f"{status} with {erasure.id}: {reason}"
+            draft.emit(e.ErasureMoved(other.id, status, why, completed_at=draft.now))
+
+
+# --- filing -----------------------------------------------------------------------------------------------------------
+
+
+def _subjects(state: State, message: m.FileErasure) -> list[Client]:
+    by_name = {c.name: c for c in state.clients.values() if c.federation_id == message.federation_id}
+    missing = [name for name in message.subjects if name not in by_name]
+    if missing:
+        raise Rejected("not-found", f"this federation has no client {missing[0]}")
+    clients = sorted((by_name[name] for name in set(message.subjects)), key=lambda c: c.name)
+    erased = [c.name for c in clients if c.status == "erased"]
+    if erased:
+        raise Rejected("already-erased", f"client {erased[0]} was erased before; its certificate still stands")
+    return clients
+
+
+def _same_request(state: State, client_ids: list[UUID]) -> UUID | None:
+    """The open request that already forgets these clients."""
+    active = {s.client_id: s.erasure_id for s in state.subjects.values() if s.active and s.client_id in client_ids}
+    if not active:
+        return None
+    requests = set(active.values())
+    if len(requests) == 1 and set(active) == set(client_ids):
+        return requests.pop()
+    raise Rejected("conflict", "another open request forgets some of these clients; file for the others alone")
+
+
+def _check_enough_remain(state: State, leavers: frozenset[UUID]) -> None:
+    for run in sorted(state.runs.values(), key=lambda r: r.id):
+        cohorts = [c for c in families.cohorts_of(state, run.id) if c.phase != "retired" and c.kind != "merge"]
+        ids = {c.id for c in cohorts}
+        members = {m.client_id for m in state.members.values() if m.cohort_id in ids and m.active}
+        if not members & leavers or run.status in ("cancelled", "failed"):
+            continue
+        remaining, needed = len(members - leavers), getattr(run.spec.training, "quorum", None) or 1
+        if remaining < needed:
+            detail = f"run {run.name} needs {needed} clients and would keep {remaining}; cancel the run first"
+            raise Rejected("too-few-clients", detail)
+
+
+def _open_request(state: State, erasure_id: UUID, status: str, what: str) -> Erasure:
+    erasure = state.erasures.get(erasure_id)
+    if erasure is None:
+        raise Rejected("not-found", f"there is no erasure request {erasure_id}")
+    if erasure.status != status:
+        raise Rejected("conflict", f"the request is {erasure.status}; only one that is {status} can be {what}")
+    return erasure
+
+
+def _request(draft: Draft, erasure: Erasure, kind: str) -> None:
+    job = Job(
+        id=draft.new_id(),
+        run_id=None,
+        cohort_id=None,
+        federation_id=erasure.federation_id,
+        epoch=0,
+        kind="fence" if kind == "fence" else "purge",
+        kernel=None,
+        params={"erasure_id": str(erasure.id)},
+        inputs=[],
+        status="ready",
+        created_at=draft.now,
+    )
+    draft.emit(e.JobRequested(job))
+
+
+# --- the fence --------------------------------------------------------------------------------------------------------
+
+
+def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID]) -> None:
+    reinitialise = erasure.method in ("auto", "reinit")
+    cut = surgery.plan(draft.state, run.id, leavers, reinitialise=reinitialise)
+    if gone := _clients_of(draft.state, run) & leavers:
+        draft.emit(e.RunShrunk(run.id, max(0, run.num_clients - len(gone))))
+    if tainted := tuple(sorted(c for c in cut.tainted if draft.state.checkpoints[c].run_id == run.id)):
+        draft.emit(e.CheckpointsSuperseded(tainted, erasure.id))
+    if not cut.cuts:
+        return
+    for one in cut.cuts:
+        stop_cohort(draft, draft.state.cohorts[one.cohort.id])
+        for client_id in sorted(leavers):
+            member = draft.state.members.get((one.cohort.id, client_id))
+            if member is not None and member.active:
+                draft.emit(e.MemberLeft(one.cohort.id, client_id))
+    for one in cut.cuts:
+        _cut_cohort(draft, erasure, run, one)
+    for cohort_id, parent_id in sorted(cut.moved.items(), key=lambda item: str(item[0])):
+        draft.emit(e.CohortMoved(cohort_id, parent_id))
+    merging = _fence_merged(draft, run, cut)
+    if run.status not in ENDED and any(one.action == "retired" for one in cut.cuts):
+        params = {"message": "SettleRun", "run_id": str(run.id)}
+        draft.request(draft.state.cohorts[cut.cuts[0].cohort.id], "post", params)
+    retraining = any(one.action != "retired" for one in cut.cuts)
+    if run.status == "completed" and (merging or retraining):
+        draft.emit(e.RunReopened(run.id, "retraining without an erased client"))
+
+
+def _clients_of(state: State, run: Run) -> set[UUID]:
+    """Everybody who ever was a member of the run."""
+    return {m.client_id for m in state.members.values() if state.cohorts[m.cohort_id].run_id == run.id}
+
+
+def _cut_cohort(draft: Draft, erasure: Erasure, run: Run, one: surgery.CohortCut) -> None:
+    cohort, state = draft.state.cohorts[one.cohort.id], draft.state
+    line = Line(
+        erasure_id=erasure.id,
+        cohort_id=cohort.id,
+        run_id=run.id,
+        cohort_name=cohort.name,
+        action=one.action,
+        epoch_before=cohort.epoch,
+        epoch_after=cohort.epoch + 1,
+        round_at_fence=cohort.round,
+        target_round=cohort.round,
+        head_before=cohort.head_digest,
+        rollback_digest=one.clean.digest if one.clean is not None else None,
+    )
+    fenced = e.CohortFenced(cohort.id, cohort.epoch + 1, None, None, 0)
+    match one.action:
+        case "retired":
+            draft.emit(fenced)
+            draft.emit(e.CohortRetired(cohort.id, "none of its members is left, or another cohort took its place"))
+            line = replace(line, clean_at=draft.now, done_at=draft.now)
+        case "rolled-back":
+            if one.clean is not None:
+                fenced = replace(fenced, head_id=one.clean.id, head_digest=one.clean.digest, round=one.clean.round)
+            draft.emit(fenced)
+        case "re-initialised":
+            sources = [families.source(draft, state.cohorts[cohort_id]) for cohort_id in one.sources]
+            recovery = _recovery_rounds(erasure, run)
+            target = cohort.round + recovery
+            extra = max(0, target - run.spec.stop.rounds - cohort.extra_rounds)
+            draft.emit(replace(fenced, round=cohort.round, sources=tuple(sources), extra_rounds=extra))
+            line = replace(line, sources=sources, target_round=target)
+    if run.status in ("cancelled", "failed") and one.action != "retired":
+        draft.emit(e.CohortEnded(cohort.id, "finished", f"the run was {run.status}"))
+        line = replace(line, clean_at=draft.now, done_at=draft.now)
+    draft.emit(e.LineFenced(line))
+
+
+def _recovery_rounds(erasure: Erasure, run: Run) -> int:
+    if erasure.recovery_rounds is not None:
+        return erasure.recovery_rounds
+    return RECOVERY_ROUNDS if run.status == "completed" else 0
+
+
+def _fence_merged(draft: Draft, run: Run, cut: surgery.Cut) -> bool:
+    """A merged model with a leaver in it is not served any more; it is made anew from what is clean, if anything is."""
+    merged = families.merged_cohort(draft.state, run.id)
+    if merged is None:
+        return False
+    is_tainted = merged.head_id in cut.tainted
+    is_made_of_tainted = any(source.checkpoint_id in cut.tainted for source in families.sources_of(merged))
+    if not is_tainted and not is_made_of_tainted:
+        return False
+    stop_cohort(draft, merged)
+    head = (None, None) if is_tainted else (merged.head_id, merged.head_digest)
+    draft.emit(e.CohortFenced(merged.id, merged.epoch + 1, *head, merged.round))
+    sources = families.merge_sources(draft, run) if run.status not in ("cancelled", "failed") else []
+    if sources:
+        draft.emit(e.CohortRestarted(merged.id, tuple(sources), merged.round + 1))
+    else:
+        draft.emit(e.CohortEnded(merged.id, "finished", "nothing to merge yet"))
+    return bool(sources)
+
+
+# --- the review -------------------------------------------------------------------------------------------------------
+
+
+def _review_lines(draft: Draft, erasure: Erasure) -> str | None:
+    """Mark lines that are clean or done; returns what keeps the request from going on, if anything does."""
+    for line in sorted(draft.state.lines.values(), key=lambda one: one.cohort_name):
+        if line.erasure_id != erasure.id or line.done_at is not None:
+            continue
+        cohort, run = draft.state.cohorts[line.cohort_id], draft.state.runs[line.run_id]
+        if run.status != "cancelled" and (cohort.phase == "failed" or run.status == "failed"):
+            return f"cohort {cohort.name} of run {run.name} failed: {cohort.reason or run.reason}"
+        if run.status == "paused":
+            return f"run {run.name} is paused: {run.reason}"
+        if line.clean_at is None and (cohort.head_id is not None or cohort.phase == "retired"):
+            draft.emit(e.LineClean(erasure.id, cohort.id, draft.now))
+        reached = cohort.head_id is not None and cohort.round >= line.target_round
+        if reached or cohort.phase in ("finished", "retired") or run.status == "cancelled":
+            if draft.state.lines[line.key].clean_at is None:
+                draft.emit(e.LineClean(erasure.id, cohort.id, draft.now))
+            draft.emit(e.LineDone(erasure.id, cohort.id, draft.now))
+    return None

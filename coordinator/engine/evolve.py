@@ -1,0 +1,252 @@
+"""evolve(state, event) -> state: what an event changes. Total over the events; decides nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, assert_never
+
+from coordinator.engine import events as e
+from coordinator.engine.entities import SETTLED, Entity, Round, State, Task
+
+
+def evolve(state: State, event: e.Event) -> State:
+    match event:
+        case e.RunCreated(run=run):
+            return state.put(run)
+        case e.CohortFormed(cohort=cohort, members=members):
+            return state.put(cohort, *members)
+        case e.RunPaused(run_id=run_id, hold=hold, reason=reason):
+            run = state.runs[run_id]
+            return state.put(replace(run, status="paused", hold=hold, reason=reason, version=run.version + 1))
+        case e.RunResumed(run_id=run_id):
+            run = state.runs[run_id]
+            return state.put(replace(run, status="running", hold=None, reason=None, version=run.version + 1))
+        case e.RunEnded(run_id=run_id, status=status, reason=reason, at=at):
+            run = state.runs[run_id]
+            ended = replace(run, status=status, hold=None, reason=reason, ended_at=at, version=run.version + 1)
+            return state.put(ended)
+        case e.SessionOpened(client_id=client_id, at=at, agent_version=version, devices=devices):
+            client = state.clients[client_id]
+            return state.put(replace(client, last_seen_at=at, agent_version=version, devices=devices))
+        case e.ClientRemoved(client_id=client_id):
+            return state.put(replace(state.clients[client_id], status="removed"))
+        case e.MemberLeft(cohort_id=cohort_id, client_id=client_id):
+            cohort = state.cohorts[cohort_id]
+            member = state.members[cohort_id, client_id]
+            return state.put(replace(member, active=False), replace(cohort, num_members=cohort.num_members - 1))
+        case e.RoundOpened(round=round, tasks=tasks):
+            cohort = state.cohorts[round.cohort_id]
+            stream_round_id = round.id if round.is_stream else cohort.stream_round_id
+            return state.put(round, *tasks, replace(cohort, stream_round_id=stream_round_id))
+        case e.QuorumAwaited(round_id=round_id):
+            return state.put(replace(state.rounds[round_id], waiting_for_quorum=True, due_at=None))
+        case e.RoundFilled() | e.RoundStarved():
+            return state
+        case e.OthersAsked(round_id=round_id, tasks=tasks):
+            round, num = state.rounds[round_id], len(tasks)
+            return state.put(
+                replace(round, num_selected=round.num_selected + num, num_open=round.num_open + num), *tasks
+            )
+        case e.RoundClosed():
+            return _close_round(state, event)
+        case e.RoundAbandoned(round_id=round_id, at=at):
+            return state.put(replace(state.rounds[round_id], status="abandoned", closed_at=at, due_at=None))
+        case e.TaskLeased(task_id=task_id):
+            task = state.tasks[task_id]
+            leased = replace(
+                task,
+                status="leased",
+                attempt=task.attempt + 1,
+                lease_token=event.lease_token,
+                leased_at=event.at,
+                due_at=event.until,
+                base_round=event.base_round,
+                model_digest=event.model_digest,
+                progress=0.0,
+            )
+            return state.put(leased)
+        case e.LeaseRenewed(task_id=task_id, until=until, progress=progress):
+            return state.put(replace(state.tasks[task_id], status="leased", due_at=until, progress=progress))
+        case e.TaskReleased(task_id=task_id):
+            task = state.tasks[task_id]
+            released = replace(task, status="ready", due_at=event.not_before, failure=event.reason)
+            if event.counts_as_failure:
+                released = replace(released, num_failures=task.num_failures + 1, lease_token=None)
+            if event.log_tail is not None:
+                released = replace(released, log_tail=event.log_tail)
+            return state.put(released)
+        case e.TaskPromoted(task_id=task_id):
+            return state.put(replace(state.tasks[task_id], status="ready"))
+        case e.TaskReissued(task_id=task_id):
+            task = state.tasks[task_id]
+            round = state.rounds[task.round_id]
+            return state.put(
+                replace(task, status="ready", num_failures=0, due_at=None),
+                replace(round, num_failed=round.num_failed - 1, num_open=round.num_open + 1),
+            )
+        case e.TaskFailed(task_id=task_id, reason=reason, log_tail=log_tail):
+            task = state.tasks[task_id]
+            round = state.rounds[task.round_id]
+            failed = replace(
+                task,
+                status="failed",
+                failure=reason,
+                log_tail=log_tail,
+                due_at=None,
+                num_failures=task.num_failures + 1,
+            )
+            return state.put(failed, _without_open_task(round, num_failed=1))
+        case e.TaskWithdrawn(task_id=task_id):
+            return _withdraw(state, state.tasks[task_id])
+        case e.TasksRevoked(task_ids=task_ids):
+            return state.put_all(_revoked(state.tasks[task_id]) for task_id in task_ids)
+        case e.UpdateAccepted():
+            return _accept(state, event)
+        case e.UpdatesDiscarded(update_ids=update_ids):
+            return state.put_all(replace(state.updates[update_id], status="discarded") for update_id in update_ids)
+        case e.UpdateRefused(round_id=round_id):
+            round = state.rounds[round_id]
+            return state.put(replace(round, num_late=round.num_late + 1))
+        case e.ProgramAdvanced(cohort_id=cohort_id):
+            cohort = state.cohorts[cohort_id]
+            return state.put(replace(cohort, program_state=event.state, phase=event.phase, awaiting=event.awaiting))
+        case e.JobRequested(job=job):
+            return state.put(job)
+        case e.JobSettled(job_id=job_id, status=status, error=error):
+            return state.put(replace(state.jobs[job_id], status=status, error=error, due_at=None))
+        case e.JobReturned(job_id=job_id, not_before=not_before, error=error):
+            job = state.jobs[job_id]
+            num_failures = job.num_failures + event.counts_as_failure
+            return state.put(replace(job, status="ready", due_at=not_before, error=error, num_failures=num_failures))
+        case e.BlobRecorded(blob=blob):
+            return state.put(blob)
+        case e.CheckpointPublished(checkpoint=checkpoint, contributions=contributions, parents=parents):
+            cohort = state.cohorts[checkpoint.cohort_id]
+            moved = replace(cohort, head_id=checkpoint.id, head_digest=checkpoint.digest, round=checkpoint.round)
+            return state.put(checkpoint, replace(moved, pending=None), *contributions, *parents)
+        case e.CohortEnded(cohort_id=cohort_id, phase=phase, reason=reason):
+            cohort = state.cohorts[cohort_id]
+            return state.put(replace(cohort, phase=phase, reason=reason, awaiting=None))
+        case e.CohortFenced(cohort_id=cohort_id):
+            cohort = state.cohorts[cohort_id]
+            fenced = replace(
+                cohort,
+                epoch=event.epoch,
+                head_id=event.head_id,
+                head_digest=event.head_digest,
+                round=event.round,
+                extra_rounds=cohort.extra_rounds + event.extra_rounds,
+                **_fresh_program(event.sources),
+            )
+            return state.put(fenced)
+        case e.CohortRestarted(cohort_id=cohort_id, sources=sources, round=number):
+            cohort = state.cohorts[cohort_id]
+            return state.put(replace(cohort, round=number, **_fresh_program(sources)))
+        case e.CohortWaits(cohort_id=cohort_id, ask=ask):
+            cohort = state.cohorts[cohort_id]
+            return state.put(
+                replace(cohort, program_state=event.state, phase="waiting", awaiting=None, pending={"ask": ask})
+            )
+        case e.CohortRetired(cohort_id=cohort_id, reason=reason):
+            cohort = state.cohorts[cohort_id]
+            retired = replace(cohort, phase="retired", reason=reason, awaiting=None, pending=None)
+            return state.put(replace(retired, head_id=None, head_digest=None))
+        case e.CohortMoved(cohort_id=cohort_id, parent_id=parent_id):
+            return state.put(replace(state.cohorts[cohort_id], parent_id=parent_id))
+        case e.RunReopened(run_id=run_id, reason=reason):
+            run = state.runs[run_id]
+            reopened = replace(run, status="running", reason=reason, ended_at=None, version=run.version + 1)
+            return state.put(reopened)
+        case e.RunShrunk(run_id=run_id, num_clients=num_clients):
+            return state.put(replace(state.runs[run_id], num_clients=num_clients))
+        case e.CheckpointsSuperseded(checkpoint_ids=checkpoint_ids, erasure_id=erasure_id):
+            return state.put_all(replace(state.checkpoints[c], superseded_by=erasure_id) for c in checkpoint_ids)
+        case e.ErasureFiled(erasure=erasure, subjects=subjects):
+            return state.put(erasure, *subjects)
+        case e.ErasureMoved():
+            return _move_erasure(state, event)
+        case e.ClientErased(client_id=client_id):
+            return state.put(replace(state.clients[client_id], status="erased"))
+        case e.LineFenced(line=line):
+            return state.put(line)
+        case e.LineClean(erasure_id=erasure_id, cohort_id=cohort_id, at=at):
+            return state.put(replace(state.lines[erasure_id, cohort_id], clean_at=at))
+        case e.LineDone(erasure_id=erasure_id, cohort_id=cohort_id, at=at):
+            return state.put(replace(state.lines[erasure_id, cohort_id], done_at=at))
+        case e.CertificateIssued(certificate=certificate):
+            return state.put(certificate)
+    assert_never(event)
+
+
+def _fresh_program(sources: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    return {
+        "phase": "starting",
+        "awaiting": None,
+        "stream_round_id": None,
+        "num_buffered": 0,
+        "program_state": None,
+        "pending": {"sources": list(sources)} if sources else None,
+    }
+
+
+def _move_erasure(state: State, event: e.ErasureMoved) -> State:
+    erasure = state.erasures[event.erasure_id]
+    moved = replace(erasure, status=event.status, reason=event.reason, version=erasure.version + 1)
+    times = {name: getattr(event, name) for name in ("fenced_at", "first_clean_at", "completed_at")}
+    moved = replace(moved, **{name: at for name, at in times.items() if at is not None})
+    changed: list[Entity] = [moved]
+    if event.status in SETTLED:
+        changed += [replace(s, active=False) for s in state.subjects.values() if s.erasure_id == erasure.id]
+    return state.put(*changed)
+
+
+def _accept(state: State, event: e.UpdateAccepted) -> State:
+    update = event.update
+    task = state.tasks[update.task_id]
+    round = state.rounds[task.round_id]
+    changed: list[Entity] = [update, replace(task, status="done", result_digest=update.digest, due_at=None)]
+    if round.is_stream:
+        cohort = state.cohorts[update.cohort_id]
+        changed += [replace(cohort, num_buffered=cohort.num_buffered + 1), _without_open_task(round)]
+    else:
+        changed.append(_without_open_task(round, num_received=1))
+    return state.put(*changed)
+
+
+def _withdraw(state: State, task: Task) -> State:
+    """A round that still takes answers no longer counts on this one."""
+    round = state.rounds[task.round_id]
+    if task.status == "failed":
+        round = replace(round, num_failed=round.num_failed - 1)
+    else:
+        round = replace(round, num_open=round.num_open - 1)
+    if round.status == "open":
+        num_selected = round.num_selected - 1
+        round = replace(round, num_selected=num_selected, quorum=max(1, min(round.quorum, num_selected)))
+    return state.put(_revoked(task), round)
+
+
+def _close_round(state: State, event: e.RoundClosed) -> State:
+    round = state.rounds[event.round_id]
+    consumed: list[Entity] = [
+        replace(state.updates[update_id], status="consumed", consumed_by=round.id) for update_id in event.update_ids
+    ]
+    closed = replace(round, status="closed", closed_at=event.at, due_at=None)
+    if round.is_stream:
+        cohort = state.cohorts[round.cohort_id]
+        closed = replace(closed, num_received=len(consumed))
+        consumed.append(replace(cohort, num_buffered=cohort.num_buffered - len(event.update_ids)))
+    return state.put(closed, *consumed)
+
+
+def _without_open_task(round: Round, num_received: int = 0, num_failed: int = 0) -> Round:
+    return replace(
+        round,
+        num_open=round.num_open - 1,
+        num_received=round.num_received + num_received,
+        num_failed=round.num_failed + num_failed,
+    )
+
+
+def _revoked(task: Task) -> Task:
+    return replace(task, status="revoked", due_at=None)

@@ -1,0 +1,157 @@
+"""A run as a family of cohorts: forming it, drawing for it, merging it.
+
+Two things cross from one cohort to another: a merge (published, never trained on) and a re-initialisation (a cohort
+restarts from cohorts whose members are subsets of its own). Both name their sources, so lineage knows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from coordinator.engine import events as e
+from coordinator.engine.draft import Draft
+from coordinator.engine.entities import ENDED, Cohort, CohortKind, Member, Run, State
+from services.core.seeds import derive
+from services.program.contract import Source
+from services.selection.policies import POLICIES
+from services.topology.cohorts import CohortPlan, family
+from services.topology.spec import Clusters, Isolated
+
+MERGED = "merged"
+
+
+def form(draft: Draft, run: Run, names: list[str], client_ids: Mapping[str, UUID]) -> None:
+    """Form the run's first cohorts; clusters that depend on a profile come later."""
+    topology = run.spec.topology
+    if isinstance(topology, Clusters) and topology.assignment != "random":
+        _form_one(draft, run, "profile", "profile", tuple(names), client_ids, program="profile")
+    else:
+        _form_all(draft, run, family(topology, names, _seed(run)), client_ids)
+
+
+def form_clusters(draft: Draft, run: Run, assignment: Mapping[str, tuple[int, ...]]) -> None:
+    client_ids = {m.name: m.client_id for m in draft.state.members.values() if _run_of(draft.state, m) == run.id}
+    active = {m.name for m in draft.state.members.values() if _run_of(draft.state, m) == run.id and m.active}
+    present = {name: indices for name, indices in assignment.items() if name in active}
+    _form_all(draft, run, family(run.spec.topology, sorted(present), _seed(run), assignment=present), client_ids)
+
+
+def _seed(run: Run) -> int:
+    return derive(run.spec.seed, "clusters")
+
+
+def drawn_together(draft: Draft, run: Run, group: str, round: int) -> set[str]:
+    """One draw per round for the cohorts of a group, over all its members, past ones included: whoever leaves is not
+    replaced, so that cohorts without the leaver go on exactly as before."""
+    together = {c.id for c in draft.state.cohorts.values() if c.run_id == run.id and c.group == group}
+    names = sorted({m.name for m in draft.state.members.values() if m.cohort_id in together})
+    num_clients = getattr(run.spec.training, "clients_per_round", None) or len(names)
+    return set(POLICIES[run.spec.selection](names, num_clients, derive(run.spec.seed, "selection", group), round))
+
+
+def sources_of(cohort: Cohort) -> tuple[Source, ...]:
+    """The models a cohort is about to start from."""
+    rows: Iterable[Mapping[str, Any]] = (cohort.pending or {}).get("sources", ())
+    return tuple(Source(UUID(row["checkpoint_id"]), row["digest"], row["weight"]) for row in rows)
+
+
+def source(draft: Draft, cohort: Cohort) -> dict[str, Any]:
+    """A cohort's head as a source, weighted by the samples of its active members."""
+    members = [m for m in draft.state.members.values() if m.cohort_id == cohort.id and m.active]
+    samples = sum(draft.state.samples.get((cohort.id, m.client_id), 0) for m in members)
+    return {"checkpoint_id": str(cohort.head_id), "digest": cohort.head_digest, "weight": float(max(1, samples))}
+
+
+def merge_sources(draft: Draft, run: Run) -> list[dict[str, Any]]:
+    """What the run's merged model is to be made of now: the head of every top-level line that has been trained."""
+    tops = [c for c in cohorts_of(draft.state, run.id) if c.parent_id is None and c.kind in ("line", "root", "leaf")]
+    heads = [c for c in tops if c.phase != "retired" and c.head_id is not None and c.round > 0]
+    if run.spec.topology.kind in ("clusters", "isolated") and getattr(run.spec.topology, "merge", "") == "best":
+        heads = sorted(heads, key=lambda c: (-_accuracy(draft.state, c), c.name))[:1]
+    return [source(draft, c) for c in sorted(heads, key=lambda c: c.name)]
+
+
+def merged_cohort(state: State, run_id: UUID) -> Cohort | None:
+    return next((c for c in cohorts_of(state, run_id) if c.kind == "merge"), None)
+
+
+def refresh_merge(draft: Draft, run: Run) -> bool:
+    """Start making the merged model anew if it is not what it should be; True when there is something to wait for."""
+    merged = merged_cohort(draft.state, run.id)
+    if merged is None or run.status in ENDED:
+        return False
+    if merged.phase in ("starting", "computing"):
+        return True
+    wanted = merge_sources(draft, run)
+    if not wanted or _is_made_of(draft.state, merged, wanted):
+        return False
+    draft.emit(e.CohortRestarted(merged.id, tuple(wanted), merged.round + 1))
+    return True
+
+
+def _is_made_of(state: State, merged: Cohort, wanted: list[dict[str, Any]]) -> bool:
+    made_of = {str(p.parent_id) for p in state.parents.values() if p.checkpoint_id == merged.head_id}
+    return merged.head_id is not None and made_of == {row["checkpoint_id"] for row in wanted}
+
+
+def _accuracy(state: State, cohort: Cohort) -> float:
+    head = state.checkpoints.get(cohort.head_id) if cohort.head_id is not None else None
+    metrics = head.metrics if head is not None else {}
+    return metrics.get("validation_accuracy", metrics.get("clients_accuracy", 0.0))
+
+
+def cohorts_of(state: State, run_id: UUID) -> list[Cohort]:
+    return sorted((c for c in state.cohorts.values() if c.run_id == run_id), key=lambda c: c.name)
+
+
+def _run_of(state: State, member: Member) -> UUID:
+    return state.cohorts[member.cohort_id].run_id
+
+
+def _form_all(draft: Draft, run: Run, plans: Iterable[CohortPlan], client_ids: Mapping[str, UUID]) -> None:
+    ids: dict[str, UUID] = {}
+    for plan in plans:
+        ids[plan.name] = _form_one(
+            draft,
+            run,
+            plan.name,
+            plan.kind,
+            plan.members,
+            client_ids,
+            program=run.spec.training.algorithm,
+            parent_id=ids[plan.parent] if plan.parent is not None else None,
+            group=plan.group,
+        )
+    if isinstance(run.spec.topology, Clusters | Isolated):
+        _form_one(draft, run, MERGED, "merge", (), client_ids, program="merge")
+
+
+def _form_one(
+    draft: Draft,
+    run: Run,
+    name: str,
+    kind: CohortKind,
+    members: tuple[str, ...],
+    client_ids: Mapping[str, UUID],
+    *,
+    program: str,
+    parent_id: UUID | None = None,
+    group: str = "",
+) -> UUID:
+    cohort = Cohort(
+        id=draft.new_id(),
+        run_id=run.id,
+        name=name,
+        epoch=0,
+        phase="finished" if kind == "merge" else "starting",
+        program=program,
+        num_members=len(members),
+        kind=kind,
+        parent_id=parent_id,
+        group=group,
+        is_lockstep=kind in ("root", "inner", "leaf") and run.spec.topology.kind != "isolated",
+    )
+    draft.emit(e.CohortFormed(cohort, tuple(Member(cohort.id, client_ids[n], n) for n in members)))
+    return cohort.id

@@ -1,0 +1,123 @@
+"""What the journal keeps of an event: its type, ids, digests and counts. Never a client's data, never a token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from coordinator.engine import events as e
+from coordinator.engine.entities import State
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    run_id: UUID | None
+    cohort_id: UUID | None
+    type: str
+    data: dict[str, Any]
+    erasure_id: UUID | None = None
+    """Set for events of a request; they go to its own log as well."""
+
+
+def entry(event: e.Event, after: State) -> Entry | None:
+    """The journal's line for an event; None for those that only keep the machinery running."""
+    kind = type(event).__name__
+    match event:
+        case e.RunCreated(run=run):
+            return Entry(run.id, None, kind, {"name": run.name})
+        case e.CohortFormed(cohort=cohort):
+            return Entry(cohort.run_id, cohort.id, kind, {"cohort": cohort.name, "num_members": cohort.num_members})
+        case e.RunPaused(run_id=run_id, hold=hold, reason=reason):
+            return Entry(run_id, None, kind, {"hold": hold, "reason": reason})
+        case e.RunResumed(run_id=run_id):
+            return Entry(run_id, None, kind, {})
+        case e.RunEnded(run_id=run_id, status=status, reason=reason):
+            return Entry(run_id, None, kind, {"status": status, "reason": reason})
+        case e.MemberLeft(cohort_id=cohort_id, client_id=client_id):
+            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"client_id": str(client_id)})
+        case e.RoundOpened(round=r):
+            data: dict[str, Any] = {"round": r.number, "kind": r.kind, "num_selected": r.num_selected, "epoch": r.epoch}
+            return Entry(r.run_id, r.cohort_id, kind, data)
+        case (
+            e.RoundClosed(round_id=round_id) | e.RoundAbandoned(round_id=round_id) | e.QuorumAwaited(round_id=round_id)
+        ):
+            r = after.rounds[round_id]
+            data = {"round": r.number, "kind": r.kind, "num_received": r.num_received, "num_failed": r.num_failed}
+            return Entry(r.run_id, r.cohort_id, kind, data)
+        case e.OthersAsked(round_id=round_id, tasks=tasks):
+            r = after.rounds[round_id]
+            return Entry(r.run_id, r.cohort_id, kind, {"round": r.number, "kind": r.kind, "num_asked": len(tasks)})
+        case (
+            e.TaskLeased(task_id=task_id)
+            | e.TaskReleased(task_id=task_id)
+            | e.TaskFailed(task_id=task_id)
+            | e.TaskReissued(task_id=task_id)
+            | e.TaskWithdrawn(task_id=task_id)
+            | e.UpdateRefused(task_id=task_id)
+        ):
+            task = after.tasks[task_id]
+            data = {
+                "task_id": str(task.id),
+                "client": task.client_name,
+                "round": task.round,
+                "kind": task.kind,
+                "attempt": task.attempt,
+            }
+            if isinstance(event, e.TaskReleased | e.TaskFailed):
+                data["reason"] = event.reason
+            if isinstance(event, e.UpdateRefused):
+                data["code"] = event.code
+            return Entry(task.run_id, task.cohort_id, kind, data)
+        case e.UpdateAccepted(update=u):
+            data = {
+                "update_id": str(u.id),
+                "client": u.client_name,
+                "kind": u.kind,
+                "round": after.tasks[u.task_id].round,
+                "digest": u.digest,
+                "num_samples": u.num_samples,
+            }
+            return Entry(u.run_id, u.cohort_id, kind, data)
+        case e.CheckpointPublished(checkpoint=c, contributions=contributions):
+            data = {
+                "checkpoint_id": str(c.id),
+                "round": c.round,
+                "epoch": c.epoch,
+                "digest": c.digest,
+                "num_updates": len(contributions),
+                "metrics": dict(c.metrics),
+            }
+            return Entry(c.run_id, c.cohort_id, kind, data)
+        case e.CohortEnded(cohort_id=cohort_id, phase=phase, reason=reason):
+            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"phase": phase, "reason": reason})
+        case e.CohortRetired(cohort_id=cohort_id, reason=reason):
+            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"reason": reason})
+        case e.RunReopened(run_id=run_id, reason=reason):
+            return Entry(run_id, None, kind, {"reason": reason})
+        case e.CheckpointsSuperseded(checkpoint_ids=checkpoint_ids, erasure_id=erasure_id):
+            run_id = after.checkpoints[checkpoint_ids[0]].run_id
+            return Entry(run_id, None, kind, {"num_checkpoints": len(checkpoint_ids)}, erasure_id)
+        case e.ErasureFiled(erasure=erasure, subjects=subjects):
+            data = {"scope": erasure.scope, "method": erasure.method, "num_subjects": len(subjects)}
+            return Entry(None, None, kind, data, erasure.id)
+        case e.ErasureMoved(erasure_id=erasure_id, status=status, reason=reason):
+            return Entry(None, None, kind, {"status": status, "reason": reason}, erasure_id)
+        case e.LineFenced(line=line):
+            data = {"cohort": line.cohort_name, "action": line.action, "epoch": line.epoch_after}
+            return Entry(line.run_id, line.cohort_id, kind, data, line.erasure_id)
+        case (
+            e.LineClean(erasure_id=erasure_id, cohort_id=cohort_id)
+            | e.LineDone(erasure_id=erasure_id, cohort_id=cohort_id)
+        ):
+            line = after.lines[erasure_id, cohort_id]
+            return Entry(line.run_id, cohort_id, kind, {"cohort": line.cohort_name}, erasure_id)
+        case e.CertificateIssued(certificate=certificate):
+            return Entry(None, None, kind, {}, certificate.erasure_id)
+        case e.CohortFenced(cohort_id=cohort_id, epoch=epoch, round=number):
+            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"epoch": epoch, "round": number})
+        case e.JobSettled(job_id=job_id, status="failed", error=error):
+            job = after.jobs[job_id]
+            return Entry(job.run_id, job.cohort_id, kind, {"kernel": job.kernel, "error": error})
+        case _:
+            return None

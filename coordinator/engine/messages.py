@@ -1,0 +1,257 @@
+"""What can happen to a federation, as values. The shell hands them to `decide`, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from coordinator.engine.entities import Hold
+from services.wire.v1.runs import RunSpec
+
+# --- operators --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRun:
+    run_id: UUID
+    federation_id: UUID
+    spec: RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class PauseRun:
+    run_id: UUID
+    hold: Hold
+    reason: str
+    expected_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRun:
+    run_id: UUID
+    expected_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRun:
+    run_id: UUID
+    reason: str
+    expected_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveClient:
+    client_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class FileErasure:
+    erasure_id: UUID
+    federation_id: UUID
+    subjects: tuple[str, ...]
+    requested_by: str
+    legal_deadline: datetime
+    salt: str
+    scope: Literal["client", "samples"] = "client"
+    samples: Mapping[str, list[int]] = field(default_factory=dict)
+    method: str = "auto"
+    guarantee: Literal["exact", "approximate"] = "exact"
+    regulation: str = "GDPR Art. 17"
+    recovery_rounds: int | None = None
+    needs_approval: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ApproveErasure:
+    erasure_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class DenyErasure:
+    erasure_id: UUID
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelErasure:
+    erasure_id: UUID
+
+
+# --- workers ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    client_id: UUID
+    agent_version: str
+    devices: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimTasks:
+    client_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class RenewLease:
+    task_id: UUID
+    client_id: UUID
+    lease_token: str
+    progress: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitResult:
+    task_id: UUID
+    client_id: UUID
+    lease_token: str
+    digest: str | None
+    num_samples: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FailTask:
+    task_id: UUID
+    client_id: UUID
+    lease_token: str
+    retryable: bool
+    reason: str
+    log_tail: str = ""
+    handed_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBlob:
+    federation_id: UUID
+    digest: str
+    num_bytes: int
+    layout_digest: str
+    updatable_digest: str
+    finite: bool
+    uploaded_by: UUID | None = None
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRanOut:
+    task_id: UUID
+    lease_token: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePassed:
+    round_id: UUID
+
+
+# --- the engine to itself ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartProgram:
+    cohort_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class CollectRound:
+    round_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRounds:
+    """All lock-step cohorts of the run may be ready for their next round."""
+
+    run_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class FenceErasure:
+    """The tombstone is in the log; now fence."""
+
+    erasure_id: UUID
+    job_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewErasure:
+    erasure_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteErasure:
+    """Everything is purged and signed."""
+
+    erasure_id: UUID
+    job_id: UUID
+    envelope: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettleRun:
+    """The outbox's word that a cohort of the run has ended."""
+
+    run_id: UUID
+    job_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class JobDone:
+    """A kernel's result. `blob` describes the model it made, already in the store."""
+
+    job_id: UUID
+    lease_token: str
+    blob: RecordBlob | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed:
+    job_id: UUID
+    lease_token: str
+    error: str
+    retryable: bool
+    storage_full: bool = False
+
+
+Message = (
+    CreateRun
+    | PauseRun
+    | ResumeRun
+    | CancelRun
+    | RemoveClient
+    | FileErasure
+    | ApproveErasure
+    | DenyErasure
+    | CancelErasure
+    | FenceErasure
+    | ReviewErasure
+    | CompleteErasure
+    | OpenRounds
+    | OpenSession
+    | ClaimTasks
+    | RenewLease
+    | SubmitResult
+    | FailTask
+    | RecordBlob
+    | LeaseRanOut
+    | DeadlinePassed
+    | StartProgram
+    | CollectRound
+    | SettleRun
+    | JobDone
+    | JobFailed
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A message with the instant of its transaction and the entropy that names what it creates."""
+
+    message: Message
+    now: datetime
+    entropy: bytes

@@ -1,0 +1,332 @@
+"""Carrying out programs: start or resume one, then take its steps until it has to wait or ends."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from datetime import timedelta
+from typing import Any, Literal, assert_never
+from uuid import UUID
+
+from coordinator.engine import events as e
+from coordinator.engine import families
+from coordinator.engine.draft import Draft
+from coordinator.engine.entities import Checkpoint, Cohort, Contribution, Member, Parent, Round, Task, Update
+from services.core.errors import InvariantBroken
+from services.core.seeds import derive
+from services.program.contract import (
+    Abort,
+    AskClients,
+    CohortView,
+    Collected,
+    Compute,
+    Finish,
+    FormCohorts,
+    Outcome,
+    Publish,
+    Published,
+    Step,
+    UpdateRef,
+)
+from services.registry.plans import PLANS
+from services.selection.policies import POLICIES
+from services.wire.v1.work import TaskKind
+
+
+def start(draft: Draft, cohort_id: UUID) -> None:
+    cohort = draft.state.cohorts[cohort_id]
+    _take(draft, cohort_id, *PLANS[cohort.program].start(_view(draft, cohort)))
+
+
+def resume(draft: Draft, cohort_id: UUID, outcome: Outcome) -> None:
+    cohort = draft.state.cohorts[cohort_id]
+    program = PLANS[cohort.program]
+    if cohort.program_state is None:
+        raise InvariantBroken(f"cohort {cohort_id} resumes a program that never started")
+    state = program.state_type.model_validate(cohort.program_state)
+    _take(draft, cohort_id, *program.resume(state, outcome, _view(draft, cohort)))
+
+
+def collect(draft: Draft, round: Round) -> None:
+    """Close a filled round over its updates, withdraw what is no longer needed, and resume the program."""
+    own = [u for u in draft.state.updates.values() if u.cohort_id == round.cohort_id and u.epoch == round.epoch]
+    updates = [u for u in own if u.status == "buffered"]
+    if round.is_stream:
+        in_order = sorted((u for u in updates if u.kind == round.kind), key=lambda u: (u.received_at, u.id))
+        chosen = in_order[: round.quorum]
+        withdrawn = [t for t in draft.open_tasks(round.cohort_id) if t.status == "standby"]
+    else:
+        chosen = [u for u in updates if u.round_id == round.id]
+        withdrawn = [t for t in draft.open_tasks(round.cohort_id) if t.round_id == round.id]
+    chosen.sort(key=lambda u: u.client_name)
+    draft.emit(e.RoundClosed(round.id, tuple(u.id for u in chosen), draft.now))
+    draft.revoke(withdrawn)
+    resume(draft, round.cohort_id, Collected(tuple(map(_reference, chosen))))
+
+
+def open_rounds(draft: Draft, run_id: UUID) -> None:
+    """Open the next round of the lock-step cohorts of a group, once all of them are ready for it."""
+    if draft.state.runs[run_id].status != "running":
+        return
+    lockstep = [c for c in families.cohorts_of(draft.state, run_id) if c.is_lockstep]
+    busy = {c.group for c in lockstep if c.phase in ("starting", "asking", "computing")}
+    for cohort in lockstep:
+        ready = cohort.phase == "waiting" and cohort.group not in busy
+        if ready and cohort.pending is not None and cohort.program_state is not None:
+            _ask(draft, cohort.id, AskClients(**cohort.pending["ask"]), dict(cohort.program_state))
+
+
+def fail_cohort(draft: Draft, cohort_id: UUID, reason: str) -> None:
+    _end(draft, cohort_id, e.CohortEnded(cohort_id, "failed", reason))
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+def _take(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
+    while isinstance(step, Publish):
+        _publish(draft, cohort_id, step)
+        cohort = draft.state.cohorts[cohort_id]
+        state, step = PLANS[cohort.program].resume(state, Published(), _view(draft, cohort))
+    stored = state.model_dump(mode="json")
+    match step:
+        case AskClients():
+            if draft.state.cohorts[cohort_id].is_lockstep and step.kind == "train":
+                draft.emit(e.CohortWaits(cohort_id, stored, asdict(step)))
+            else:
+                _ask(draft, cohort_id, step, stored)
+        case FormCohorts(assignment=assignment):
+            draft.emit(e.ProgramAdvanced(cohort_id, stored, "finished", None))
+            draft.emit(e.CohortRetired(cohort_id, "its profile formed the clusters"))
+            families.form_clusters(draft, draft.state.runs[draft.state.cohorts[cohort_id].run_id], assignment)
+        case Compute(kernel=kernel, params=params, inputs=inputs):
+            cohort = draft.state.cohorts[cohort_id]
+            job_id = draft.request(cohort, "kernel", dict(params), kernel, sorted(set(inputs)))
+            draft.emit(e.ProgramAdvanced(cohort_id, stored, "computing", job_id))
+        case Finish(reason=reason):
+            draft.emit(e.ProgramAdvanced(cohort_id, stored, "finished", None))
+            _end(draft, cohort_id, e.CohortEnded(cohort_id, "finished", reason))
+        case Abort(reason=reason):
+            draft.emit(e.ProgramAdvanced(cohort_id, stored, "failed", None))
+            _end(draft, cohort_id, e.CohortEnded(cohort_id, "failed", reason))
+        case _:
+            assert_never(step)
+
+
+def _end(draft: Draft, cohort_id: UUID, ended: e.CohortEnded) -> None:
+    draft.emit(ended)
+    cohort = draft.state.cohorts[cohort_id]
+    draft.revoke(draft.open_tasks(cohort_id))
+    draft.request(cohort, "post", {"message": "SettleRun", "run_id": str(cohort.run_id)})
+
+
+def _end_emptied(draft: Draft, cohort: Cohort, reason: str) -> None:
+    """The last member left. One cohort of many keeps what it has; the others go on."""
+    is_only = draft.state.runs[cohort.run_id].spec.topology.kind == "flat"
+    _end(draft, cohort.id, e.CohortEnded(cohort.id, "failed" if is_only else "finished", reason))
+
+
+def _publish(draft: Draft, cohort_id: UUID, step: Publish) -> None:
+    cohort = draft.state.cohorts[cohort_id]
+    checkpoint = Checkpoint(
+        id=draft.new_id(),
+        run_id=cohort.run_id,
+        cohort_id=cohort.id,
+        epoch=cohort.epoch,
+        round=step.round,
+        kind=step.kind,
+        digest=step.digest,
+        base_id=cohort.head_id if step.kind == "aggregate" else None,
+        scale=step.scale,
+        metrics=dict(step.metrics),
+        created_at=draft.now,
+    )
+    client_ids = {m.name: m.client_id for m in draft.state.members.values() if m.cohort_id == cohort_id}
+    contributions = tuple(
+        Contribution(
+            checkpoint_id=checkpoint.id,
+            update_id=c.update_id,
+            client_id=client_ids[c.client],
+            position=position,
+            weight=c.weight,
+            staleness=c.staleness,
+        )
+        for position, c in enumerate(step.contributions)
+    )
+    parents = tuple(
+        Parent(checkpoint.id, source.checkpoint_id, position, source.weight)
+        for position, source in enumerate(step.sources)
+    )
+    draft.emit(e.CheckpointPublished(checkpoint, contributions, parents))
+    keep = draft.state.runs[cohort.run_id].spec.retention.updates
+    if keep != "all":
+        newest_dropped = step.round - (0 if keep == "none" else keep)
+        if newest_dropped > 0:
+            draft.request(cohort, "collect-updates", {"up_to_round": newest_dropped})
+
+
+def _ask(draft: Draft, cohort_id: UUID, ask: AskClients, stored: dict[str, Any]) -> None:
+    cohort = draft.state.cohorts[cohort_id]
+    chosen, standby = _choose(draft, cohort, ask)
+    if cohort.is_lockstep and ask.kind == "train":
+        ask = replace(ask, quorum=min(ask.quorum, len(chosen)))
+        if not chosen:
+            draft.emit(e.ProgramAdvanced(cohort_id, stored, "asking", None))
+            resume(draft, cohort_id, Collected(()))
+            return
+    if ask.stream is None and len(chosen) < max(1, ask.quorum):
+        draft.emit(e.ProgramAdvanced(cohort_id, stored, "failed", None))
+        reason = f"round {ask.round} needs {max(1, ask.quorum)} clients and cohort {cohort.name} has {len(chosen)}"
+        _end_emptied(draft, cohort, reason)
+        return
+    due_at = None if ask.deadline_s is None else draft.now + timedelta(seconds=ask.deadline_s)
+    round = Round(
+        id=draft.new_id(),
+        run_id=cohort.run_id,
+        cohort_id=cohort.id,
+        epoch=cohort.epoch,
+        number=ask.round,
+        kind=ask.kind,
+        status="open",
+        model_digest=ask.model,
+        quorum=ask.quorum,
+        num_selected=len(chosen) + len(standby),
+        opened_at=draft.now,
+        due_at=due_at,
+        staleness_bound=None if ask.stream is None else ask.stream.staleness_bound,
+        num_open=len(chosen) + len(standby),
+    )
+    tasks = [
+        *(_task(draft, round, member, position, "ready") for position, member in enumerate(chosen)),
+        *(_task(draft, round, member, position, "standby") for position, member in enumerate(standby, len(chosen))),
+    ]
+    draft.emit(e.RoundOpened(round, tuple(tasks)))
+    draft.emit(e.ProgramAdvanced(cohort_id, stored, "asking", round.id))
+    check_round(draft, round.id)
+
+
+def _task(draft: Draft, round: Round, member: Member, position: int, status: Literal["ready", "standby"]) -> Task:
+    return Task(
+        id=draft.new_id(),
+        run_id=round.run_id,
+        cohort_id=round.cohort_id,
+        round_id=round.id,
+        client_id=member.client_id,
+        client_name=member.name,
+        kind=round.kind,
+        status=status,
+        epoch=round.epoch,
+        round=round.number,
+        base_round=round.number - 1,
+        model_digest=round.model_digest,
+        position=position,
+    )
+
+
+def ask_others(draft: Draft, round: Round) -> None:
+    """Nobody who was asked can answer any more: ask members who were not, as many as are missing."""
+    cohort = draft.state.cohorts[round.cohort_id]
+    run = draft.state.runs[cohort.run_id]
+    asked = {t.client_id for t in draft.state.tasks.values() if t.round_id == round.id}
+    members = {m.name: m for m in draft.state.members.values() if m.cohort_id == cohort.id and m.active}
+    idle = sorted(name for name, m in members.items() if m.client_id not in asked | _busy(draft, cohort.id, round.kind))
+    num_in_hand = cohort.num_buffered if round.is_stream else round.num_received
+    seed = derive(run.spec.seed, "selection", cohort.name)
+    chosen = POLICIES[run.spec.selection](idle, max(1, round.quorum - num_in_hand), seed, round.number)
+    if chosen:
+        tasks = [_task(draft, round, members[n], i, "ready") for i, n in enumerate(chosen, round.num_selected)]
+        draft.emit(e.OthersAsked(round.id, tuple(tasks)))
+    elif members:
+        _hold_for_quorum(draft, cohort, round, num_in_hand)
+    else:
+        _end_emptied(draft, cohort, f"cohort {cohort.name} has no clients left")
+
+
+def _busy(draft: Draft, cohort_id: UUID, kind: TaskKind) -> set[UUID]:
+    """Clients that have such work in hand, or an answer waiting to be used."""
+    buffered = [u for u in draft.state.updates.values() if u.cohort_id == cohort_id and u.status == "buffered"]
+    in_hand = {t.client_id for t in draft.open_tasks(cohort_id) if t.kind == kind}
+    return in_hand | {u.client_id for u in buffered if u.kind == kind}
+
+
+def _choose(draft: Draft, cohort: Cohort, ask: AskClients) -> tuple[list[Member], list[Member]]:
+    """Who gets a task now, and (asynchronous rounds) who stands by to replace those that finish."""
+    run = draft.state.runs[cohort.run_id]
+    members = {m.name: m for m in draft.state.members.values() if m.cohort_id == cohort.id and m.active}
+    policy, seed = POLICIES[run.spec.selection], derive(run.spec.seed, "selection", cohort.name)
+    if cohort.is_lockstep and ask.kind == "train":
+        drawn = families.drawn_together(draft, run, cohort.group, ask.round)
+        return [members[name] for name in sorted(members) if name in drawn], []
+    if ask.stream is None:
+        return [members[name] for name in policy(sorted(members), ask.num_clients, seed, ask.round)], []
+    open_tasks = [t for t in draft.open_tasks(cohort.id) if t.kind == ask.kind]
+    busy = _busy(draft, cohort.id, ask.kind)
+    idle = sorted(name for name, member in members.items() if member.client_id not in busy)
+    num_now = max(0, ask.stream.in_flight - len(open_tasks))
+    chosen = policy(idle, num_now, seed, ask.round)
+    rest = sorted(set(idle) - set(chosen))
+    standby = policy(rest, ask.stream.buffer - 1, seed, ask.round)
+    return [members[name] for name in chosen], [members[name] for name in standby]
+
+
+def check_round(draft: Draft, round_id: UUID) -> None:
+    """Notice that a round is complete, or that it can no longer be."""
+    round = draft.state.rounds[round_id]
+    cohort = draft.state.cohorts[round.cohort_id]
+    if cohort.awaiting != round.id or round.status != "open":
+        return
+    if is_filled(cohort, round):
+        draft.emit(e.RoundFilled(round.id))
+    elif not has_open_work(draft, round):
+        if round.num_failed:
+            _hold_for_quorum(draft, cohort, round, cohort.num_buffered if round.is_stream else round.num_received)
+        else:
+            draft.emit(e.RoundStarved(round.id))
+
+
+def is_filled(cohort: Cohort, round: Round) -> bool:
+    if round.is_stream:
+        return cohort.num_buffered >= max(1, min(round.quorum, cohort.num_members))
+    return round.num_received >= round.quorum and (round.num_open == 0 or round.waiting_for_quorum)
+
+
+def has_open_work(draft: Draft, round: Round) -> bool:
+    """Whether somebody may still answer: for an asynchronous round, any client of the cohort that has such work."""
+    if round.is_stream:
+        return any(t.kind == round.kind for t in draft.open_tasks(round.cohort_id))
+    return round.num_open > 0
+
+
+def _hold_for_quorum(draft: Draft, cohort: Cohort, round: Round, num_received: int) -> None:
+    reason = (
+        f"round {round.number} of cohort {cohort.name}: {num_received} of {round.quorum} needed answers, "
+        f"{round.num_failed} tasks failed and none is left; see the failures under tasks, then resume the run"
+    )
+    draft.request(
+        cohort, "post", {"message": "PauseRun", "run_id": str(cohort.run_id), "hold": "quorum", "reason": reason}
+    )
+
+
+def _view(draft: Draft, cohort: Cohort) -> CohortView:
+    run = draft.state.runs[cohort.run_id]
+    return CohortView(
+        name=cohort.name,
+        num_members=cohort.num_members,
+        num_members_of_run=run.num_clients,
+        spec=run.spec,
+        head=cohort.head_digest,
+        round=cohort.round,
+        sources=families.sources_of(cohort),
+        extra_rounds=cohort.extra_rounds,
+    )
+
+
+def _reference(update: Update) -> UpdateRef:
+    return UpdateRef(
+        update_id=update.id,
+        client=update.client_name,
+        digest=update.digest,
+        num_samples=update.num_samples,
+        base_round=update.base_round,
+        metrics=update.metrics,
+        seconds=update.seconds,
+    )

@@ -1,0 +1,62 @@
+"""react(event) -> commands: what an event sets in motion beyond the rows it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from coordinator.engine import events as e
+from coordinator.engine import messages as m
+from coordinator.engine.entities import State
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUp:
+    """Decide this message next, in the same transaction."""
+
+    message: m.Message
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Ring after the commit for whoever waits under this key."""
+
+    key: str
+
+
+Command = FollowUp | Wake
+JOBS = "jobs"
+CLOCK = "clock"
+
+
+def client_key(client_id: UUID) -> str:
+    return f"client:{client_id}"
+
+
+def run_key(run_id: UUID) -> str:
+    return f"run:{run_id}"
+
+
+def erasure_key(erasure_id: UUID) -> str:
+    return f"erasure:{erasure_id}"
+
+
+def react(event: e.Event, after: State) -> Iterator[Command]:
+    match event:
+        case e.CohortFormed(cohort=cohort):
+            yield FollowUp(m.StartProgram(cohort.id))
+        case e.CohortFenced(cohort_id=cohort_id) | e.CohortRestarted(cohort_id=cohort_id):
+            yield FollowUp(m.StartProgram(cohort_id))
+        case e.CohortWaits() | e.CheckpointPublished() | e.ErasureMoved():
+            yield Wake(CLOCK)
+        case e.RoundFilled(round_id=round_id) | e.RoundStarved(round_id=round_id):
+            yield FollowUp(m.CollectRound(round_id))
+        case e.RoundOpened(tasks=tasks) | e.OthersAsked(tasks=tasks):
+            yield from (Wake(client_key(task.client_id)) for task in tasks if task.status == "ready")
+        case e.TaskReleased(task_id=task_id) | e.TaskPromoted(task_id=task_id) | e.TaskReissued(task_id=task_id):
+            yield Wake(client_key(after.tasks[task_id].client_id))
+        case e.JobRequested() | e.JobReturned() | e.RunResumed():
+            yield Wake(JOBS)
+        case _:
+            return

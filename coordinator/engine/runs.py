@@ -1,0 +1,165 @@
+"""What operators do: create, pause, resume and cancel runs, remove clients; and the fence that erasure will use."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from coordinator.engine import events as e
+from coordinator.engine import families
+from coordinator.engine import messages as m
+from coordinator.engine.draft import Draft
+from coordinator.engine.entities import ENDED, OPEN_TASK, Cohort, Run
+from coordinator.engine.programs import has_open_work
+from coordinator.engine.work import withdraw_task
+from services.core.errors import Rejected
+
+
+def create_run(draft: Draft, message: m.CreateRun) -> Run:
+    if known := draft.state.runs.get(message.run_id):
+        return known
+    spec = message.spec
+    enrolled = [c for c in draft.state.clients.values() if c.federation_id == message.federation_id]
+    clients = {c.name: c for c in enrolled if c.status == "active"}
+    names = sorted(spec.clients) if spec.clients is not None else sorted(clients)
+    if missing := [name for name in names if name not in clients]:
+        raise Rejected("invalid-run", f"not enrolled in this federation: {', '.join(missing[:10])}; enrol them first")
+    if not names:
+        raise Rejected("invalid-run", "the federation has no clients; enrol some first")
+    for digest, what in ((spec.init, "init"), (spec.validation.data, "validation.data")):
+        if digest is not None and (message.federation_id, digest) not in draft.state.blobs:
+            raise Rejected("invalid-run", f"{what}: {digest} is not stored in this federation; upload it first")
+    if spec.init is not None and not draft.state.blobs[message.federation_id, spec.init].finite:
+        raise Rejected("invalid-run", "init contains NaN or Inf; start from finite weights")
+    for field in ("clients_per_round", "quorum"):
+        wanted = getattr(spec.training, field, None)
+        if wanted is not None and wanted > len(names):
+            raise Rejected("invalid-run", f"training.{field} is {wanted} and the run has {len(names)} clients")
+    run = Run(
+        id=message.run_id,
+        federation_id=message.federation_id,
+        name=spec.name,
+        spec=spec,
+        status="running",
+        created_at=draft.now,
+        num_clients=len(names),
+    )
+    draft.emit(e.RunCreated(run))
+    families.form(draft, run, names, {name: clients[name].id for name in names})
+    return run
+
+
+def pause_run(draft: Draft, message: m.PauseRun) -> Run:
+    run = _run(draft, message.run_id, message.expected_version)
+    if run.status in ENDED:
+        raise Rejected("conflict", f"run {run.name} is {run.status}; only a running one can be paused")
+    if run.status == "running" or (message.hold == "operator" and run.hold != "operator"):
+        draft.emit(e.RunPaused(run.id, message.hold, message.reason))
+    return draft.state.runs[run.id]
+
+
+def resume_run(draft: Draft, message: m.ResumeRun) -> Run:
+    run = _run(draft, message.run_id, message.expected_version)
+    if run.status in ENDED:
+        raise Rejected("conflict", f"run {run.name} is {run.status}; only a paused one can be resumed")
+    if run.status == "paused":
+        draft.emit(e.RunResumed(run.id))
+        for task in sorted(draft.state.tasks.values(), key=lambda t: t.id):
+            if task.run_id == run.id and task.status == "failed":
+                cohort = draft.state.cohorts[task.cohort_id]
+                if task.round_id == cohort.awaiting and task.epoch == cohort.epoch:
+                    draft.emit(e.TaskReissued(task.id))
+        for cohort in sorted(draft.state.cohorts.values(), key=lambda c: c.id):
+            round = draft.state.rounds.get(cohort.awaiting) if cohort.awaiting is not None else None
+            if cohort.run_id == run.id and round is not None and not has_open_work(draft, round):
+                draft.emit(e.RoundStarved(round.id))
+    return draft.state.runs[run.id]
+
+
+def cancel_run(draft: Draft, message: m.CancelRun) -> Run:
+    run = _run(draft, message.run_id, message.expected_version)
+    if run.status == "cancelled":
+        return run
+    if run.status in ENDED:
+        raise Rejected("conflict", f"run {run.name} is already {run.status}")
+    draft.emit(e.RunEnded(run.id, "cancelled", message.reason, draft.now))
+    _stop_work(draft, run.id)
+    return draft.state.runs[run.id]
+
+
+def settle_run(draft: Draft, message: m.SettleRun) -> None:
+    run = draft.state.runs[message.run_id]
+    if message.job_id in draft.state.jobs:
+        draft.emit(e.JobSettled(message.job_id, "done"))
+    if run.status in ENDED:
+        return
+    cohorts = [c for c in families.cohorts_of(draft.state, run.id) if c.phase != "retired"]
+    failed = [c for c in cohorts if c.phase == "failed"]
+    if failed:
+        draft.emit(e.RunEnded(run.id, "failed", failed[0].reason or "a cohort failed", draft.now))
+        _stop_work(draft, run.id)
+    elif all(c.phase == "finished" for c in cohorts) and not families.refresh_merge(draft, run):
+        lines = [c for c in cohorts if c.kind != "merge"]
+        if all(c.num_members == 0 and c.round < run.spec.stop.rounds for c in lines):
+            draft.emit(e.RunEnded(run.id, "failed", "the run has no clients left", draft.now))
+        else:
+            reason = next((c.reason for c in lines if c.reason), "finished")
+            draft.emit(e.RunEnded(run.id, "completed", reason, draft.now))
+        _stop_work(draft, run.id)
+
+
+def remove_client(draft: Draft, message: m.RemoveClient) -> None:
+    client = draft.state.clients[message.client_id]
+    if client.status != "active":
+        return
+    draft.emit(e.ClientRemoved(client.id))
+    for member in sorted(draft.state.members.values(), key=lambda member: member.cohort_id):
+        if member.client_id == client.id and member.active:
+            draft.emit(e.MemberLeft(member.cohort_id, client.id))
+    for task in sorted(draft.state.tasks.values(), key=lambda t: t.id):
+        if task.client_id != client.id:
+            continue
+        counts = task.status == "failed" and draft.state.rounds[task.round_id].status == "open"
+        if counts or task.status in OPEN_TASK:
+            withdraw_task(draft, task)
+
+
+def stop_cohort(draft: Draft, cohort: Cohort) -> None:
+    """End everything that is open in a cohort: tasks, rounds, kernels, updates that wait in a buffer."""
+    draft.revoke(draft.open_tasks(cohort.id))
+    for round in sorted(draft.state.rounds.values(), key=lambda r: r.id):
+        if round.cohort_id == cohort.id and round.status == "open":
+            draft.emit(e.RoundAbandoned(round.id, draft.now))
+    _cancel_jobs(draft, cohort_id=cohort.id)
+    updates = draft.state.updates.values()
+    buffered = [u.id for u in updates if u.cohort_id == cohort.id and u.status == "buffered"]
+    if buffered:
+        draft.emit(e.UpdatesDiscarded(tuple(sorted(buffered))))
+
+
+def _run(draft: Draft, run_id: UUID, expected_version: int | None) -> Run:
+    run = draft.state.runs.get(run_id)
+    if run is None:
+        raise Rejected("not-found", f"there is no run {run_id}")
+    if expected_version is not None and run.version != expected_version:
+        raise Rejected("precondition-failed", f"run {run.name} is at version {run.version}; read it again")
+    return run
+
+
+def _stop_work(draft: Draft, run_id: UUID) -> None:
+    draft.revoke(sorted((t for t in draft.state.tasks.values() if _is_open(t, run_id)), key=lambda t: t.id))
+    for round in sorted(draft.state.rounds.values(), key=lambda r: r.id):
+        if round.run_id == run_id and round.status == "open":
+            draft.emit(e.RoundAbandoned(round.id, draft.now))
+    _cancel_jobs(draft, run_id=run_id)
+
+
+def _is_open(task: Any, run_id: UUID) -> bool:
+    return task.run_id == run_id and task.status in OPEN_TASK
+
+
+def _cancel_jobs(draft: Draft, *, run_id: UUID | None = None, cohort_id: UUID | None = None) -> None:
+    for job in sorted(draft.state.jobs.values(), key=lambda j: j.id):
+        of_interest = job.run_id == run_id or (cohort_id is not None and job.cohort_id == cohort_id)
+        if of_interest and job.kind == "kernel" and job.status in ("ready", "leased"):
+            draft.emit(e.JobSettled(job.id, "cancelled"))

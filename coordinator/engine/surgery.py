@@ -1,0 +1,126 @@
+"""What an erasure does to a run, as a plan: pure, used alike by the preview and by the fence.
+
+The law: the cohorts that contain the client are discarded or rolled back, every other cohort keeps its bytes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+from uuid import UUID
+
+from coordinator.engine.entities import Checkpoint, Cohort, State
+
+Action = Literal["rolled-back", "re-initialised", "retired"]
+
+
+@dataclass(frozen=True, slots=True)
+class CohortCut:
+    """What becomes of one cohort."""
+
+    cohort: Cohort
+    action: Action
+    clean: Checkpoint | None = None
+    """rolled-back: the newest model without the leavers; None: start from scratch."""
+    sources: tuple[UUID, ...] = ()
+    """re-initialised: the cohorts that it restarts from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What becomes of a run. `cuts` go from the smallest cohort to the largest."""
+
+    cuts: tuple[CohortCut, ...]
+    moved: dict[UUID, UUID | None] = field(default_factory=dict)
+    """Cohorts that take their parent's place, with the new parent."""
+    tainted: frozenset[UUID] = frozenset()
+    """Checkpoints with a leaver in their ancestry."""
+
+
+def plan(state: State, run_id: UUID, leavers: frozenset[UUID], *, reinitialise: bool) -> Cut:
+    """`reinitialise`: restart from surviving sub-cohorts where there are any; else roll back in the own lineage."""
+    tainted = tainted_checkpoints(state, leavers)
+    cohorts = [c for c in state.cohorts.values() if c.run_id == run_id and c.phase != "retired"]
+    lines = [c for c in cohorts if c.kind != "merge"]
+    if any(c.kind == "init" and c.run_id == run_id and c.id in tainted for c in state.checkpoints.values()):
+        return Cut(tuple(CohortCut(c, "retired") for c in lines), {}, tainted)  # there is nothing clean to start from
+    had = {m.cohort_id for m in state.members.values() if m.client_id in leavers}
+    remaining = {
+        c.id: {m.client_id for m in state.members.values() if m.cohort_id == c.id and m.active} - leavers for c in lines
+    }
+    parent_of = {c.id: c.parent_id for c in lines}
+    size = Counter(m.cohort_id for m in state.members.values())  # past members too: only so is a child never larger
+    affected = sorted((c for c in lines if c.id in had), key=lambda c: (size[c.id], c.kind == "root", c.name))
+    cuts: dict[UUID, CohortCut] = {}
+    retired: set[UUID] = set()
+    moved: dict[UUID, UUID | None] = {}
+    for cohort in affected:
+        children = sorted(c for c, p in parent_of.items() if p == cohort.id and c not in retired)
+        if not remaining[cohort.id]:
+            cuts[cohort.id] = CohortCut(cohort, "retired")
+        elif reinitialise and len(children) == 1 and cohort.parent_id is not None:
+            cuts[cohort.id] = CohortCut(cohort, "retired")
+            moved[children[0]] = parent_of[children[0]] = parent_of[cohort.id]
+        elif reinitialise and (sources := _surviving(children, cuts, lines)):
+            cuts[cohort.id] = CohortCut(cohort, "re-initialised", sources=sources)
+        else:
+            cuts[cohort.id] = CohortCut(cohort, "rolled-back", clean=newest_clean(state, cohort, tainted))
+        if cuts[cohort.id].action == "retired":
+            retired.add(cohort.id)
+    return Cut(tuple(cuts.values()), moved, tainted)
+
+
+def _surviving(children: list[UUID], cuts: dict[UUID, CohortCut], lines: list[Cohort]) -> tuple[UUID, ...]:
+    """The maximal untouched sub-cohorts that have a trained model."""
+    by_id = {c.id: c for c in lines}
+    found: list[UUID] = []
+    for child in children:
+        cut = cuts.get(child)
+        if cut is None:
+            if by_id[child].head_id is not None and by_id[child].round > 0:
+                found.append(child)
+        elif cut.action == "re-initialised":
+            found += cut.sources
+    return tuple(sorted(found, key=lambda c: by_id[c].name))
+
+
+def tainted_checkpoints(state: State, leavers: frozenset[UUID]) -> frozenset[UUID]:
+    """Every checkpoint with an update of a leaver in it or in any of its ancestors, also in a run that was started
+    from such a model."""
+    direct = {c.checkpoint_id for c in state.contributions.values() if c.client_id in leavers}
+    parents: dict[UUID, list[UUID]] = {}
+    for edge in state.parents.values():
+        parents.setdefault(edge.checkpoint_id, []).append(edge.parent_id)
+    by_digest: dict[str, list[Checkpoint]] = {}
+    for checkpoint in state.checkpoints.values():
+        by_digest.setdefault(checkpoint.digest, []).append(checkpoint)
+    tainted: set[UUID] = set()
+    order = sorted(state.checkpoints.values(), key=lambda c: (c.created_at, c.epoch, c.round, c.kind == "merge"))
+    changed = True
+    while changed:
+        changed = False
+        for checkpoint in order:
+            above = [*parents.get(checkpoint.id, ()), *([checkpoint.base_id] if checkpoint.base_id else [])]
+            above += _models_started_from(checkpoint, by_digest)
+            if checkpoint.id not in tainted and (checkpoint.id in direct or any(a in tainted for a in above)):
+                tainted.add(checkpoint.id)
+                changed = True
+    return frozenset(tainted)
+
+
+def _models_started_from(checkpoint: Checkpoint, by_digest: dict[str, list[Checkpoint]]) -> list[UUID]:
+    """The published model that an initial one repeats: the oldest with the same bytes, if it came before."""
+    if checkpoint.kind != "init":
+        return []
+    older = [c for c in by_digest[checkpoint.digest] if c.created_at < checkpoint.created_at and c.kind != "init"]
+    same = min(by_digest[checkpoint.digest], key=lambda c: c.created_at)
+    return [same.id] if older and same.id != checkpoint.id else []
+
+
+def newest_clean(state: State, cohort: Cohort, tainted: frozenset[UUID]) -> Checkpoint | None:
+    """Walk back from the head to the first model without a leaver."""
+    checkpoint = state.checkpoints.get(cohort.head_id) if cohort.head_id is not None else None
+    while checkpoint is not None and checkpoint.id in tainted:
+        checkpoint = state.checkpoints.get(checkpoint.base_id) if checkpoint.base_id is not None else None
+    return checkpoint

@@ -1,0 +1,207 @@
+"""Federations, clients and credentials: the transactions behind them, and the first admin.
+
+A token is `lethe_<credential id>_<secret>`; only the secret's SHA-256 is stored. A token of another form, which an
+operator chose for the installation's admin, finds its credential by its own hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+import structlog
+from sqlalchemy.exc import IntegrityError
+
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.store import accounts
+from services.core.errors import Rejected
+from services.core.ids import uuid7
+from services.wire.v1.resources import CredentialCreate, Federation, IssuedCredential
+
+log = structlog.get_logger()
+CREDENTIALS_DROPPED = "credentials-dropped"
+"""Topic: ids of credentials that other replicas must forget, separated by commas."""
+SHORTEST_ADMIN_TOKEN = 16
+_ISSUED = re.compile(r"lethe_([0-9a-f]{32})_([A-Za-z0-9_-]{1,200})")
+
+
+def split_token(token: str) -> tuple[UUID, str]:
+    """(credential id, secret)."""
+    if match := _ISSUED.fullmatch(token):
+        return UUID(match[1]), match[2]
+    return UUID(bytes=hashlib.sha256(b"token:" + token.encode()).digest()[:16]), token
+
+
+def hash_of(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def new_token(credential_id: UUID) -> str:
+    return f"lethe_{credential_id.hex}_{secrets.token_urlsafe(32)}"
+
+
+async def create_federation(coordinator: Coordinator, name: str) -> Federation:
+    database = coordinator.database
+    try:
+        async with database.write() as connection:
+            now = await database.now(connection)
+            federation_id = uuid7(now, os.urandom(10))
+            await accounts.add_federation(connection, federation_id, name, now)
+    except IntegrityError:
+        raise Rejected("name-taken", f"there is already a federation {name}") from None
+    log.info("federation.created", federation=str(federation_id), name=name)
+    return Federation(id=federation_id, name=name, created_at=now)
+
+
+async def enrol_client(
+    coordinator: Coordinator, federation_id: UUID, name: str, within: UUID | None
+) -> IssuedCredential:
+    database = coordinator.database
+    try:
+        async with database.write() as connection:
+            await accounts.federation(connection, federation_id, within)
+            now = await database.now(connection)
+            client_id, credential_id = uuid7(now, os.urandom(10)), uuid7(now, os.urandom(10))
+            token = new_token(credential_id)
+            await accounts.add_client(connection, client_id, federation_id, name, now)
+            await accounts.add_credential(
+                connection,
+                credential_id,
+                hash_of(split_token(token)[1]),
+                now,
+                role="client",
+                federation_id=federation_id,
+                client_id=client_id,
+            )
+            client = await accounts.client(connection, client_id, within)
+    except IntegrityError:
+        raise Rejected("name-taken", f"the federation has, or had, a client {name}; choose another name") from None
+    log.info("client.enrolled", federation=str(federation_id), client=name)
+    return IssuedCredential(id=credential_id, role="client", token=token, client=client)
+
+
+async def rotate_client(coordinator: Coordinator, client_id: UUID, within: UUID | None) -> IssuedCredential:
+    """A new token for the client; the old ones no longer work."""
+    database = coordinator.database
+    async with database.write() as connection:
+        client = await accounts.client(connection, client_id, within)
+        if client.status != "active":
+            raise Rejected("conflict", f"client {client.name} was removed; enrol a new one")
+        now = await database.now(connection)
+        credential_id = uuid7(now, os.urandom(10))
+        token = new_token(credential_id)
+        old = await accounts.active_credentials(connection, client_id)
+        await accounts.revoke_credentials(connection, old, now)
+        await accounts.add_credential(
+            connection,
+            credential_id,
+            hash_of(split_token(token)[1]),
+            now,
+            role="client",
+            federation_id=client.federation_id,
+            client_id=client_id,
+        )
+    announce_dropped(coordinator, old)
+    log.info("client.rotated", client=client.name)
+    return IssuedCredential(id=credential_id, role="client", token=token, client=client)
+
+
+async def issue_credential(
+    coordinator: Coordinator, federation_id: UUID, wanted: CredentialCreate, within: UUID | None
+) -> IssuedCredential:
+    database = coordinator.database
+    async with database.write() as connection:
+        await accounts.federation(connection, federation_id, within)
+        now = await database.now(connection)
+        credential_id = uuid7(now, os.urandom(10))
+        token = new_token(credential_id)
+        await accounts.add_credential(
+            connection,
+            credential_id,
+            hash_of(split_token(token)[1]),
+            now,
+            role=wanted.role,
+            label=wanted.label,
+            federation_id=federation_id,
+        )
+    log.info("credential.issued", credential=str(credential_id), role=wanted.role, federation=str(federation_id))
+    return IssuedCredential(id=credential_id, role=wanted.role, token=token)
+
+
+async def revoke_credential(coordinator: Coordinator, credential_id: UUID, within: UUID | None) -> None:
+    database = coordinator.database
+    async with database.write() as connection:
+        await accounts.credential(connection, credential_id, within)
+        if credential_id in await accounts.platform_admins(connection):
+            raise Rejected("conflict", "this is the installation's admin; replace it with LETHE_ADMIN_TOKEN")
+        await accounts.revoke_credentials(connection, [credential_id], await database.now(connection))
+    announce_dropped(coordinator, [credential_id])
+    log.info("credential.revoked", credential=str(credential_id))
+
+
+def announce_dropped(coordinator: Coordinator, credential_ids: Sequence[UUID]) -> None:
+    if credential_ids:
+        coordinator.bus.publish(CREDENTIALS_DROPPED, ",".join(map(str, credential_ids)))
+
+
+# --- the first admin --------------------------------------------------------------------------------------------------
+
+
+async def ensure_admin(coordinator: Coordinator) -> None:
+    """Somebody can log in: with the token in the settings, else with one that is made once and kept in `home`.
+
+    Replicas may do this at the same time. A token in the settings replaces the installation's former ones.
+    """
+    settings, database = coordinator.settings, coordinator.database
+    token = settings.admin_token.get_secret_value() if settings.admin_token is not None else None
+    if token is None and settings.admin_token_file is not None:
+        token = settings.admin_token_file.read_text("utf-8").strip()
+    async with database.read() as connection:
+        admins = await accounts.platform_admins(connection)
+    is_chosen = token is not None
+    if token is None:
+        if admins:
+            return
+        token = _kept_token(settings.home / "admin.token")
+    elif len(token) < SHORTEST_ADMIN_TOKEN:
+        raise ValueError(f"the admin token has {len(token)} characters; use at least {SHORTEST_ADMIN_TOKEN}")
+    credential_id, secret = split_token(token)
+    if admins == [credential_id]:
+        return
+    try:
+        async with database.write() as connection:
+            now = await database.now(connection)
+            others = [admin for admin in await accounts.platform_admins(connection) if admin != credential_id]
+            if others and not is_chosen:  # another replica was quicker
+                return
+            await accounts.revoke_credentials(connection, others, now)
+            if not await accounts.reinstate_credential(connection, credential_id, hash_of(secret)):
+                label = "the installation's admin"
+                await accounts.add_credential(
+                    connection, credential_id, hash_of(secret), now, role="admin", label=label
+                )
+    except IntegrityError:  # another replica is installing the same token
+        return
+    announce_dropped(coordinator, others)
+    log.info("admin.installed", credential=str(credential_id))
+
+
+def _kept_token(path: Path) -> str:
+    """The token in the file; a new one when there is none. Of several that try at once, one writes it."""
+    if not path.exists():
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".admin-token-") as file:  # mode 0600
+            file.write(new_token(UUID(bytes=os.urandom(16), version=4)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+            try:
+                os.link(file.name, path)
+                log.info("admin.token_written", path=str(path))
+            except FileExistsError:
+                pass
+    return path.read_text("utf-8").strip()

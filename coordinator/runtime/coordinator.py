@@ -1,0 +1,118 @@
+"""A running coordinator: its parts, put together from settings, and the background work of its role."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import structlog
+
+from coordinator.blobs.files import FileBlobStore
+from coordinator.blobs.port import BlobStore
+from coordinator.bus.local import LocalBus
+from coordinator.bus.port import Bus
+from coordinator.engine.events import Event
+from coordinator.runtime.clockwork import Clockwork
+from coordinator.runtime.erasure import SIGNING_KEY, Erasing
+from coordinator.runtime.pump import Pump, chore_runner, kernel_runner
+from coordinator.runtime.settings import Settings
+from coordinator.runtime.shell import Shell
+from coordinator.store.database import Database
+from coordinator.tombstones.files import FileTombstoneLog
+
+log = structlog.get_logger()
+CHORE_LEASE_S = 30.0
+CHORES = ("post", "collect-updates", "fence", "purge")
+
+
+class Coordinator:
+    """Everything a process of the coordinator holds. `start` one role's background work, `close` when done."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.observers: list[Callable[[Event], None]] = []
+        """Told of every event after its commit."""
+        settings.home.mkdir(parents=True, exist_ok=True)
+        self.database = Database(settings.url)
+        self.bus = _bus(settings)
+        self.blobs = _blob_store(settings, self.database)
+        self.shell = Shell(self.database, self.bus, observe=self._observe)
+        self.erasing = Erasing(
+            self.database,
+            self.shell,
+            self.blobs,
+            FileTombstoneLog(settings.evidence_path / "tombstones.jsonl"),
+            settings.evidence_path / SIGNING_KEY,
+        )
+        self._kernels = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kernel")
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start_api(self) -> None:
+        """The coordinating role: timers and chores; kernels too unless compute processes do them."""
+        await self._start()
+        if again := await self.erasing.refence():
+            log.warning("erasures.fenced-again", count=again, reason="the database is older than the tombstones")
+        self._spawn(Clockwork(self.database, self.bus, self.shell, self.blobs).forever())
+        chores = chore_runner(self.database, self.shell, self.blobs, self.erasing)
+        self._spawn(Pump(self.database, self.bus, self.shell, CHORES, CHORE_LEASE_S, chores).forever())
+        if self.settings.compute == "threads":
+            self._spawn_kernels()
+
+    async def start_compute(self) -> None:
+        """The compute role: kernels only."""
+        await self._start()
+        self._spawn_kernels()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await self.shell.close()
+        self._kernels.shutdown(wait=False, cancel_futures=True)
+        await self.bus.close()
+        await self.blobs.close()
+        await self.database.close()
+
+    async def _start(self) -> None:
+        await self.bus.start()
+        self.shell.start()
+
+    def _observe(self, event: Event) -> None:
+        for observer in self.observers:
+            observer(event)
+
+    def _spawn_kernels(self) -> None:
+        runner = kernel_runner(self.shell, self.blobs, self._kernels)
+        pump = Pump(self.database, self.bus, self.shell, ("kernel",), self.settings.kernel_lease_s, runner)
+        self._spawn(pump.forever())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        task.add_done_callback(_report)
+        self._tasks.append(task)
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("background.died", exc_info=error)
+
+
+def _bus(settings: Settings) -> Bus:
+    if settings.redis_url is None:
+        return LocalBus()
+    from coordinator.bus.redis import RedisBus  # a second of imports that an embedded coordinator does without
+
+    return RedisBus(settings.redis_url)
+
+
+def _blob_store(settings: Settings, database: Database) -> BlobStore:
+    if settings.blobs == "postgres":
+        from coordinator.blobs.postgres import PostgresBlobStore
+
+        return PostgresBlobStore(database.engine)
+    return FileBlobStore(settings.blob_path, reserve_bytes=settings.blob_reserve_bytes)

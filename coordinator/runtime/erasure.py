@@ -1,0 +1,229 @@
+"""The steps of an erasure that reach outside the database: the tombstone before the fence, the purge, the certificate.
+
+Each is a job of the outbox: it may be carried out twice, by two processes, and ends the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from coordinator.blobs.port import BlobStore
+from coordinator.crashpoints import crashpoint
+from coordinator.engine.entities import Job
+from coordinator.engine.messages import CompleteErasure, FenceErasure, FileErasure
+from coordinator.runtime.shell import Shell
+from coordinator.store import inventory, outbox
+from coordinator.store.database import Database
+from coordinator.store.inventory import Dossier, Found
+from coordinator.tombstones.port import FencedCohort, Tombstone, TombstoneLog
+from services.audit import predicate as p
+from services.audit.certificate import issue
+from services.audit.keys import key_id, load_or_create_key
+from services.core.errors import InvariantBroken
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+SIGNING_KEY = "signing-key.pem"
+
+
+class Erasing:
+    def __init__(
+        self, database: Database, shell: Shell, blobs: BlobStore, tombstones: TombstoneLog, key_path: Path
+    ) -> None:
+        self._database, self._shell, self._blobs = database, shell, blobs
+        self._tombstones, self._key_path = tombstones, key_path
+
+    async def fence(self, job: Job) -> None:
+        """Write the tombstone to the log outside the database, then fence."""
+        erasure_id = UUID(job.params["erasure_id"])
+        async with self._database.read() as connection:
+            found = await inventory.dossier(connection, erasure_id)
+            touched = await outbox.cohorts_with(connection, [s.client_id for s in found.subjects])
+            now = await self._database.now(connection)
+        entry = Tombstone(
+            request_id=erasure_id,
+            federation_id=found.erasure.federation_id,
+            scope=found.erasure.scope,
+            client_ids=tuple(s.client_id for s in found.subjects),
+            cohorts=tuple(FencedCohort(run_id=r, cohort_id=c, epoch=epoch + 1) for r, c, epoch in touched),
+            at=now,
+        )
+        if found.erasure.status == "received":
+            await asyncio.to_thread(self._tombstones.append, entry)
+        crashpoint("erasure.after-tombstone")
+        await self._shell.handle(FenceErasure(erasure_id, job.id))
+        crashpoint("erasure.after-fence")
+
+    async def purge(self, job: Job) -> None:
+        """Delete what is derived from the leavers, check that it is gone, sign, complete."""
+        erasure_id = UUID(job.params["erasure_id"])
+        async with self._database.write() as connection:
+            found = await inventory.dossier(connection, erasure_id)
+            if found.erasure.status != "verifying":
+                return
+            artefacts = await inventory.inventory(connection, found)
+            for digest in await inventory.purge(connection, found, artefacts):
+                await self._blobs.delete(found.erasure.federation_id, digest)
+            if found.erasure.scope == "client":
+                now = await self._database.now(connection)
+                await outbox.revoke_credentials(connection, [s.client_id for s in found.subjects], now)
+        crashpoint("erasure.after-purge")
+        envelope = await self._certificate(found, artefacts)
+        crashpoint("erasure.after-signing")
+        await self._shell.handle(CompleteErasure(erasure_id, job.id, envelope.decode()))
+
+    async def public_key(self) -> Ed25519PublicKey:
+        """What certificates are verified with."""
+        return (await asyncio.to_thread(load_or_create_key, self._key_path)).public_key()
+
+    async def refence(self) -> int:
+        """Fence again what the log remembers and the database does not: it was restored from an older backup."""
+        entries = await asyncio.to_thread(self._tombstones.entries)
+        again = 0
+        for entry in entries:
+            async with self._database.read() as connection:
+                known = await outbox.erasure_status(connection, entry.request_id)
+                names = await outbox.names_of(connection, list(entry.client_ids))
+            if known not in (None, "received", "awaiting_approval") or not names:
+                continue
+            if known is None:
+                await self._shell.handle(
+                    FileErasure(
+                        erasure_id=entry.request_id,
+                        federation_id=entry.federation_id,
+                        subjects=tuple(names),
+                        requested_by="the log of tombstones",
+                        legal_deadline=entry.at,
+                        salt=entry.request_id.hex * 2,
+                        scope=entry.scope,
+                    )
+                )
+            await self._shell.handle(FenceErasure(entry.request_id, entry.request_id))
+            again += 1
+        return again
+
+    async def _certificate(self, found: Dossier, artefacts: list[Found]) -> bytes:
+        key = await asyncio.to_thread(load_or_create_key, self._key_path)
+        heads = _served(found)
+        async with self._database.read() as connection:
+            dispositions = await self._dispositions(connection, found, artefacts)
+            steps = await inventory.replayable_steps(connection, [head for _, head, _ in heads])
+            now = await self._database.now(connection)
+        counts: dict[p.ArtefactKind | Literal["cohort"], p.Count] = {}
+        for kind in sorted({a.kind for a in artefacts}):
+            planned = sum(a.kind == kind for a in artefacts)
+            counts[kind] = p.Count(planned=planned, done=sum(d.kind == kind for d in dispositions))
+        done = sum(line.done_at is not None for line in found.lines)
+        counts["cohort"] = p.Count(planned=len(found.lines), done=done)
+        predicate = p.ErasurePredicate(
+            request=_request(found, now),
+            method=p.Method(name=found.erasure.method, parameters={"recovery_rounds": found.erasure.recovery_rounds}),
+            guarantee=p.Guarantee.plain(found.erasure.guarantee),
+            cohorts=tuple(_outcome(found, index) for index in range(len(found.lines))),
+            artefacts=tuple(dispositions),
+            counts=counts,
+            still_shaped_by=_still_shaped_by(found),
+            workers=p.Workers(unconfirmed=tuple(p.commit(s.name, _salt(found)) for s in found.subjects)),
+            replayable=p.Replayable.of(steps.num_replayable, steps.num_steps),
+            limits=p.STANDING_LIMITS,
+            issuer=p.Issuer(coordinator_version=version("lethe"), key_id=key_id(key.public_key())),
+        )
+        return issue(predicate, [(name, digest) for name, _, digest in heads], key)
+
+    async def _dispositions(
+        self, connection: AsyncConnection, found: Dossier, artefacts: list[Found]
+    ) -> list[p.Artefact]:
+        """One for each artefact that is really gone, or whose bytes are those of a clean one."""
+        clean = await inventory.clean_digests(connection, artefacts)
+        dispositions = []
+        for artefact in artefacts:
+            disposition: p.Disposition = "deleted"
+            reason = "its bytes and its record of them are deleted"
+            if artefact.kind == "key":
+                reason = "the credential is revoked"
+            elif artefact.digest in clean:
+                disposition, reason = "superseded", "the same bytes are also a model or update without the leaver"
+            elif await self._blobs.stat(found.erasure.federation_id, artefact.digest) is not None:
+                raise InvariantBroken(f"{artefact.digest} is still stored after its purge")
+            dispositions.append(
+                p.Artefact(kind=artefact.kind, digest=artefact.digest, disposition=disposition, reason=reason)
+            )
+        return dispositions
+
+
+def _served(found: Dossier) -> list[tuple[str, UUID, str]]:
+    """(name, checkpoint, digest) of every model that is served now by the runs concerned."""
+    rows = [
+        (f"{found.runs[c.run_id].name}/{c.run_id}/{c.name}", c.head_id, c.head_digest)
+        for c in found.cohorts.values()
+        if c.head_id is not None and c.head_digest is not None and c.phase != "retired" and c.kind != "profile"
+    ]
+    return sorted(rows)
+
+
+def _salt(found: Dossier) -> bytes:
+    return bytes.fromhex(found.erasure.salt)
+
+
+def _request(found: Dossier, now: datetime) -> p.Request:
+    erasure = found.erasure
+    if erasure.fenced_at is None:
+        raise InvariantBroken("a certificate without a fence")
+    return p.Request(
+        id=erasure.id,
+        subjects=tuple(sorted(p.commit(s.name, _salt(found)) for s in found.subjects)),
+        scope=erasure.scope,
+        regulation=erasure.regulation,
+        submitted_at=erasure.created_at,
+        fenced_at=erasure.fenced_at,
+        first_clean_at=erasure.first_clean_at or erasure.fenced_at,
+        completed_at=now,
+        legal_deadline=erasure.legal_deadline,
+    )
+
+
+def _outcome(found: Dossier, index: int) -> p.CohortOutcome:
+    line = found.lines[index]
+    cohort = found.cohorts[line.cohort_id]
+    outcome: p.Outcome = line.action
+    if line.action == "rolled-back" and line.rollback_digest is None:
+        outcome = "retrained"
+    return p.CohortOutcome(
+        run=line.run_id,
+        name=line.cohort_name,
+        epoch_before=line.epoch_before,
+        epoch_after=cohort.epoch,
+        round_at_fence=line.round_at_fence,
+        outcome=outcome,
+        rollback_point=line.rollback_digest,
+        parents=tuple(p.Parent(digest=s["digest"], weight=s["weight"]) for s in line.sources),
+        round_reached=cohort.round if cohort.phase != "retired" else 0,
+        head=cohort.head_digest if cohort.phase != "retired" else None,
+    )
+
+
+def _still_shaped_by(found: Dossier) -> tuple[p.Influence, ...]:
+    kinds = {run.spec.topology.kind for run in found.runs.values()}
+    stop = any(run.spec.stop.accuracy is not None for run in found.runs.values())
+    evaluated = any(run.spec.validation.at_clients for run in found.runs.values())
+    shaped: list[tuple[p.Aspect, str]] = [
+        ("hyper-parameters", "The run's parameters were chosen while the leaver was a member."),
+        ("selection-state", "Which clients were drawn in past rounds depended on who was a member."),
+    ]
+    if "clusters" in kinds:
+        shaped.append(("cluster-assignment", "The clusters were formed with the leaver among the clients."))
+    if "tree" in kinds or "bi_model" in kinds:
+        shaped.append(("tree-shape", "The tree was built with the leaver among its leaves."))
+    if stop:
+        shaped.append(("stop-round", "The stop rule looks at accuracies of models that the leaver took part in."))
+    if evaluated:
+        shaped.append(("validation-by-its-evaluation-tasks", "Past models were judged on the leaver's data as well."))
+    return tuple(p.Influence(aspect=aspect, explanation=why) for aspect, why in sorted(shaped))

@@ -1,0 +1,175 @@
+"""The pump: leases commands from the outbox, carries them out, and posts the outcome as a message.
+
+Kernels run in a thread of their own process role (`lethe compute`) or of the embedded coordinator; chores (deferred
+messages, retention) run where the API runs. A pump that dies loses nothing: its lease runs out and another takes over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+import structlog
+
+from coordinator.blobs.port import BlobStore, StorageFull
+from coordinator.bus.port import Bus
+from coordinator.crashpoints import crashpoint
+from coordinator.engine.entities import Job
+from coordinator.engine.messages import JobDone, JobFailed, Message, PauseRun, RecordBlob, SettleRun
+from coordinator.engine.react import JOBS
+from coordinator.runtime.erasure import Erasing
+from coordinator.runtime.shell import Shell
+from coordinator.store import outbox
+from coordinator.store.database import Database, Unavailable
+from services.core.errors import InvariantBroken, Rejected
+from services.registry.kernels import run_kernel
+from services.tensors.errors import KernelFailed
+
+log = structlog.get_logger()
+LOOK_EVERY_S = 0.5
+"""How often to look without having been rung: the price of a lost wake-up."""
+
+POSTS: Final[dict[str, Callable[[Job], Message]]] = {
+    "SettleRun": lambda job: SettleRun(UUID(job.params["run_id"]), job.id),
+    "PauseRun": lambda job: PauseRun(UUID(job.params["run_id"]), job.params["hold"], job.params["reason"]),
+}
+
+
+class Pump:
+    """One worker on the outbox; run several for parallel kernels."""
+
+    def __init__(
+        self, database: Database, bus: Bus, shell: Shell, kinds: tuple[str, ...], lease_s: float, run: Runner
+    ) -> None:
+        self._database, self._bus, self._shell = database, bus, shell
+        self._kinds, self._lease_s, self._run = kinds, lease_s, run
+
+    async def forever(self) -> None:
+        with self._bus.waiter(JOBS) as waiter:
+            while True:
+                try:
+                    if not await self._one():
+                        await waiter.wait(LOOK_EVERY_S)
+                except Unavailable as error:
+                    log.warning("pump.waits", error=str(error)[:200])
+                    await asyncio.sleep(LOOK_EVERY_S)
+                except Exception as error:  # one broken job must not hold up the others; it is tried again later
+                    log.error("pump.broke", kinds=self._kinds, exc_info=error)
+                    await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _one(self) -> bool:
+        token = uuid4().hex
+        async with self._database.read() as connection:
+            now = await self._database.now(connection)
+            if not await outbox.has_job(connection, self._kinds, now):
+                return False
+        async with self._database.write() as connection:
+            now = await self._database.now(connection)
+            job = await outbox.lease_job(connection, self._kinds, now, self._lease_s, token)
+        if job is None:
+            return False
+        keeper = asyncio.create_task(self._keep(job, token))
+        try:
+            await self._run(job, token)
+        finally:
+            keeper.cancel()
+            await asyncio.wait([keeper])  # not `await keeper`: that could not tell its cancellation from our own
+        return True
+
+    async def _keep(self, job: Job, token: str) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s / 3)
+            with contextlib.suppress(Unavailable):
+                async with self._database.write() as connection:
+                    until = await self._database.now(connection) + timedelta(seconds=self._lease_s)
+                    await outbox.renew_job(connection, job.id, token, until)
+
+
+Runner = Callable[[Job, str], Awaitable[None]]
+
+
+def kernel_runner(shell: Shell, blobs: BlobStore, executor: Executor) -> Runner:
+    """Run a kernel over local files in the executor and take its model into the store."""
+
+    async def run(job: Job, token: str) -> None:
+        log.info("kernel.started", kernel=job.kernel, job=str(job.id), run=str(job.run_id), attempt=job.attempt)
+        await shell_patiently(shell, await _outcome(job, token, blobs, executor))
+
+    return run
+
+
+async def _outcome(job: Job, token: str, blobs: BlobStore, executor: Executor) -> JobDone | JobFailed:
+    loop = asyncio.get_running_loop()
+    try:
+        with tempfile.TemporaryDirectory(prefix="lethe-kernel-") as directory:
+            out = Path(directory) / "out.safetensors"
+            async with blobs.local(job.federation_id, job.inputs) as files:
+                crashpoint("kernel.before")
+                work = partial(run_kernel, job.kernel or "", dict(job.params), files, out)
+                figures = await loop.run_in_executor(executor, work)
+                crashpoint("kernel.after")
+            blob = await _adopt(job.federation_id, blobs, out) if out.exists() else None
+            crashpoint("kernel.after-adoption")
+            return JobDone(job.id, token, blob, figures)
+    except StorageFull as error:
+        return JobFailed(job.id, token, str(error), retryable=True, storage_full=True)
+    except (KernelFailed, Rejected) as error:
+        return JobFailed(job.id, token, str(error), retryable=False)
+    except Exception as error:
+        log.error("kernel.broke", kernel=job.kernel, job=str(job.id), exc_info=error)
+        return JobFailed(job.id, token, f"{type(error).__name__}: {error}", retryable=True)
+
+
+async def _adopt(federation_id: UUID, blobs: BlobStore, out: Path) -> RecordBlob:
+    digest, inspection, num_bytes = await blobs.adopt(federation_id, out)
+    layout = inspection.layout
+    return RecordBlob(federation_id, digest, num_bytes, layout.digest(), layout.updatable().digest(), inspection.finite)
+
+
+def chore_runner(database: Database, shell: Shell, blobs: BlobStore, erasing: Erasing) -> Runner:
+    async def run(job: Job, token: str) -> None:
+        match job.kind:
+            case "post":
+                with contextlib.suppress(Rejected):
+                    await shell_patiently(shell, POSTS[job.params["message"]](job))
+            case "collect-updates":
+                await _collect_updates(database, blobs, job)
+            case "fence":
+                await erasing.fence(job)
+            case "purge":
+                await erasing.purge(job)
+            case _:
+                raise InvariantBroken(f"no chore is called {job.kind}")
+        async with database.write() as connection:
+            await outbox.finish_chore(connection, job.id, token)
+
+    return run
+
+
+async def _collect_updates(database: Database, blobs: BlobStore, job: Job) -> None:
+    """Drop updates that retention no longer keeps: bytes first, then their records, in one transaction, so that a
+    record without bytes can only be left by a crash, and then this job runs again."""
+    if job.cohort_id is None:
+        raise InvariantBroken("retention without a cohort")
+    async with database.write() as connection:
+        found = await outbox.updates_to_collect(connection, job.cohort_id, job.params["up_to_round"])
+        unused = await outbox.forget_updates(connection, job.federation_id, found) if found else []
+        for digest in unused:
+            await blobs.delete(job.federation_id, digest)
+
+
+async def shell_patiently(shell: Shell, message: Message) -> Any:
+    """Post a message and keep trying while the database is away."""
+    while True:
+        try:
+            return await shell.handle(message)
+        except Unavailable:
+            await asyncio.sleep(LOOK_EVERY_S)

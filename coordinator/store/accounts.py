@@ -1,0 +1,161 @@
+"""Federations, clients and credentials: what is read about them, and the writes that no engine message makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from coordinator.store import tables as t
+from coordinator.store.paging import Position, page
+from services.core.errors import Rejected
+from services.wire.v1.resources import Client, Credential, Federation, Page
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCredential:
+    """What it takes to judge a token. `client_status` and `client_name` are those of a client's credential."""
+
+    id: UUID
+    role: str
+    federation_id: UUID | None
+    client_id: UUID | None
+    client_name: str | None
+    client_status: str | None
+    secret_hash: str
+
+
+async def known_credential(connection: AsyncConnection, credential_id: UUID) -> KnownCredential | None:
+    c = t.credentials.c
+    statement = (
+        sa.select(c.id, c.role, c.federation_id, c.client_id, c.secret_hash)
+        .add_columns(t.clients.c.name.label("client_name"), t.clients.c.status.label("client_status"))
+        .outerjoin(t.clients, t.clients.c.id == c.client_id)
+        .where(c.id == credential_id, c.revoked_at.is_(None))
+    )
+    row = (await connection.execute(statement)).first()
+    return None if row is None else KnownCredential(**row._mapping)
+
+
+async def federation(connection: AsyncConnection, federation_id: UUID, within: UUID | None) -> Federation:
+    row = (await connection.execute(sa.select(t.federations).where(t.federations.c.id == federation_id))).first()
+    if row is None or within not in (None, federation_id):
+        raise Rejected("not-found", f"there is no federation {federation_id}")
+    return _federation(row)
+
+
+async def federations(connection: AsyncConnection, within: UUID | None, position: Position) -> Page[Federation]:
+    statement = sa.select(t.federations)
+    if within is not None:
+        statement = statement.where(t.federations.c.id == within)
+    return await page(connection, statement, t.federations.c.id, position, _federation)
+
+
+async def client(connection: AsyncConnection, client_id: UUID, within: UUID | None) -> Client:
+    row = (await connection.execute(sa.select(t.clients).where(t.clients.c.id == client_id))).first()
+    if row is None or within not in (None, row.federation_id):
+        raise Rejected("not-found", f"there is no client {client_id}")
+    return _client(row)
+
+
+async def clients(connection: AsyncConnection, federation_id: UUID, position: Position) -> Page[Client]:
+    statement = sa.select(t.clients).where(t.clients.c.federation_id == federation_id)
+    return await page(connection, statement, t.clients.c.id, position, _client)
+
+
+async def credential(connection: AsyncConnection, credential_id: UUID, within: UUID | None) -> Credential:
+    row = (await connection.execute(sa.select(t.credentials).where(t.credentials.c.id == credential_id))).first()
+    if row is None or within not in (None, row.federation_id):
+        raise Rejected("not-found", f"there is no credential {credential_id}")
+    return _credential(row)
+
+
+async def credentials(connection: AsyncConnection, federation_id: UUID, position: Position) -> Page[Credential]:
+    statement = sa.select(t.credentials).where(t.credentials.c.federation_id == federation_id)
+    return await page(connection, statement, t.credentials.c.id, position, _credential)
+
+
+async def active_credentials(connection: AsyncConnection, client_id: UUID) -> list[UUID]:
+    c = t.credentials.c
+    return list(
+        (await connection.execute(sa.select(c.id).where(c.client_id == client_id, c.revoked_at.is_(None)))).scalars()
+    )
+
+
+async def platform_admins(connection: AsyncConnection) -> list[UUID]:
+    """Active admins of the whole installation."""
+    c = t.credentials.c
+    of_all = (c.role == "admin") & c.federation_id.is_(None) & c.revoked_at.is_(None)
+    return list((await connection.execute(sa.select(c.id).where(of_all))).scalars())
+
+
+# --- writes -----------------------------------------------------------------------------------------------------------
+
+
+async def add_federation(connection: AsyncConnection, federation_id: UUID, name: str, now: datetime) -> None:
+    await connection.execute(t.federations.insert().values(id=federation_id, name=name, created_at=now))
+
+
+async def add_client(
+    connection: AsyncConnection, client_id: UUID, federation_id: UUID, name: str, now: datetime
+) -> None:
+    row = {"id": client_id, "federation_id": federation_id, "name": name, "status": "active", "created_at": now}
+    await connection.execute(t.clients.insert().values(**row, devices=[]))
+
+
+async def add_credential(
+    connection: AsyncConnection,
+    credential_id: UUID,
+    secret_hash: str,
+    now: datetime,
+    *,
+    role: str,
+    label: str = "",
+    federation_id: UUID | None = None,
+    client_id: UUID | None = None,
+) -> None:
+    row = {
+        "id": credential_id,
+        "federation_id": federation_id,
+        "client_id": client_id,
+        "role": role,
+        "label": label,
+        "secret_hash": secret_hash,
+        "created_at": now,
+    }
+    await connection.execute(t.credentials.insert().values(**row))
+
+
+async def revoke_credentials(connection: AsyncConnection, credential_ids: Sequence[UUID], now: datetime) -> None:
+    c = t.credentials.c
+    active = c.id.in_(credential_ids) & c.revoked_at.is_(None)
+    await connection.execute(t.credentials.update().where(active).values(revoked_at=now))
+
+
+async def reinstate_credential(connection: AsyncConnection, credential_id: UUID, secret_hash: str) -> bool:
+    """Make a known credential valid again; False when it is unknown."""
+    same = t.credentials.c.id == credential_id
+    changed = t.credentials.update().where(same).values(revoked_at=None, secret_hash=secret_hash)
+    return bool((await connection.execute(changed)).rowcount)
+
+
+# --- rows to resources ------------------------------------------------------------------------------------------------
+
+
+def _federation(row: sa.Row[Any]) -> Federation:
+    return Federation(**row._mapping)
+
+
+def _client(row: sa.Row[Any]) -> Client:
+    """Whether it is online is the bus's to say."""
+    return Client(**row._mapping, online=False)
+
+
+def _credential(row: sa.Row[Any]) -> Credential:
+    shown = {name: value for name, value in row._mapping.items() if name in Credential.model_fields}
+    return Credential(**shown)

@@ -1,0 +1,90 @@
+"""What the doors of the API ask the database: who may read a blob, whose runs a full store stops, figures for
+`/metrics`. Reads only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from coordinator.store import tables as t
+
+
+async def answers(connection: AsyncConnection) -> None:
+    """Raises when the database does not."""
+    await connection.execute(sa.select(1))
+
+
+_own_blob = (t.blobs.c.federation_id == sa.bindparam("owner")) & (t.blobs.c.digest == sa.bindparam("digest"))
+_held_task = sa.exists().where(
+    t.tasks.c.client_id == sa.bindparam("client"),
+    t.tasks.c.status == "leased",
+    t.tasks.c.model_digest == sa.bindparam("digest"),
+)
+_recorded = sa.select(t.blobs.c.num_bytes).where(_own_blob)
+_readable = _recorded.where((t.blobs.c.uploaded_by == sa.bindparam("client")) | _held_task)
+
+
+async def recorded_bytes(connection: AsyncConnection, federation_id: UUID, digest: str) -> int | None:
+    """The size of a blob that the federation has; None when it was never recorded, or collected."""
+    found = await connection.execute(_recorded, {"owner": federation_id, "digest": digest})
+    return found.scalar_one_or_none()
+
+
+async def bytes_for_client(
+    connection: AsyncConnection, federation_id: UUID, digest: str, client_id: UUID
+) -> int | None:
+    """Like `recorded_bytes`, for a client: only what it uploaded, or the model of a task that it holds."""
+    wanted = {"owner": federation_id, "digest": digest, "client": client_id}
+    return (await connection.execute(_readable, wanted)).scalar_one_or_none()
+
+
+async def superseded_by(connection: AsyncConnection, federation_id: UUID, digest: str) -> UUID | None:
+    """The erasure since which the model of that digest is not served; None while any clean checkpoint has its bytes."""
+    c = t.checkpoints.c
+    statement = (
+        sa.select(c.superseded_by)
+        .join(t.runs, t.runs.c.id == c.run_id)
+        .where(t.runs.c.federation_id == federation_id, c.digest == digest)
+    )
+    found = (await connection.execute(statement)).scalars().all()
+    return found[0] if found and None not in found else None
+
+
+async def runs_waiting_for(connection: AsyncConnection, client_id: UUID) -> list[UUID]:
+    """Running runs in which the client works on a task."""
+    statement = (
+        sa.select(t.runs.c.id)
+        .join(t.tasks, t.tasks.c.run_id == t.runs.c.id)
+        .where(t.tasks.c.client_id == client_id, t.tasks.c.status == "leased", t.runs.c.status == "running")
+        .distinct()
+    )
+    return list((await connection.execute(statement)).scalars())
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    runs: dict[str, int]
+    """By status."""
+    open_tasks: dict[str, int]
+    oldest_kernel_at: datetime | None
+    """When the oldest kernel that nobody has finished was asked for."""
+
+
+async def figures(connection: AsyncConnection) -> Figures:
+    runs = sa.select(t.runs.c.status, sa.func.count().label("num")).group_by(t.runs.c.status)
+    open_tasks = (
+        sa.select(t.tasks.c.status, sa.func.count().label("num"))
+        .where(t.tasks.c.status.in_(("standby", "ready", "leased")))
+        .group_by(t.tasks.c.status)
+    )
+    waiting = (t.jobs.c.kind == "kernel") & t.jobs.c.status.in_(("ready", "leased"))
+    oldest = sa.select(sa.func.min(t.jobs.c.created_at)).where(waiting)
+    return Figures(
+        runs={row.status: row.num for row in await connection.execute(runs)},
+        open_tasks={row.status: row.num for row in await connection.execute(open_tasks)},
+        oldest_kernel_at=(await connection.execute(oldest)).scalar_one_or_none(),
+    )

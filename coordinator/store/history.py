@@ -1,0 +1,76 @@
+"""What cohorts have cost so far: the figures that the preview of an erasure estimates from. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from coordinator.store import tables as t
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Of one cohort, the leavers' part left out."""
+
+    updates_per_round: float
+    bytes_per_update: float
+    """The model out and the update back."""
+
+
+async def traffic(
+    connection: AsyncConnection, cohort_ids: Collection[UUID], leavers: Collection[UUID]
+) -> dict[UUID, Traffic]:
+    """By cohort; cohorts that never published an aggregate are left out."""
+    rounds = await _rounds(connection, cohort_ids)
+    updates = await _updates(connection, cohort_ids, leavers)
+    models = await _model_bytes(connection, cohort_ids)
+    return {
+        cohort_id: Traffic(
+            updates_per_round=updates.get(cohort_id, (0, 0.0))[0] / num_rounds,
+            bytes_per_update=updates.get(cohort_id, (0, 0.0))[1] + models.get(cohort_id, 0.0),
+        )
+        for cohort_id, num_rounds in rounds.items()
+    }
+
+
+async def _rounds(connection: AsyncConnection, cohort_ids: Collection[UUID]) -> dict[UUID, int]:
+    c = t.checkpoints.c
+    statement = (
+        sa.select(c.cohort_id, sa.func.count().label("num"))
+        .where(c.cohort_id.in_(cohort_ids), c.kind == "aggregate")
+        .group_by(c.cohort_id)
+    )
+    return {row.cohort_id: row.num for row in await connection.execute(statement)}
+
+
+async def _updates(
+    connection: AsyncConnection, cohort_ids: Collection[UUID], leavers: Collection[UUID]
+) -> dict[UUID, tuple[int, float]]:
+    """Updates by others that were aggregated, and their mean size."""
+    u = t.updates.c
+    statement = (
+        sa.select(u.cohort_id, sa.func.count().label("num"), sa.func.avg(t.blobs.c.num_bytes).label("bytes"))
+        .join(t.contributions, t.contributions.c.update_id == u.id)
+        .join(t.runs, t.runs.c.id == u.run_id)
+        .outerjoin(t.blobs, (t.blobs.c.federation_id == t.runs.c.federation_id) & (t.blobs.c.digest == u.digest))
+        .where(u.cohort_id.in_(cohort_ids), u.client_id.not_in(leavers))
+        .group_by(u.cohort_id)
+    )
+    rows = await connection.execute(statement)
+    return {row.cohort_id: (row.num, float(row.bytes or 0)) for row in rows}
+
+
+async def _model_bytes(connection: AsyncConnection, cohort_ids: Collection[UUID]) -> dict[UUID, float]:
+    """Of each cohort's head."""
+    c = t.cohorts.c
+    statement = (
+        sa.select(c.id, t.blobs.c.num_bytes)
+        .join(t.runs, t.runs.c.id == c.run_id)
+        .join(t.blobs, (t.blobs.c.federation_id == t.runs.c.federation_id) & (t.blobs.c.digest == c.head_digest))
+        .where(c.id.in_(cohort_ids))
+    )
+    return {row.id: float(row.num_bytes) for row in await connection.execute(statement)}

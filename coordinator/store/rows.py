@@ -1,0 +1,122 @@
+"""Entities to rows and back. A record's fields are its table's columns, by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, Final, TypeVar
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from coordinator.engine import entities
+from coordinator.engine.entities import Entity, State
+from coordinator.store import tables
+from services.wire.v1.runs import RunSpec
+
+E = TypeVar("E", bound=Entity)
+
+TABLES: Final[dict[type[Any], sa.Table]] = {
+    entities.Client: tables.clients,
+    entities.Run: tables.runs,
+    entities.Cohort: tables.cohorts,
+    entities.Member: tables.members,
+    entities.Round: tables.rounds,
+    entities.Task: tables.tasks,
+    entities.Update: tables.updates,
+    entities.Job: tables.jobs,
+    entities.Erasure: tables.erasures,
+    entities.Subject: tables.subjects,
+    entities.Checkpoint: tables.checkpoints,
+    entities.Contribution: tables.contributions,
+    entities.Parent: tables.parents,
+    entities.Line: tables.lines,
+    entities.Certificate: tables.certificates,
+    entities.Blob: tables.blobs,
+}
+"""In an order that satisfies the foreign keys on insertion."""
+
+
+@lru_cache(maxsize=256)
+def _spec(text: bytes) -> RunSpec:
+    return RunSpec.model_validate_json(text)
+
+
+def to_entity(kind: type[E], row: sa.Row[Any]) -> E:
+    values = dict(row._mapping)
+    if kind is entities.Run:
+        values["spec"] = _spec(orjson.dumps(values["spec"], option=orjson.OPT_SORT_KEYS))
+    return kind(**values)
+
+
+def to_row(entity: Entity) -> dict[str, Any]:
+    values = {f.name: getattr(entity, f.name) for f in dataclasses.fields(entity)}
+    if isinstance(entity, entities.Run):
+        values["spec"] = entity.spec.model_dump(mode="json")
+    return values
+
+
+async def fetch(
+    connection: AsyncConnection, kind: type[E], *where: sa.ColumnElement[bool], lock: bool = False
+) -> list[E]:
+    found = await connection.execute(_select(TABLES[kind], lock).where(*where))
+    return [to_entity(kind, row) for row in found]
+
+
+async def fetch_by(
+    connection: AsyncConnection, kind: type[E], column: sa.Column[Any], keys: Iterable[Any], lock: bool = False
+) -> list[E]:
+    """Like `fetch` where the column is among the keys, with a statement that is built only once."""
+    found = await connection.execute(_select_by(TABLES[kind], column, lock), {"keys": list(keys)})
+    return [to_entity(kind, row) for row in found]
+
+
+@lru_cache(maxsize=64)
+def _select(table: sa.Table, lock: bool) -> sa.Select[Any]:
+    statement = sa.select(table)
+    return statement.order_by(*table.primary_key.columns).with_for_update() if lock else statement
+
+
+@lru_cache(maxsize=256)
+def _select_by(table: sa.Table, column: sa.Column[Any], lock: bool) -> sa.Select[Any]:
+    among = column.in_(sa.bindparam("keys", expanding=True))
+    if column.table is not table:
+        among = table.c.id.in_(sa.select(column.table.c.cohort_id).where(among))
+    return _select(table, lock).where(among)
+
+
+async def write_changes(connection: AsyncConnection, before: State, after: State) -> None:
+    """Write every record of `after` that is not the same object in `before`: new ones inserted, others updated."""
+    for kind, table in TABLES.items():
+        old, new = getattr(before, kind.table), getattr(after, kind.table)
+        if old is new:
+            continue
+        changed = [entity for key, entity in new.items() if old.get(key) is not entity]
+        inserts = [entity for entity in changed if entity.key not in old]
+        updates = [entity for entity in changed if entity.key in old]
+        await _insert(connection, table, inserts)
+        await _update(connection, table, updates)
+
+
+async def _insert(connection: AsyncConnection, table: sa.Table, new: Sequence[Entity]) -> None:
+    if new:
+        await connection.execute(table.insert(), [to_row(entity) for entity in new])
+
+
+async def _update(connection: AsyncConnection, table: sa.Table, changed: Iterable[Entity]) -> None:
+    rows = [{f"_{name}": value for name, value in to_row(entity).items()} for entity in changed]
+    if rows:
+        await connection.execute(_update_statement(table), rows)
+
+
+@lru_cache(maxsize=32)
+def _update_statement(table: sa.Table) -> sa.Update:
+    keys = list(table.primary_key.columns)
+    others = [column for column in table.columns if not column.primary_key]
+    return (
+        table.update()
+        .where(*(column == sa.bindparam(f"_{column.name}") for column in keys))
+        .values({column.name: sa.bindparam(f"_{column.name}") for column in others})
+    )

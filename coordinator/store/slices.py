@@ -1,0 +1,429 @@
+"""What each message needs to see, loaded for a whole batch at once and locked so that it stays true.
+
+Lock order: run rows before cohort rows, each in id order. A training message locks its cohort only; messages that
+change a run lock the run and all its cohorts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from coordinator.engine import messages as m
+from coordinator.engine.entities import (
+    Blob,
+    Checkpoint,
+    Client,
+    Cohort,
+    Contribution,
+    Entity,
+    Erasure,
+    Job,
+    Line,
+    Member,
+    Parent,
+    Round,
+    Run,
+    State,
+    Subject,
+    Task,
+    Update,
+)
+from coordinator.store import tables as t
+from coordinator.store.rows import fetch, fetch_by, to_entity
+
+E = TypeVar("E", bound=Entity)
+_OPEN = ("standby", "ready", "leased")
+MAX_NAMED = 500
+"""Up to so many clients of a new run are looked up by name; beyond, the whole federation is read."""
+
+
+@dataclass(slots=True)
+class Needs:
+    """The ids that a batch of messages names, by what has to be loaded around them."""
+
+    runs: set[UUID] = field(default_factory=set)
+    """Locked, with all their cohorts, open work and awaited rounds."""
+    programs: set[UUID] = field(default_factory=set)
+    """Cohorts whose program may take a step: members, open tasks, buffered updates."""
+    erasures: set[UUID] = field(default_factory=set)
+    fences: set[UUID] = field(default_factory=set)
+    """Erasures whose subjects' runs are needed whole."""
+    reviews: set[UUID] = field(default_factory=set)
+    """Erasures whose lines and their runs' cohorts are needed."""
+    merging: set[UUID] = field(default_factory=set)
+    """Runs whose merged model may have to be made: members, their samples, heads."""
+    whole: set[UUID] = field(default_factory=set)
+    """Runs whose lineage and membership are needed completely; found while loading."""
+    leavers: set[tuple[UUID, str]] = field(default_factory=set)
+    """(federation, client name) whose runs are needed whole, to see what an erasure would do."""
+    tasks: set[UUID] = field(default_factory=set)
+    submitted: set[UUID] = field(default_factory=set)
+    """Tasks whose model is compared with what was uploaded for them."""
+    rounds: set[UUID] = field(default_factory=set)
+    jobs: set[UUID] = field(default_factory=set)
+    claimants: set[UUID] = field(default_factory=set)
+    restarting: set[UUID] = field(default_factory=set)
+    leaving: set[UUID] = field(default_factory=set)
+    clients: set[UUID] = field(default_factory=set)
+    named: set[tuple[UUID, str]] = field(default_factory=set)
+    """(federation, client name) of those a new run is formed from, when it names few."""
+    federations: set[UUID] = field(default_factory=set)
+    """Federations whose clients a new run is formed from."""
+    blobs: set[tuple[UUID | None, str]] = field(default_factory=set)
+    """(federation, digest); the federation is filled in from the task's run where it is None."""
+
+
+def needs_of(messages: Iterable[m.Message]) -> Needs:
+    needs = Needs()
+    for message in messages:
+        match message:
+            case m.CreateRun(run_id=run_id, federation_id=federation_id, spec=spec):
+                needs.runs.add(run_id)
+                if spec.clients is not None and len(spec.clients) <= MAX_NAMED:
+                    needs.named |= {(federation_id, name) for name in spec.clients}
+                else:
+                    needs.federations.add(federation_id)
+                needs.blobs |= {(federation_id, d) for d in (spec.init, spec.validation.data) if d is not None}
+            case m.PauseRun() | m.ResumeRun() | m.CancelRun():
+                needs.runs.add(message.run_id)
+            case m.SettleRun(run_id=run_id, job_id=job_id):
+                needs.runs.add(run_id)
+                needs.merging.add(run_id)
+                needs.jobs.add(job_id)
+            case m.RemoveClient(client_id=client_id):
+                needs.leaving.add(client_id)
+            case m.FileErasure(erasure_id=erasure_id, federation_id=federation_id, subjects=subjects):
+                needs.erasures.add(erasure_id)
+                needs.leavers |= {(federation_id, name) for name in subjects}
+            case m.ApproveErasure() | m.DenyErasure() | m.CancelErasure():
+                needs.erasures.add(message.erasure_id)
+            case m.FenceErasure(erasure_id=erasure_id, job_id=job_id):
+                needs.erasures.add(erasure_id)
+                needs.fences.add(erasure_id)
+                needs.jobs.add(job_id)
+            case m.ReviewErasure(erasure_id=erasure_id):
+                needs.erasures.add(erasure_id)
+                needs.reviews.add(erasure_id)
+            case m.CompleteErasure(erasure_id=erasure_id, job_id=job_id):
+                needs.erasures.add(erasure_id)
+                needs.jobs.add(job_id)
+            case m.OpenRounds(run_id=run_id):
+                needs.runs.add(run_id)
+            case m.OpenSession(client_id=client_id):
+                needs.restarting.add(client_id)
+            case m.ClaimTasks(client_id=client_id):
+                needs.claimants.add(client_id)
+            case m.RenewLease() | m.FailTask():
+                needs.tasks.add(message.task_id)
+                needs.clients.add(message.client_id)
+            case m.SubmitResult(task_id=task_id, client_id=client_id, digest=digest):
+                needs.tasks.add(task_id)
+                needs.submitted.add(task_id)
+                needs.clients.add(client_id)
+                if digest is not None:
+                    needs.blobs.add((None, digest))
+            case m.RecordBlob(federation_id=federation_id, digest=digest):
+                needs.blobs.add((federation_id, digest))
+            case m.LeaseRanOut(task_id=task_id):
+                needs.tasks.add(task_id)
+            case m.DeadlinePassed(round_id=round_id):
+                needs.rounds.add(round_id)
+            case m.StartProgram(cohort_id=cohort_id):
+                needs.programs.add(cohort_id)
+            case m.CollectRound(round_id=round_id):
+                needs.rounds.add(round_id)
+            case m.JobDone(job_id=job_id, blob=blob):
+                needs.jobs.add(job_id)
+                if blob is not None:
+                    needs.blobs.add((blob.federation_id, blob.digest))
+            case m.JobFailed(job_id=job_id):
+                needs.jobs.add(job_id)
+    return needs
+
+
+def steps_program(message: m.Message) -> bool:
+    return isinstance(message, m.StartProgram | m.CollectRound | m.JobDone | m.OpenRounds)
+
+
+async def load(connection: AsyncConnection, messages: Sequence[m.Message], known: State) -> State:
+    """`known` plus what these messages need. Records already known win: they may carry changes not yet written."""
+    return await _Loader(connection, needs_of(messages), known, any(map(steps_program, messages))).load()
+
+
+_CLAIMABLE = t.tasks.c.client_id.in_(sa.bindparam("keys", expanding=True)) & (t.tasks.c.status == "ready")
+_COHORTS_TO_CLAIM_FROM = (
+    sa.select(t.cohorts)
+    .where(t.cohorts.c.id.in_(sa.select(t.tasks.c.cohort_id).where(_CLAIMABLE)))
+    .order_by(t.cohorts.c.id)
+    .with_for_update()
+)
+_TASKS_TO_CLAIM = sa.select(t.tasks).where(_CLAIMABLE)
+
+
+_BLOBS = sa.select(t.blobs).where(
+    t.blobs.c.federation_id.in_(sa.bindparam("owners", expanding=True)),
+    t.blobs.c.digest.in_(sa.bindparam("digests", expanding=True)),
+)
+
+
+def _only_claims(needs: Needs) -> bool:
+    others = needs.tasks or needs.rounds or needs.jobs or needs.runs or needs.programs or needs.restarting
+    return bool(needs.claimants) and not others and not needs.leaving
+
+
+def _single_way(needs: Needs) -> tuple[sa.Column[Any], set[UUID]] | None:
+    """When all messages name their cohorts in the same way, and it is one of the frequent ones."""
+    others = needs.runs or needs.programs or needs.claimants or needs.restarting or needs.leaving
+    ways: list[tuple[sa.Column[Any], set[UUID]]] = [
+        (t.tasks.c.id, needs.tasks),
+        (t.rounds.c.id, needs.rounds),
+        (t.jobs.c.id, needs.jobs),
+    ]
+    used = [(column, keys) for column, keys in ways if keys]
+    return used[0] if len(used) == 1 and not others else None
+
+
+@dataclass(slots=True)
+class _Loader:
+    connection: AsyncConnection
+    needs: Needs
+    state: State
+    steps_program: bool
+
+    async def load(self) -> State:
+        needs = self.needs
+        leaver_ids = await self._load_erasures()
+        if needs.runs:
+            await self._add_by(Run, t.runs.c.id, needs.runs, lock=True)
+        await self._lock_cohorts()
+        await self._load_tasks()
+        await self._load_jobs_and_rounds()
+        client_ids = needs.clients | needs.claimants | needs.restarting | needs.leaving | leaver_ids
+        if client_ids:
+            await self._add_by(Client, t.clients.c.id, client_ids)
+        if needs.named:
+            wanted = sa.tuple_(t.clients.c.federation_id, t.clients.c.name).in_(sorted(needs.named, key=str))
+            await self._add(Client, wanted)
+        if needs.federations:
+            await self._add(Client, t.clients.c.federation_id.in_(needs.federations))
+        if run_ids := {c.run_id for c in self.state.cohorts.values()} - self.state.runs.keys():
+            await self._add_by(Run, t.runs.c.id, run_ids)
+        await self._load_updates()
+        await self._load_members()
+        await self._load_lineage(leaver_ids)
+        await self._load_blobs()
+        return self.state
+
+    async def _load_erasures(self) -> set[UUID]:
+        """Requests, their subjects and lines; widens `needs` to the runs they touch. Returns the leavers' ids."""
+        needs = self.needs
+        if not needs.erasures:
+            return set()
+        of_request = t.erasures.c.id.in_(needs.erasures) | t.erasures.c.duplicate_of.in_(needs.erasures)
+        await self._add(Erasure, of_request, lock=True)
+        await self._add(Subject, t.subjects.c.erasure_id.in_(needs.erasures))
+        leavers = {s.client_id for s in self.state.subjects.values() if s.erasure_id in needs.fences}
+        if needs.leavers:
+            wanted = sa.tuple_(t.clients.c.federation_id, t.clients.c.name).in_(sorted(needs.leavers, key=str))
+            leavers |= {client.id for client in await self._add(Client, wanted)}
+            await self._add(Subject, t.subjects.c.client_id.in_(leavers) & t.subjects.c.active)
+        if leavers:
+            touched = (
+                sa.select(t.cohorts.c.run_id)
+                .join(t.members, t.members.c.cohort_id == t.cohorts.c.id)
+                .where(t.members.c.client_id.in_(leavers))
+                .distinct()
+            )
+            needs.whole |= set((await self.connection.execute(touched)).scalars())
+            await self._widen_to_runs_started_from()
+        lines = await self._add(Line, t.lines.c.erasure_id.in_(needs.reviews)) if needs.reviews else []
+        needs.merging |= {line.run_id for line in lines}
+        needs.runs |= needs.whole | needs.merging
+        return leavers
+
+    async def _widen_to_runs_started_from(self) -> None:
+        """Runs whose initial model is a model that one of the runs in question published."""
+        made, begun = t.checkpoints, t.checkpoints.alias("begun")
+        while self.needs.whole:
+            models = sa.select(made.c.digest).where(made.c.run_id.in_(self.needs.whole), made.c.kind != "init")
+            statement = (
+                sa.select(begun.c.run_id)
+                .where(begun.c.kind == "init", begun.c.digest.in_(models), begun.c.run_id.not_in(self.needs.whole))
+                .distinct()
+            )
+            found = set((await self.connection.execute(statement)).scalars())
+            if not found:
+                return
+            self.needs.whole |= found
+
+    async def _add(self, kind: type[E], *where: sa.ColumnElement[bool], lock: bool = False) -> list[E]:
+        return self._merge(kind, await fetch(self.connection, kind, *where, lock=lock))
+
+    async def _add_by(self, kind: type[E], column: sa.Column[Any], keys: Iterable[Any], lock: bool = False) -> list[E]:
+        return self._merge(kind, await fetch_by(self.connection, kind, column, keys, lock))
+
+    async def _add_found(self, kind: type[E], statement: sa.Select[Any], keys: Iterable[Any]) -> list[E]:
+        rows = await self.connection.execute(statement, {"keys": list(keys)})
+        return self._merge(kind, [to_entity(kind, row) for row in rows])
+
+    def _merge(self, kind: type[E], found: list[E]) -> list[E]:
+        merged: Any = {**{entity.key: entity for entity in found}, **getattr(self.state, kind.table)}
+        self.state = replace(self.state, **{kind.table: merged})
+        return found
+
+    async def _lock_cohorts(self) -> None:
+        needs, ways = self.needs, []
+        if _only_claims(needs):
+            await self._add_found(Cohort, _COHORTS_TO_CLAIM_FROM, needs.claimants)
+            return
+        if lookup := _single_way(needs):
+            await self._add_by(Cohort, *lookup, lock=True)
+            return
+        if needs.tasks:
+            ways.append(sa.select(t.tasks.c.cohort_id).where(t.tasks.c.id.in_(needs.tasks)))
+        for client_ids, status in (
+            (needs.claimants, ("ready",)),
+            (needs.restarting, ("leased",)),
+            (needs.leaving, _OPEN),
+        ):
+            if client_ids:
+                of_clients = t.tasks.c.client_id.in_(client_ids) & t.tasks.c.status.in_(status)
+                ways.append(sa.select(t.tasks.c.cohort_id).where(of_clients))
+        if needs.leaving:
+            ways.append(sa.select(t.members.c.cohort_id).where(t.members.c.client_id.in_(needs.leaving)))
+        if needs.rounds:
+            ways.append(sa.select(t.rounds.c.cohort_id).where(t.rounds.c.id.in_(needs.rounds)))
+        if needs.jobs:
+            ways.append(sa.select(t.jobs.c.cohort_id).where(t.jobs.c.id.in_(needs.jobs)))
+        if needs.runs:
+            ways.append(sa.select(t.cohorts.c.id).where(t.cohorts.c.run_id.in_(needs.runs)))
+        if needs.programs:
+            ways.append(sa.select(t.cohorts.c.id).where(t.cohorts.c.id.in_(needs.programs)))
+        if ways:
+            await self._add(Cohort, t.cohorts.c.id.in_(sa.union(*ways) if len(ways) > 1 else ways[0]), lock=True)
+
+    async def _load_tasks(self) -> None:
+        needs = self.needs
+        if _only_claims(needs) and not self._cohorts_with_open_work():
+            await self._add_found(Task, _TASKS_TO_CLAIM, needs.claimants)
+            return
+        if _single_way(needs) == (t.tasks.c.id, needs.tasks) and not self._cohorts_with_open_work():
+            await self._add_by(Task, t.tasks.c.id, needs.tasks)
+            return
+        wanted: list[sa.ColumnElement[bool]] = []
+        if needs.tasks:
+            wanted.append(t.tasks.c.id.in_(needs.tasks))
+        for client_ids, status in (
+            (needs.claimants, ("ready",)),
+            (needs.restarting, ("leased",)),
+            (needs.leaving, _OPEN),
+        ):
+            if client_ids:
+                wanted.append(t.tasks.c.client_id.in_(client_ids) & t.tasks.c.status.in_(status))
+        if needs.leaving:
+            awaited = {c.awaiting for c in self.state.cohorts.values() if c.awaiting}
+            own = t.tasks.c.client_id.in_(needs.leaving) & t.tasks.c.round_id.in_(awaited)
+            wanted.append(own & (t.tasks.c.status == "failed"))
+        whole = self._cohorts_with_open_work()
+        if whole:
+            wanted.append(t.tasks.c.cohort_id.in_(whole) & t.tasks.c.status.in_(_OPEN))
+        if needs.runs:
+            awaited = {c.awaiting for c in self.state.cohorts.values() if c.run_id in needs.runs and c.awaiting}
+            wanted.append(t.tasks.c.run_id.in_(needs.runs) & t.tasks.c.status.in_(_OPEN))
+            if awaited:
+                wanted.append(t.tasks.c.round_id.in_(awaited) & (t.tasks.c.status == "failed"))
+        if wanted:
+            await self._add(Task, sa.or_(*wanted))
+
+    def _cohorts_with_open_work(self) -> set[UUID]:
+        """Cohorts whose open tasks matter as a whole: asynchronous ones and those that may step."""
+        streams = {c.id for c in self.state.cohorts.values() if c.stream_round_id is not None}
+        stepping = set(self.state.cohorts) if self.steps_program or self.needs.rounds or self.needs.jobs else set()
+        return streams | stepping | self.needs.programs
+
+    async def _load_jobs_and_rounds(self) -> None:
+        needs, cohorts = self.needs, self.state.cohorts.values()
+        if needs.jobs:
+            await self._add_by(Job, t.jobs.c.id, needs.jobs)
+        stopping = t.jobs.c.status.in_(("ready", "leased"))
+        if needs.runs:
+            await self._add(Job, t.jobs.c.run_id.in_(needs.runs) & stopping)
+            await self._add(Round, t.rounds.c.run_id.in_(needs.runs) & (t.rounds.c.status == "open"))
+        round_ids = needs.rounds | {task.round_id for task in self.state.tasks.values()}
+        round_ids |= {c.stream_round_id for c in cohorts if c.stream_round_id is not None}
+        if round_ids := round_ids - self.state.rounds.keys():
+            await self._add_by(Round, t.rounds.c.id, round_ids)
+
+    async def _load_updates(self) -> None:
+        done = {task.id for task in self.state.tasks.values() if task.id in self.needs.tasks and task.status == "done"}
+        if done:
+            await self._add_by(Update, t.updates.c.task_id, done)
+        if self.steps_program or self.needs.whole:
+            buffered = t.updates.c.cohort_id.in_(self.state.cohorts.keys()) & (t.updates.c.status == "buffered")
+            await self._add(Update, buffered)
+
+    async def _load_members(self) -> None:
+        if self.needs.leaving:
+            await self._add(Member, t.members.c.client_id.in_(self.needs.leaving))
+        cohort_ids = set(self.state.cohorts) if self.steps_program else self._cohorts_of(self.needs.runs)
+        if cohort_ids:
+            await self._add_by(Member, t.members.c.cohort_id, cohort_ids)
+
+    def _cohorts_of(self, run_ids: set[UUID]) -> set[UUID]:
+        return {c.id for c in self.state.cohorts.values() if c.run_id in run_ids}
+
+    async def _load_lineage(self, leaver_ids: set[UUID]) -> None:
+        whole, merging = self.needs.whole, self.needs.merging
+        if whole:
+            of_run = t.checkpoints.c.run_id.in_(whole)
+            await self._add(Checkpoint, of_run)
+            checkpoint_ids = sa.select(t.checkpoints.c.id).where(of_run)
+            await self._add(Parent, t.parents.c.checkpoint_id.in_(checkpoint_ids))
+            by_leaver = t.contributions.c.client_id.in_(leaver_ids)
+            await self._add(Contribution, by_leaver, t.contributions.c.checkpoint_id.in_(checkpoint_ids))
+        if merging:
+            heads = [c.head_id for c in self.state.cohorts.values() if c.run_id in merging and c.head_id is not None]
+            await self._add(Checkpoint, t.checkpoints.c.id.in_(heads))
+            await self._add(Parent, t.parents.c.checkpoint_id.in_(heads))
+        if whole or merging:
+            await self._load_samples(whole | merging)
+
+    async def _load_samples(self, run_ids: set[UUID]) -> None:
+        """What each client last reported in each cohort."""
+        updates = t.updates
+        newest = (
+            sa.select(updates.c.cohort_id, updates.c.client_id, sa.func.max(updates.c.received_at).label("at"))
+            .where(updates.c.run_id.in_(run_ids), updates.c.kind == "train")
+            .group_by(updates.c.cohort_id, updates.c.client_id)
+            .subquery()
+        )
+        same = (updates.c.cohort_id == newest.c.cohort_id) & (updates.c.client_id == newest.c.client_id)
+        statement = (
+            sa.select(updates.c.cohort_id, updates.c.client_id, updates.c.num_samples)
+            .join(newest, same & (updates.c.received_at == newest.c.at))
+            .where(updates.c.kind == "train")
+            .order_by(updates.c.id)
+        )
+        samples = {(row.cohort_id, row.client_id): row.num_samples for row in await self.connection.execute(statement)}
+        self.state = replace(self.state, samples={**self.state.samples, **samples})
+
+    async def _load_blobs(self) -> None:
+        federations = {run.federation_id for run in self.state.runs.values()}
+        keys = {(f, d) for owner, d in self.needs.blobs for f in ([owner] if owner else federations)}
+        for task in self.state.tasks.values():
+            if task.id in self.needs.submitted or task.client_id in self.needs.claimants:
+                federation = self.state.runs[task.run_id].federation_id
+                keys.add((federation, task.model_digest))
+                stream = self.state.cohorts[task.cohort_id].stream_round_id
+                if stream is not None:
+                    keys.add((federation, self.state.rounds[stream].model_digest))
+        if keys := keys - self.state.blobs.keys():
+            owners, digests = {f for f, _ in keys}, {d for _, d in keys}
+            rows = await self.connection.execute(_BLOBS, {"owners": list(owners), "digests": list(digests)})
+            self._merge(Blob, [to_entity(Blob, row) for row in rows])

@@ -1,0 +1,185 @@
+"""The log as a file of JSON lines, each chained to the one before by its digest.
+
+A line is appended and fsynced before `append` returns. A crash in the middle of a write leaves a piece of a line at the
+end; nobody was told of it, and it is cut off. Any other deviation is `LogCorrupt`. What no file can show by itself is
+that whole lines are missing at its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+from pydantic import ValidationError
+
+from coordinator.tombstones.port import LogCorrupt, Tombstone
+from services.core import digests
+from services.wire.message import Digest, Message
+
+FIRST_PREVIOUS: Final = digests.of_bytes(b"lethe tombstones v1")
+
+
+class _Line(Message):
+    index: int
+    previous: Digest
+    entry: Tombstone
+    digest: Digest
+
+
+class FileTombstoneLog:
+    """Several threads, and several processes that see the same file, may append at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._chain = _Chain()
+        self._is_durable = False
+
+    def append(self, entry: Tombstone) -> int:
+        with self._opened(create=True) as fd:
+            self._chain.follow(fd)
+            if (index := self._chain.find(entry)) is not None:
+                os.fsync(fd)  # whoever wrote it may have died before its own
+                return index
+            line = self._chain.next_line(entry)
+            try:
+                _write_all(fd, line)
+                os.fsync(fd)
+            except OSError:
+                os.ftruncate(fd, self._chain.num_bytes)
+                raise
+            return self._chain.add(line)
+
+    def entries(self) -> tuple[Tombstone, ...]:
+        try:
+            with self._opened(create=False) as fd:
+                chain = _Chain()
+                chain.follow(fd)
+        except FileNotFoundError:
+            return ()
+        return tuple(chain.entries)
+
+    @contextlib.contextmanager
+    def _opened(self, *, create: bool) -> Iterator[int]:
+        """The file, alone: the lock belongs to this opening, so it also holds off other threads."""
+        if create and not self._is_durable:
+            _make_directory(self._path.parent)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        fd = os.open(self._path, flags, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if create and not self._is_durable:
+                _sync_directory(self._path.parent)
+                self._is_durable = True
+            yield fd
+        finally:
+            os.close(fd)
+
+
+class _Chain:
+    """The lines read and checked so far. `follow` reads on from there, so that an append costs one line, not all."""
+
+    def __init__(self) -> None:
+        self.entries: list[Tombstone] = []
+        self.num_bytes = 0
+        self._last = FIRST_PREVIOUS
+        self._of_request: dict[UUID, list[int]] = {}
+        self._file: tuple[int, int] | None = None
+
+    def follow(self, fd: int) -> None:
+        status = os.fstat(fd)
+        if self._file not in (None, (status.st_dev, status.st_ino)) or status.st_size < self.num_bytes:
+            raise LogCorrupt("the log was replaced or cut while it was in use")
+        self._file = (status.st_dev, status.st_ino)
+        data = _read_from(fd, self.num_bytes)
+        *lines, tail = data.split(b"\n")
+        for line in lines:
+            self.add(line + b"\n")
+        if tail:
+            self._mend(fd, tail)
+
+    def add(self, line: bytes) -> int:
+        record = self._check(line)
+        index = len(self.entries)
+        self.entries.append(record.entry)
+        self._of_request.setdefault(record.entry.request_id, []).append(index)
+        self._last = record.digest
+        self.num_bytes += len(line)
+        return index
+
+    def find(self, entry: Tombstone) -> int | None:
+        known = self._of_request.get(entry.request_id, [])
+        return next((index for index in known if self.entries[index].says_the_same_as(entry)), None)
+
+    def next_line(self, entry: Tombstone) -> bytes:
+        record = {"index": len(self.entries), "previous": self._last, "entry": entry.model_dump(mode="json")}
+        return _encode({**record, "digest": digests.of_json(record)})
+
+    def _check(self, line: bytes) -> _Line:
+        number = len(self.entries) + 1
+        try:
+            record = _Line.model_validate_json(line)
+        except ValidationError:
+            raise LogCorrupt(f"line {number} is not an entry") from None
+        if record.previous != self._last or record.index != len(self.entries):
+            raise LogCorrupt(f"line {number} does not follow the line before it")
+        if line != self.next_line(record.entry):  # the digest included
+            raise LogCorrupt(f"line {number} was changed after it was written")
+        return record
+
+    def _mend(self, fd: int, tail: bytes) -> None:
+        """Bytes after the last line feed: a write that was cut short, or a log that somebody changed."""
+        if _holds_whole_record(tail):
+            self._check(tail + b"\n")  # nothing but its line feed is missing
+            _write_all(fd, b"\n")
+            os.fsync(fd)
+            self.add(tail + b"\n")
+        else:
+            os.ftruncate(fd, self.num_bytes)
+            os.fsync(fd)
+
+
+def _encode(record: dict[str, Any]) -> bytes:
+    return json.dumps(record, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+
+def _holds_whole_record(tail: bytes) -> bool:
+    try:
+        json.JSONDecoder().raw_decode(tail.decode("latin-1"))
+    except json.JSONDecodeError:
+        return False
+    return True
+
+
+def _read_from(fd: int, offset: int) -> bytes:
+    pieces = []
+    while piece := os.pread(fd, 2**20, offset):
+        pieces.append(piece)
+        offset += len(piece)
+    return b"".join(pieces)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _make_directory(path: Path) -> None:
+    if not path.exists():
+        _make_directory(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+        _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

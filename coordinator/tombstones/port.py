@@ -1,0 +1,67 @@
+"""What the coordinator asks of the log of tombstones.
+
+An entry is written before the fence commits. A database that was restored from an older backup lacks the fence; the log
+does not, and the coordinator fences again before it becomes ready. The log holds ids and epochs, never names or data.
+Methods block on the disk: call them from a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Literal, Protocol
+from uuid import UUID
+
+from pydantic import AwareDatetime, Field
+
+from services.wire.message import Id, Message
+
+
+class LogCorrupt(Exception):
+    """The log was changed after it was written. Nothing may be served until a person has looked at it."""
+
+
+class FencedCohort(Message):
+    run_id: Id
+    cohort_id: Id
+    epoch: Annotated[int, Field(ge=0)] = Field(description="The new epoch: work of an older one is refused.")
+
+
+class Tombstone(Message):
+    """`scope` client: the clients are gone for ever. samples: they stay, their cohorts are fenced."""
+
+    request_id: Id
+    federation_id: Id
+    scope: Literal["client", "samples"]
+    client_ids: Annotated[tuple[Id, ...], Field(min_length=1)]
+    cohorts: tuple[FencedCohort, ...]
+    at: AwareDatetime
+
+    def says_the_same_as(self, other: Tombstone) -> bool:
+        """Apart from when it was said."""
+        return self.model_copy(update={"at": other.at}) == other
+
+
+class TombstoneLog(Protocol):
+    def append(self, entry: Tombstone) -> int:
+        """Its index, once it is durable. An entry that says what one of the same request already says is not repeated.
+
+        A request whose fence is decided again with other epochs gets a further entry: both hold. Raises `LogCorrupt`,
+        and OSError when the medium takes no writes (then the entry is not in the log).
+        """
+
+    def entries(self) -> tuple[Tombstone, ...]:
+        """All of them, oldest first, after checking every byte. Raises `LogCorrupt`."""
+
+
+def newest_epochs(entries: Iterable[Tombstone]) -> dict[tuple[UUID, UUID], int]:
+    """(run, cohort) -> the lowest epoch that its row may have."""
+    epochs: dict[tuple[UUID, UUID], int] = {}
+    for entry in entries:
+        for cohort in entry.cohorts:
+            place = (cohort.run_id, cohort.cohort_id)
+            epochs[place] = max(cohort.epoch, epochs.get(place, 0))
+    return epochs
+
+
+def erased_clients(entries: Iterable[Tombstone]) -> set[UUID]:
+    return {client_id for entry in entries if entry.scope == "client" for client_id in entry.client_ids}

@@ -1,0 +1,120 @@
+"""The `lethe` command. Its modules import typer only, so that `--help` opens at once on every host of every role."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lethe.commands import (
+    bench,
+    blobs,
+    certificates,
+    checkpoints,
+    clients,
+    compute,
+    credentials,
+    database,
+    demo,
+    erase,
+    federations,
+    openapi,
+    runs,
+    serve,
+    verify,
+    worker,
+)
+from lethe.failures import CommandFailed
+from lethe.target import DEFAULT_TOKEN_FILE, DEFAULT_URL, Target, examples
+
+app = typer.Typer(
+    name="lethe",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    **examples(
+        "lethe demo                          see it work, in half a minute",
+        "lethe serve                         a coordinator with SQLite and files here",
+        "lethe runs create run.yaml --watch  start a training run and follow it",
+        "lethe erase --client NAME --watch   forget a client and follow it",
+    ),
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"lethe {version('lethe')}")
+        raise typer.Exit
+
+
+@app.callback()
+def lethe(
+    context: typer.Context,
+    url: Annotated[str, typer.Option(envvar="LETHE_URL", help="The coordinator's address.")] = DEFAULT_URL,
+    token: Annotated[
+        str | None, typer.Option(envvar="LETHE_TOKEN", help="Your credential; better a file or the variable.")
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="LETHE_TOKEN_FILE",
+            help=f"A file that holds your credential; {DEFAULT_TOKEN_FILE} when it is there.",
+        ),
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """The coordinator for federated learning that can forget.
+
+    The options here are for the commands that talk to a coordinator; they stand before the command's name.
+    """
+    context.obj = Target(url, token, token_file)
+
+
+PROCESSES, OPERATION = "Run a process", "Operate a coordinator (over HTTP)"
+FORGETTING, PROJECT = "Forget, and show that it was done", "Try and measure"
+
+app.command("serve", rich_help_panel=PROCESSES, **serve.HELP)(serve.serve)
+app.command("compute", rich_help_panel=PROCESSES, **compute.HELP)(compute.compute)
+app.command("worker", rich_help_panel=PROCESSES, **worker.HELP)(worker.worker)
+app.add_typer(database.app, name="db", rich_help_panel=PROCESSES)
+app.add_typer(federations.app, name="federations", rich_help_panel=OPERATION)
+app.add_typer(clients.app, name="clients", rich_help_panel=OPERATION)
+app.add_typer(credentials.app, name="credentials", rich_help_panel=OPERATION)
+app.add_typer(runs.app, name="runs", rich_help_panel=OPERATION)
+app.add_typer(checkpoints.app, name="checkpoints", rich_help_panel=OPERATION)
+app.add_typer(blobs.app, name="blobs", rich_help_panel=OPERATION)
+app.add_typer(erase.app, name="erase", rich_help_panel=FORGETTING)
+app.add_typer(certificates.app, name="certificates", rich_help_panel=FORGETTING)
+app.command("verify", rich_help_panel=FORGETTING, **verify.HELP)(verify.verify)
+app.command("demo", rich_help_panel=PROJECT, **demo.HELP)(demo.demo)
+app.command("bench", rich_help_panel=PROJECT, **bench.HELP)(bench.bench)
+app.command("openapi", rich_help_panel=PROJECT, **openapi.HELP)(openapi.openapi)
+
+
+def main() -> None:
+    try:
+        app()
+    except CommandFailed as failure:
+        typer.secho("error: ", nl=False, err=True, fg="red", bold=True)
+        typer.echo(failure.message, err=True)
+        if failure.next_step is not None:
+            typer.secho("next:  ", nl=False, err=True, fg="cyan", bold=True)
+            typer.echo(failure.next_step, err=True)
+        sys.exit(failure.exit_code)
+    except BrokenPipeError:  # `lethe runs list | head`
+        sys.stderr.close()
+        sys.exit(0)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""`lethe erase`: ask that clients be forgotten, and follow it until the certificate is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lethe.commands.clients import Federation
+from lethe.failures import UNUSABLE, CommandFailed
+from lethe.target import AsJson, connect, examples
+
+if TYPE_CHECKING:
+    from lethe.client import Client
+
+app = typer.Typer(
+    invoke_without_command=True,
+    help="Forget clients: file a request, preview what it would take, follow and judge requests.",
+    **examples(
+        "lethe erase preview --client hospital-b",
+        "lethe erase --client hospital-b --watch",
+        "lethe erase --client hospital-b --client hospital-c --approve-first",
+    ),
+)
+
+REQUESTS = "/v1/erasure-requests"
+OVER = {"completed", "denied", "cancelled", "failed"}
+Clients = Annotated[list[str] | None, typer.Option("--client", help="The client's name; may be given several times.")]
+Method = Annotated[str, typer.Option(help="auto, or one of the methods of the coordinator.")]
+RecoveryRounds = Annotated[
+    int | None, typer.Option(min=0, help="Rounds that a re-initialised cohort trains before the request is done.")
+]
+RequestId = Annotated[str, typer.Argument(metavar="ID", help="The request's id.")]
+
+
+@app.callback()
+def erase(
+    context: typer.Context,
+    client: Clients = None,
+    federation: Federation = None,
+    method: Method = "auto",
+    recovery_rounds: RecoveryRounds = None,
+    regulation: Annotated[str | None, typer.Option(help="The law or contract; GDPR Art. 17 when absent.")] = None,
+    approve_first: Annotated[
+        bool, typer.Option("--approve-first", help="Do nothing until `lethe erase approve`.")
+    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow the request until it is over.")] = False,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="The same request again under the same key files no second one.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Forget clients: no model with their data in it is served or trained on from the fence on."""
+    if context.invoked_subcommand is not None:
+        return
+    from uuid import uuid4
+
+    from lethe.printing import say
+
+    body = _wanted(client, method, recovery_rounds)
+    body |= {"needs_approval": approve_first} | ({"regulation": regulation} if regulation else {})
+    with connect(context) as coordinator:
+        body["federation_id"] = _federation_id(coordinator, federation)
+        headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
+        request = coordinator.post(REQUESTS, body, headers=headers)
+        if watch and not json:
+            say(f"erasure request {request['id']}")
+        else:
+            _print_request(request, json)
+        if watch:
+            _follow(coordinator, request["id"], json)
+
+
+@app.command(**examples("lethe erase preview --client hospital-b", "lethe erase preview --client hospital-b --json"))
+def preview(
+    context: typer.Context,
+    client: Clients = None,
+    federation: Federation = None,
+    method: Method = "auto",
+    recovery_rounds: RecoveryRounds = None,
+    json: AsJson = False,
+) -> None:
+    """What a request would do and cost, method by method. Changes nothing."""
+    from lethe.printing import Column, print_record, print_records, say
+
+    body = _wanted(client, method, recovery_rounds)
+    with connect(context) as coordinator:
+        body["federation_id"] = _federation_id(coordinator, federation)
+        found = coordinator.post(f"{REQUESTS}:preview", body)
+    if json:
+        print_record(found, as_json=True)
+        return
+    columns: dict[str, Column] = {
+        "method": "method",
+        "guarantee": "guarantee",
+        "applies": lambda option: "yes" if option["applies"] else f"no: {option['why_not']}",
+        "cohorts": lambda option: len(option["cohorts"]),
+        "untouched": "num_cohorts_untouched",
+        "rounds": "rounds_to_redo",
+        "updates": "client_updates_to_redo",
+        "bytes": "bytes_to_move",
+        "seconds": "estimated_seconds",
+        "accuracy at first": "initial_accuracy",
+    }
+    print_records(found["options"], columns, as_json=False)
+    for option in found["options"]:
+        if option["method"] == found["chosen"]:
+            cohorts: dict[str, Column] = {
+                "run": "run",
+                "cohort": "cohort",
+                "becomes": "action",
+                "rounds": "rounds_to_redo",
+                "updates": "client_updates_to_redo",
+            }
+            print_records(option["cohorts"], cohorts, as_json=False)
+    say(f"{method} would use {found['chosen']}")
+
+
+@app.command("list", **examples("lethe erase list", "lethe erase list --status requires_action --json"))
+def list_(
+    context: typer.Context,
+    federation: Annotated[str | None, typer.Option("--federation", "-f", help="Only of this one: name or id.")] = None,
+    status: Annotated[str | None, typer.Option(help="Only requests in this state.")] = None,
+    json: AsJson = False,
+) -> None:
+    """Requests and how far they are, newest first."""
+    from lethe.printing import Column, print_records, when
+
+    columns: dict[str, Column] = {
+        "status": "status",
+        "clients": lambda request: ", ".join(request["subjects"]),
+        "method": "method",
+        "days left": "days_left",
+        "filed": when("created_at"),
+        "reason": "reason",
+        "id": "id",
+    }
+    with connect(context) as coordinator:
+        federation_id = coordinator.federation(federation)["id"] if federation else None
+        found = coordinator.pages(REQUESTS, federation_id=federation_id, status=status)
+        print_records(found, columns, as_json=json)
+
+
+@app.command(**examples("lethe erase show 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
+def show(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
+    """One request: status, deadline, and each cohort that it touches."""
+    with connect(context) as coordinator:
+        _print_request(coordinator.get(f"{REQUESTS}/{id}"), json)
+
+
+@app.command(**examples("lethe erase watch 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
+def watch(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
+    """What happens to a request, until it is over. Code 1 unless it completed."""
+    with connect(context) as coordinator:
+        _follow(coordinator, id, json)
+
+
+@app.command(**examples("lethe erase approve 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
+def approve(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
+    """Carry out a request that awaits approval."""
+    _judge(context, id, "approve", None, json)
+
+
+@app.command(**examples("lethe erase deny 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55 --reason 'litigation hold'"))
+def deny(
+    context: typer.Context,
+    id: RequestId,
+    reason: Annotated[str, typer.Option(help="What the requester is told.")],
+    json: AsJson = False,
+) -> None:
+    """Refuse a request that awaits approval."""
+    _judge(context, id, "deny", {"reason": reason}, json)
+
+
+@app.command(**examples("lethe erase cancel 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
+def cancel(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
+    """Withdraw a request that awaits approval; after the fence there is no way back."""
+    _judge(context, id, "cancel", None, json)
+
+
+def _wanted(clients: list[str] | None, method: str, recovery_rounds: int | None) -> dict[str, Any]:
+    if not clients:
+        raise CommandFailed(
+            "nobody to forget",
+            next_step="name them: lethe erase --client NAME, or see lethe erase -h",
+            exit_code=UNUSABLE,
+        )
+    wanted: dict[str, Any] = {"subjects": clients, "method": method}
+    if recovery_rounds is not None:
+        wanted["recovery_rounds"] = recovery_rounds
+    return wanted
+
+
+def _federation_id(coordinator: Client, federation: str | None) -> str | None:
+    """A credential that belongs to a federation needs to name none, and a client's may not even list them."""
+    from lethe.client import ProblemAnswered
+
+    try:
+        return str(coordinator.federation(federation)["id"])
+    except ProblemAnswered as problem:
+        if problem.code == "forbidden" and federation is None:
+            return None
+        raise
+
+
+def _judge(context: typer.Context, id: str, verdict: str, body: Any, as_json: bool) -> None:
+    from lethe.printing import print_record, say
+
+    with connect(context) as coordinator:
+        request = coordinator.post(f"{REQUESTS}/{id}/{verdict}", body)
+    if as_json:
+        print_record(request, as_json=True)
+    else:
+        say(f"the request is {request['status']}")
+
+
+def _print_request(request: dict[str, Any], as_json: bool) -> None:
+    from lethe.printing import Column, print_record, print_records, when
+
+    if as_json:
+        print_record(request, as_json=True)
+        return
+    shown = {key: value for key, value in request.items() if key != "lines"}
+    print_record({**shown, "subjects": ", ".join(request["subjects"])}, as_json=False)
+    columns: dict[str, Column] = {
+        "run": "run",
+        "cohort": "cohort",
+        "becomes": "action",
+        "epoch": lambda line: f"{line['epoch_before']} → {line['epoch_after']}",
+        "round": lambda line: f"{line['round_now']}/{line['target_round']}",
+        "clean": when("clean_at"),
+        "done": when("done_at"),
+    }
+    if request["lines"]:
+        print_records(request["lines"], columns, as_json=False)
+
+
+def _follow(coordinator: Client, id: str, as_json: bool) -> None:
+    from json import dumps
+
+    from lethe.printing import say
+
+    status: str | None = None
+    for event in coordinator.follow(id, of="erasure-requests"):
+        if event is None:
+            continue
+        data = event["data"]
+        if as_json:
+            print(dumps(event), flush=True)
+        else:
+            said = "  ".join(f"{key} {value}" for key, value in data.items() if value is not None)
+            print(f"{event['at'][11:23]}  {event['type']:<22} {said}", flush=True)
+        if event["type"] == "ErasureMoved":
+            status = data["status"]
+            if status in OVER:
+                break
+    status = status or str(coordinator.get(f"{REQUESTS}/{id}")["status"])
+    if status != "completed":
+        raise CommandFailed(f"the request is {status}", next_step=f"lethe erase show {id}")
+    if not as_json:
+        say(f"completed; its certificate: lethe certificates get {id} -o certificate.json")

@@ -1,0 +1,32 @@
+"""`lethe federations`: the tenants of a coordinator."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lethe.target import AsJson, connect, examples
+
+app = typer.Typer(no_args_is_help=True, help="Federations: groups of clients that train together.")
+
+
+@app.command(**examples("lethe federations create hospitals"))
+def create(
+    context: typer.Context, name: Annotated[str, typer.Argument(help="Its name.")], json: AsJson = False
+) -> None:
+    """Make a federation."""
+    from lethe.printing import print_record
+
+    with connect(context) as client:
+        print_record(client.post("/v1/federations", {"name": name}), as_json=json)
+
+
+@app.command("list", **examples("lethe federations list", "lethe federations list --json | jq -r .id"))
+def list_(context: typer.Context, json: AsJson = False) -> None:
+    """Federations that your credential can see."""
+    from lethe.printing import Column, print_records, when
+
+    with connect(context) as client:
+        columns: dict[str, Column] = {"name": "name", "id": "id", "created": when("created_at")}
+        print_records(client.pages("/v1/federations"), columns, as_json=json)

@@ -1,0 +1,32 @@
+"""How a command fails: what went wrong, what to do next, and the exit code."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Final
+
+REFUSED: Final = 1
+"""The coordinator refused, cannot be reached, or the work failed."""
+UNUSABLE: Final = 2
+"""What the user gave (options, files) cannot be used; nothing was sent."""
+
+
+class CommandFailed(Exception):
+    """Ends the command. `main` prints the message and the next step on standard error."""
+
+    def __init__(self, message: str, *, next_step: str | None = None, exit_code: int = REFUSED) -> None:
+        super().__init__(message)
+        self.message = message
+        self.next_step = next_step
+        self.exit_code = exit_code
+
+
+def require(extra: str, *packages: str) -> None:
+    """Before a role's imports: a host that has not installed the role is told how. Imports nothing itself."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise CommandFailed(
+                f"this command needs the package {package}, which is not installed here",
+                next_step=f"pip install 'lethe[{extra}]'",
+                exit_code=UNUSABLE,
+            )

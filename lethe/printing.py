@@ -1,0 +1,89 @@
+"""How data reaches the terminal: rich tables for people, JSON (lists: JSON lines) for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+NEVER_FOLDED: Final = {"id", "name", "client"}
+WIDEST: Final = 10_000
+Column = str | Callable[[Mapping[str, Any]], Any]
+
+console = Console()
+notes = Console(stderr=True)
+"""For what is said beside the data, so that standard output stays clean for pipes."""
+
+
+def print_records(records: Iterable[Mapping[str, Any]], columns: Mapping[str, Column], *, as_json: bool) -> None:
+    """A list. `columns`: heading -> key, or a function of the record."""
+    if as_json:
+        for record in records:
+            sys.stdout.write(json.dumps(record) + "\n")
+        return
+    table = new_table(*columns)
+    for record in records:
+        values = (column(record) if callable(column) else record.get(column) for column in columns.values())
+        table.add_row(*(cell(value) for value in values))
+    if table.row_count:
+        _print_wide(table)
+    else:
+        notes.print("none yet")
+
+
+def print_record(record: Mapping[str, Any], *, as_json: bool) -> None:
+    """One thing: its fields, nested ones as JSON."""
+    if as_json:
+        sys.stdout.write(json.dumps(record, indent=2) + "\n")
+        return
+    table = Table.grid(padding=(0, 2))
+    for key, value in record.items():
+        nested = isinstance(value, dict | list)
+        table.add_row(Text(key, style="bold"), Text(json.dumps(value)) if nested else cell(value))
+    _print_wide(table)
+
+
+def new_table(*headings: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold", no_wrap=heading in NEVER_FOLDED)
+    return table
+
+
+def cell(value: Any) -> Text:
+    """Plain text: names and reasons come from others and are never read as markup."""
+    match value:
+        case None | "":
+            return Text("-", style="dim")
+        case bool():
+            return Text("yes" if value else "no")
+        case float():
+            return Text(f"{value:.4g}")
+        case _:
+            return Text(str(value))
+
+
+def say(text: str) -> None:
+    """A sentence beside the data."""
+    notes.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def when(key: str) -> Callable[[Mapping[str, Any]], str | None]:
+    """A column of instants, to the second."""
+    return lambda record: str(record[key])[:19].replace("T", " ") if record.get(key) else None
+
+
+def _print_wide(table: Table) -> None:
+    """Never cut or fold what goes into a pipe."""
+    if console.is_terminal:
+        console.print(table)
+    else:
+        needed = Measurement.get(console, console.options.update(width=WIDEST), table).maximum
+        Console(width=needed).print(table)

@@ -1,0 +1,154 @@
+"""Run files: YAML or JSON, checked here with the coordinator's own specification before anything is sent.
+
+Two keys may name local things instead of digests; they are uploaded first and replaced by their digest:
+`validation.data` a data source (`builtin:digits`, `npz:test.npz`, …), `init` a safetensors file. Paths are relative to
+the working directory, like those on a command line.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from lethe.failures import UNUSABLE, CommandFailed
+from services.core.digests import is_digest
+from services.core.errors import Rejected
+from services.models.spec import validate as validate_model
+from services.wire.v1.runs import RunSpec
+
+Upload = Callable[[Path], str]
+"""Stores a file at the coordinator and returns its digest."""
+
+PLACEHOLDER = "sha256:" + "0" * 64
+
+
+class RunFileUnusable(CommandFailed):
+    def __init__(self, path: Path, faults: Sequence[str]) -> None:
+        lines = [f"{path} is not a run:", *(f"       {fault}" for fault in faults)]
+        super().__init__("\n".join(lines), next_step="docs/run-file.md lists every key", exit_code=UNUSABLE)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The file's document, checked in everything but what its local references contain."""
+    try:
+        document = yaml.safe_load(path.read_text("utf-8"))  # JSON is YAML, too
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandFailed(f"cannot read {path}: {error}", exit_code=UNUSABLE) from error
+    except yaml.YAMLError as error:
+        raise RunFileUnusable(path, [f"not YAML or JSON: {error}"]) from error
+    if not isinstance(document, dict):
+        raise RunFileUnusable(path, [f"found {type(document).__name__}; a mapping with `name` and `model` is needed"])
+    check(path, document)
+    return document
+
+
+def check(path: Path, document: dict[str, Any]) -> None:
+    stand_in = dict(document)
+    if _is_local(document.get("init")):
+        stand_in["init"] = PLACEHOLDER
+    if isinstance(document.get("validation"), dict) and _is_local(document["validation"].get("data")):
+        stand_in["validation"] = {**document["validation"], "data": PLACEHOLDER}
+    try:
+        validate_model(RunSpec.model_validate(stand_in).model)
+    except ValidationError as error:
+        raise RunFileUnusable(path, [_describe(fault) for fault in error.errors()]) from error
+    except Rejected as error:
+        raise RunFileUnusable(path, [f"model: {error.detail}"]) from error
+
+
+def resolve(document: dict[str, Any], upload: Upload) -> dict[str, Any]:
+    """The specification to post: local references uploaded and replaced by digests."""
+    spec = dict(document)
+    if _is_local(spec.get("init")):
+        file = Path(spec["init"]).expanduser()
+        if not file.is_file():
+            raise CommandFailed(f"init: no file {file} (looked in {Path.cwd()})", exit_code=UNUSABLE)
+        spec["init"] = upload(file)
+    validation = spec.get("validation")
+    if isinstance(validation, dict) and _is_local(validation.get("data")):
+        spec["validation"] = {**validation, "data": _upload_set(validation["data"], upload)}
+    return spec
+
+
+def _is_local(value: Any) -> bool:
+    return isinstance(value, str) and not is_digest(value) and not value.startswith("sha256:")
+
+
+def _upload_set(source: str, upload: Upload) -> str:
+    """The test part of a source, or all of a file that is not divided, as a blob with tensors x and y."""
+    from services.data.sources import DataUnusable, load
+    from services.tensors import codec
+
+    try:
+        data = load(_undivided(source))
+    except DataUnusable as error:
+        raise CommandFailed(f"validation.data: {error}", exit_code=UNUSABLE) from error
+    x, y = (data.x_test, data.y_test) if len(data.y_test) else (data.x_train, data.y_train)
+    with tempfile.TemporaryDirectory(prefix="lethe-validation-") as directory:
+        file = Path(directory) / "validation.safetensors"
+        codec.write(file, {"x": x, "y": y})
+        return upload(file)
+
+
+def _undivided(source: str) -> str:
+    """Hold nothing out of a file of test data, unless told to."""
+    address, hash_, shard = source.partition("#")
+    if address.startswith(("npz:", "csv:")) and "test=" not in address.partition("?")[2]:
+        address += ("&" if "?" in address else "?") + "test=0"
+    return address + hash_ + shard
+
+
+def _describe(fault: Any) -> str:
+    """The key, what was found, what is allowed."""
+    path = [str(part) for part in fault["loc"]]
+    model, shown = _walk(path)
+    key = ".".join(shown) or "the run"
+    if fault["type"] == "extra_forbidden" and model is not None:
+        known = sorted(model.model_fields)
+        close = get_close_matches(path[-1], known, n=1)
+        return f"{key}: unknown key{f', did you mean {close[0]}?' if close else ';'} known here: {', '.join(known)}"
+    if fault["type"] == "missing":
+        return f"{key}: missing"
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    if fault["type"] == "value_error":
+        return f"{key}: {message}"
+    return f"{key}: found {_shorten(fault['input'])}; {message[:1].lower()}{message[1:]}"
+
+
+def _walk(path: Sequence[str]) -> tuple[type[BaseModel] | None, list[str]]:
+    """The model that the last key belongs to, and the path without the tags that pydantic adds for unions."""
+    models: list[type[BaseModel]] = [RunSpec]
+    owner: type[BaseModel] | None = RunSpec
+    shown: list[str] = []
+    for part in path:
+        field = next((model.model_fields[part] for model in models if part in model.model_fields), None)
+        tagged = [model for model in models if _has_tag(model, part)]
+        if field is None and tagged:
+            models, owner = tagged, tagged[0]
+            continue
+        if part.isidentifier() or part.isdigit():
+            shown.append(part)
+        owner = models[0] if models else None
+        models = _nested(field.annotation) if field is not None else []
+    return owner, shown
+
+
+def _has_tag(model: type[BaseModel], tag: str) -> bool:
+    return any(tag in get_args(field.annotation) for field in model.model_fields.values())
+
+
+def _nested(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _nested(part)]
+
+
+def _shorten(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"

@@ -1,0 +1,206 @@
+"""Recompute published models from the updates they were made of, and compare digests.
+
+Every file is hashed before it is used, so a changed byte in a stored update is told apart from a false lineage. A step
+whose inputs are no longer kept is *missing*: it shows nothing, for or against. A replay of nothing never passes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, Literal
+
+from services.audit.predicate import extent_of
+from services.core.errors import Rejected
+from services.tensors.aggregate import weighted_step
+from services.tensors.errors import KernelFailed
+from services.tensors.merge import merge_models, stack_models
+from services.wire.v1.resources import Lineage
+
+_READ_BYTES: Final = 2**20
+
+Fetch = Callable[[str], Path]
+"""The file with the bytes of a digest. Raises FileNotFoundError when they are not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateStep:
+    """`result` = `base` + `scale` * weighted mean of the `updates`, (digest, weight) in the order they were added."""
+
+    result: str
+    base: str
+    scale: float
+    updates: tuple[tuple[str, float], ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.base, *(digest for digest, _ in self.updates))))
+
+
+@dataclass(frozen=True, slots=True)
+class MergeStep:
+    """`result` = weighted average of the `models`, (digest, weight) in the order they were added: also how a cohort is
+    re-initialised."""
+
+    result: str
+    models: tuple[tuple[str, float], ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(digest for digest, _ in self.models))
+
+
+@dataclass(frozen=True, slots=True)
+class StackStep:
+    """`result` = the `models` side by side along a new first axis: an ensemble."""
+
+    result: str
+    models: tuple[str, ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.models))
+
+
+@dataclass(frozen=True, slots=True)
+class CopyStep:
+    """`result` is the `model` itself: the best of several, or the only one."""
+
+    result: str
+    model: str
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.model,)
+
+
+Step = AggregateStep | MergeStep | StackStep | CopyStep
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    result: str
+    digests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    result: str
+    reason: str
+
+
+Outcome = Replayed | Missing | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    reproduced: tuple[str, ...]
+    """Digests of the models that came out again, byte for byte."""
+    total: int
+    failures: tuple[Failed, ...]
+    missing: tuple[Missing, ...]
+
+    @property
+    def replayed(self) -> int:
+        return len(self.reproduced)
+
+    @property
+    def verdict(self) -> Literal["full", "partial", "none"]:
+        return extent_of(self.replayed, self.total)
+
+    @property
+    def passed(self) -> bool:
+        return self.replayed > 0 and not self.failures
+
+
+def step_of(lineage: Lineage) -> Step | None:
+    """None for an initial model: it was made from a seed, not from updates or models."""
+    result, models = lineage.checkpoint.digest, tuple((parent.digest, parent.weight) for parent in lineage.parents)
+    if lineage.checkpoint.kind == "init":
+        return None
+    if lineage.base is not None:
+        updates = tuple((contribution.digest, contribution.weight) for contribution in lineage.contributions)
+        return AggregateStep(result, lineage.base.digest, lineage.scale, updates)
+    match lineage.made_by:
+        case "stack":
+            return StackStep(result, tuple(digest for digest, _ in models))
+        case "copy" if len(models) == 1:
+            return CopyStep(result, models[0][0])
+        case _:
+            return MergeStep(result, models)
+
+
+def replay(
+    steps: Iterable[Step], fetch: Fetch, after_each: Callable[[Outcome], None] = lambda outcome: None
+) -> ReplayReport:
+    """`after_each` hears of every step; the files that were fetched for it are not needed any more."""
+    outcomes: list[Outcome] = []
+    for step in steps:
+        outcomes.append(replay_step(step, fetch))
+        after_each(outcomes[-1])
+    return ReplayReport(
+        reproduced=tuple(outcome.result for outcome in outcomes if isinstance(outcome, Replayed)),
+        total=len(outcomes),
+        failures=tuple(outcome for outcome in outcomes if isinstance(outcome, Failed)),
+        missing=tuple(outcome for outcome in outcomes if isinstance(outcome, Missing)),
+    )
+
+
+def replay_step(step: Step, fetch: Fetch) -> Outcome:
+    files, missing = _fetch_all(step.inputs, fetch)
+    for digest, path in files.items():
+        if (actual := _digest_of(path)) != digest:
+            return Failed(step.result, f"the stored bytes of {digest} have changed: their digest is {actual}")
+    if missing:
+        return Missing(step.result, tuple(missing))
+    with TemporaryDirectory(prefix="lethe-replay-") as directory:
+        out = Path(directory) / "model"
+        try:
+            _recompute(step, files, out)
+        except (KernelFailed, Rejected) as error:
+            return Failed(step.result, f"nothing can be computed from the recorded inputs: {error}")
+        actual = _digest_of(out)
+    if actual != step.result:
+        return Failed(step.result, f"the recorded inputs give another model: {actual}")
+    return Replayed(step.result)
+
+
+def _fetch_all(digests: Iterable[str], fetch: Fetch) -> tuple[dict[str, Path], list[str]]:
+    files, missing = {}, []
+    for digest in digests:
+        try:
+            files[digest] = fetch(digest)
+        except FileNotFoundError:
+            missing.append(digest)
+    return files, missing
+
+
+def _recompute(step: Step, files: dict[str, Path], out: Path) -> None:
+    match step:
+        case AggregateStep():
+            updates = [{"digest": digest, "weight": weight} for digest, weight in step.updates]
+            weighted_step({"base": step.base, "updates": updates, "scale": step.scale}, files, out)
+        case MergeStep():
+            models = [{"digest": digest, "weight": weight} for digest, weight in step.models]
+            merge_models({"models": models}, files, out)
+        case StackStep():
+            stack_models({"models": [{"digest": digest} for digest in step.models]}, files, out)
+        case CopyStep():
+            shutil.copyfile(files[step.model], out)
+
+
+def _digest_of(path: Path) -> str:
+    sha256 = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while data := file.read(_READ_BYTES):
+            sha256.update(data)
+    return f"sha256:{sha256.hexdigest()}"

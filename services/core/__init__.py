@@ -1,0 +1,1 @@
+"""Identifiers, errors and derived seeds: what every other room may use."""

@@ -1,0 +1,24 @@
+"""Content addresses: `sha256:` and 64 hex digits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+PATTERN = r"^sha256:[0-9a-f]{64}$"
+_PATTERN = re.compile(PATTERN)
+
+
+def is_digest(text: str) -> bool:
+    return _PATTERN.fullmatch(text) is not None
+
+
+def of_bytes(data: bytes) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def of_json(value: Any) -> str:
+    """Digest of the canonical JSON form (sorted keys, no spaces)."""
+    return of_bytes(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())

@@ -1,0 +1,77 @@
+"""The two ways to fail.
+
+    Exception
+    ├── Rejected          the caller is wrong: a stable code, a sentence on what to do next
+    └── InvariantBroken   we are wrong: a bug, never a user's fault
+
+`Rejected.code` is one of `CODES`; the API maps each to an HTTP status and a documented problem type.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+CODES: Final[dict[str, str]] = {
+    # who is asking
+    "unauthenticated": "The request carries no valid credential.",
+    "forbidden": "The credential is valid but its role does not allow this.",
+    "client-removed": "This client was removed from the federation; its agent must stop.",
+    "client-erased": "This client was erased from the federation; its agent must stop.",
+    # what is named
+    "not-found": "There is nothing here under that id, or it belongs to another federation.",
+    "method-not-allowed": "The resource exists but does not know this HTTP method.",
+    # state
+    "conflict": "The resource is in a state that does not allow this.",
+    "name-taken": "Another resource of this kind already has that name.",
+    "lease-lost": "The lease on this task is no longer held by the sender; drop the work and claim again.",
+    "epoch-fenced": "The cohort was fenced after this task was handed out; drop the work and claim again.",
+    "round-closed": "The round closed before this update arrived; drop the work and claim again.",
+    "too-stale": "The update was trained from a model older than the run's staleness bound; drop it and claim again.",
+    "already-submitted": "This task already has another result.",
+    "blob-missing": "The digest named was never uploaded here, or was collected; upload it and submit again.",
+    "upload-offset-mismatch": "The upload does not continue where the stored part ends; ask for the offset with HEAD.",
+    "precondition-failed": "The resource changed since it was read; read it again.",
+    "precondition-required": "This change needs an If-Match header with the ETag of what was read.",
+    "idempotency-key-missing": "This request starts work and needs an Idempotency-Key header.",
+    "idempotency-key-reused": "The same Idempotency-Key was used before with a different body.",
+    "idempotency-key-in-flight": "A request with this Idempotency-Key is still being carried out; try again shortly.",
+    "protocol-too-old": "The agent speaks a protocol version that this coordinator no longer serves.",
+    "already-erased": "The client was erased before; there is nothing left to forget.",
+    "too-few-clients": "Too few clients would remain to go on without the one to be erased.",
+    "method-unavailable": "The erasure method cannot meet the requested guarantee here, or does not apply.",
+    "superseded": "This model was superseded by an erasure and is not served any more.",
+    "certificate-not-ready": "The erasure is not completed; there is no certificate yet.",
+    # payloads
+    "invalid-request": "The request does not fit its schema.",
+    "invalid-run": "The run's specification cannot be carried out.",
+    "too-large": "The body, or what it announces, is larger than allowed.",
+    "not-safetensors": "The bytes are not a complete safetensors file (pickle is never accepted).",
+    "digest-mismatch": "The bytes do not have the digest in their address.",
+    "length-required": "An upload must announce its Content-Length.",
+    "wrong-layout": "The tensors do not have the names, shapes and dtypes of the model they update.",
+    "not-finite": "The tensors contain NaN or Inf.",
+    "invalid-result": "The reported figures are impossible.",
+    "range-not-satisfiable": "The requested byte range lies outside the blob.",
+    "unsupported-media-type": "The body is of a type this address does not take.",
+    # the server's own limits
+    "storage-full": "The blob store is full; work pauses until there is room.",
+    "unavailable": "The database cannot be reached right now; try again after the given delay.",
+    "too-many-requests": "Too many requests at once; try again after the given delay.",
+    "internal": "Something broke in the coordinator; the log has the trace.",
+}
+
+
+class Rejected(Exception):
+    """The caller is wrong. Nothing was changed."""
+
+    def __init__(self, code: str, detail: str, **extra: Any) -> None:
+        if code not in CODES:
+            raise InvariantBroken(f"unknown rejection code {code!r}")
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+        self.detail = detail
+        self.extra = extra
+
+
+class InvariantBroken(Exception):
+    """We are wrong: a state that the design excludes."""

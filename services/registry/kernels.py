@@ -1,0 +1,31 @@
+"""Every kernel by name: maths that the compute role runs over stored blobs.
+
+A kernel takes its parameters, the files of its input digests and a path for the model it makes (if it makes one), and
+returns figures. Equal inputs give equal bytes. It raises `KernelFailed` when its inputs cannot be worked with.
+Kernels are named here and imported when first run, so that a process that only coordinates never imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+Kernel = Callable[[dict[str, Any], Mapping[str, Path], Path], dict[str, float]]
+
+KERNELS: Final[dict[str, str]] = {
+    "init_model": "services.models.kernels:init_model",
+    "knot_profile": "services.topology.kernels:knot_profile",
+    "merge_models": "services.tensors.merge:merge_models",
+    "spectral_profile": "services.topology.kernels:spectral_profile",
+    "stack_models": "services.tensors.merge:stack_models",
+    "weighted_step": "services.tensors.aggregate:weighted_step",
+    "evaluate_model": "services.training.evaluation:evaluate_model",
+}
+
+
+def run_kernel(name: str, params: dict[str, Any], inputs: Mapping[str, Path], out: Path) -> dict[str, float]:
+    module, _, function = KERNELS[name].partition(":")
+    kernel: Kernel = getattr(import_module(module), function)
+    return kernel(params, inputs, out)

@@ -1,0 +1,17 @@
+"""Every program by the name that runs use for it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from services.program.contract import Program
+from services.topology.plan import MergeProgram, ProfileProgram
+from services.training.fedavg.plan import FedAvgProgram
+from services.training.fedbuff.plan import FedBuffProgram
+
+PLANS: Final[dict[str, Program[Any]]] = {
+    "fedavg": FedAvgProgram(),
+    "fedbuff": FedBuffProgram(),
+    "profile": ProfileProgram(),
+    "merge": MergeProgram(),
+}

@@ -1,0 +1,1 @@
+"""Which members of a cohort are asked in a round."""

@@ -1,0 +1,101 @@
+"""Reading and writing safetensors slice by slice, with buffers of a fixed size, in float64.
+
+Files are read with preadv, not mapped, so that resident memory stays flat whatever the number and size of the inputs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from services.tensors.codec import NUMPY_DTYPES, read_into
+from services.tensors.layout import Header, TensorInfo, read_header
+
+SLICE_ELEMENTS: Final = 128 * 1024
+MAX_OPEN_FILES: Final = 256
+
+Bytes = npt.NDArray[np.uint8]
+Doubles = npt.NDArray[np.float64]
+
+
+@dataclass
+class Source:
+    """One input file. `fd` is None beyond `MAX_OPEN_FILES` inputs: then each read opens the file again."""
+
+    path: Path
+    header: Header
+    starts: dict[str, int]
+    fd: int | None
+
+    @classmethod
+    def open(cls, path: Path, stack: ExitStack, keep_open: bool = True) -> Source:
+        fd = os.open(path, os.O_RDONLY)
+        with ExitStack() as opening:
+            opening.callback(os.close, fd)
+            header = read_header(fd)
+            if keep_open:
+                stack.push(opening.pop_all())
+        starts = {info.name: start for info, start in zip(header.layout.tensors, header.starts, strict=True)}
+        return cls(path, header, starts, fd if keep_open else None)
+
+    def read(self, buffer: memoryview, name: str, offset: int) -> None:
+        start = self.starts[name] + offset
+        if self.fd is not None:
+            read_into(self.fd, buffer, start)
+            return
+        with self.path.open("rb", buffering=0) as file:
+            read_into(file.fileno(), buffer, start)
+
+
+def open_sources(digests: Sequence[str], inputs: Mapping[str, Path], stack: ExitStack) -> dict[str, Source]:
+    distinct = dict.fromkeys(digests)
+    return {
+        digest: Source.open(inputs[digest], stack, keep_open=index < MAX_OPEN_FILES)
+        for index, digest in enumerate(distinct)
+    }
+
+
+@dataclass(frozen=True)
+class Buffers:
+    raw: Bytes
+    term: Doubles
+    mean: Doubles
+
+    @classmethod
+    def allocate(cls, slice_elements: int) -> Buffers:
+        return cls(np.empty(slice_elements * 8, np.uint8), np.empty(slice_elements), np.empty(slice_elements))
+
+
+def slices_of(info: TensorInfo, slice_elements: int) -> Iterator[tuple[int, int]]:
+    """(first element, number of elements) of each slice of a tensor."""
+    for first in range(0, info.num_elements, slice_elements):
+        yield first, min(slice_elements, info.num_elements - first)
+
+
+def widen(raw: Bytes, dtype: str, doubles: Doubles) -> None:
+    if dtype == "BF16":
+        doubles[:] = (raw.view("<u2").astype("<u4") << np.uint32(16)).view("<f4")
+    else:
+        doubles[:] = raw.view(NUMPY_DTYPES[dtype])
+
+
+def narrow(doubles: Doubles, dtype: str, raw: Bytes) -> None:
+    """Round to nearest, ties to even. BF16 goes through float32, as torch does."""
+    if dtype == "BF16":
+        bits = doubles.astype("<f4").view("<u4").astype("<u8")
+        raw.view("<u2")[:] = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)
+    else:
+        raw.view(NUMPY_DTYPES[dtype])[:] = doubles
+
+
+def write_all(file: FileIO, buffer: memoryview) -> None:
+    while len(buffer):
+        buffer = buffer[file.write(buffer) :]

@@ -1,0 +1,132 @@
+"""Server decisions of topologies: the profiling round that clusters are formed from, and the merge at the end."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from services.core.errors import InvariantBroken
+from services.core.seeds import derive
+from services.program.contract import (
+    AskClients,
+    CohortView,
+    Collected,
+    Compute,
+    Computed,
+    Finish,
+    FormCohorts,
+    Outcome,
+    Publish,
+    Published,
+    Step,
+)
+from services.topology.knot import default_bounds
+from services.topology.spec import Clusters
+from services.training.rounds import merge_step
+from services.wire.message import Message
+
+
+class ProfileState(Message):
+    phase: Literal["initialising", "publishing", "asking", "assigning", "done"]
+    model: str | None = None
+    figures: dict[str, float] = {}
+    """What the assignment was made of: anchors, normalisation, the clients' disparities."""
+
+
+class ProfileProgram:
+    """KNOT and FedCIO: everybody trains once from the initial model; times and updates decide the clusters.
+
+    The clusters start from that same initial model. What this round made of it is never trained on.
+    """
+
+    state_type = ProfileState
+
+    def start(self, view: CohortView) -> tuple[ProfileState, Step]:
+        if view.spec.init is not None:
+            return self._publish(view.spec.init)
+        params = {"model": view.spec.model.model_dump(), "seed": derive(view.spec.seed, "init")}
+        return ProfileState(phase="initialising"), Compute("init_model", params, ())
+
+    def resume(self, state: ProfileState, outcome: Outcome, view: CohortView) -> tuple[ProfileState, Step]:
+        match state.phase, outcome:
+            case "initialising", Computed(digest=str(digest)):
+                return self._publish(digest)
+            case "publishing", Published() if state.model is not None:
+                ask = AskClients("train", 1, state.model, view.num_members, view.num_members)
+                return state.model_copy(update={"phase": "asking"}), ask
+            case "asking", Collected() if state.model is not None:
+                return state.model_copy(update={"phase": "assigning"}), _assignment(state.model, outcome, view)
+            case "assigning", Computed(figures=figures):
+                done = state.model_copy(update={"phase": "done", "figures": dict(figures)})
+                return done, FormCohorts(clusters_of(figures))
+        raise InvariantBroken(f"profiling in phase {state.phase} cannot take {type(outcome).__name__}")
+
+    def _publish(self, digest: str) -> tuple[ProfileState, Step]:
+        return ProfileState(phase="publishing", model=digest), Publish(digest, 0, "init")
+
+
+def bounds(topology: Clusters, num_clients: int) -> tuple[int, int]:
+    smallest, largest = default_bounds(num_clients, topology.num_clusters)
+    return topology.min_size or smallest, topology.max_size or largest
+
+
+def _assignment(model: str, collected: Collected, view: CohortView) -> Compute:
+    topology = view.spec.topology
+    assert isinstance(topology, Clusters)
+    min_size, max_size = bounds(topology, len(collected.updates))
+    updates = [
+        {"client": u.client, "digest": u.digest, "weight": float(u.num_samples), "seconds": u.seconds}
+        for u in collected.updates
+    ]
+    params = {
+        "base": model,
+        "updates": updates,
+        "num_clusters": topology.num_clusters,
+        "anchors": topology.anchors,
+        "min_size": min_size,
+        "max_size": max_size,
+        "max_memberships": topology.max_memberships,
+        "seed": derive(view.spec.seed, "clusters"),
+    }
+    kernel = "knot_profile" if topology.assignment == "knot" else "spectral_profile"
+    return Compute(kernel, params, (model, *(u.digest for u in collected.updates if u.digest is not None)))
+
+
+def clusters_of(figures: dict[str, float] | object) -> dict[str, tuple[int, ...]]:
+    """The assignment as the kernels report it: `cluster:<client>` (and `cluster:<client>:<j>` for further ones)."""
+    found: dict[str, list[int]] = {}
+    assert isinstance(figures, dict)
+    for name, value in sorted(figures.items()):
+        if name.startswith("cluster:"):
+            client = name.removeprefix("cluster:").split(":")[0]
+            found.setdefault(client, []).append(int(value))
+    return {client: tuple(sorted(indices)) for client, indices in found.items()}
+
+
+class MergeState(Message):
+    phase: Literal["merging", "publishing", "done"]
+
+
+class MergeProgram:
+    """Make one model of the run's lines. It is published and served, and nothing is ever trained from it."""
+
+    state_type = MergeState
+
+    def start(self, view: CohortView) -> tuple[MergeState, Step]:
+        merge = getattr(view.spec.topology, "merge", "weighted_average")
+        if len(view.sources) == 1 and merge != "ensemble":
+            return MergeState(phase="publishing"), self._published(view.sources[0].digest, view)
+        step = merge_step(view.sources)
+        if merge == "ensemble":
+            step = Compute("stack_models", step.params, step.inputs)
+        return MergeState(phase="merging"), step
+
+    def resume(self, state: MergeState, outcome: Outcome, view: CohortView) -> tuple[MergeState, Step]:
+        match state.phase, outcome:
+            case "merging", Computed(digest=str(digest)):
+                return MergeState(phase="publishing"), self._published(digest, view)
+            case "publishing", Published():
+                return MergeState(phase="done"), Finish(f"merged from {len(view.sources)} lines")
+        raise InvariantBroken(f"a merge in phase {state.phase} cannot take {type(outcome).__name__}")
+
+    def _published(self, digest: str, view: CohortView) -> Publish:
+        return Publish(digest, view.round, "merge", sources=view.sources)

@@ -1,0 +1,62 @@
+"""Judging a model: at a client on its held-out data, or by the coordinator on a validation blob."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import nn
+
+from services.core.errors import Rejected
+from services.data.inputs import as_inputs
+from services.data.sources import Dataset
+from services.models.weights import load_weights
+from services.tensors import codec
+from services.tensors.errors import KernelFailed
+from services.training import devices
+from services.training.task import Classifier, ClientTask
+from services.wire.v1.runs import ModelSpec
+
+BATCH_SIZE: Final = 256
+
+
+def evaluate(
+    task: ClientTask, model: nn.Module, device: torch.device, *, batch_size: int = BATCH_SIZE
+) -> dict[str, float]:
+    """`accuracy`, mean `loss` and `num_samples` over the task's held-out samples; zeros when there are none."""
+    model.to(device).eval()
+    loss_sum, num_correct, num_samples = 0.0, 0, 0
+    with torch.inference_mode():
+        for batch in devices.stream(task.eval_batches(batch_size), device):
+            batch_loss, batch_correct, batch_samples = task.score(model, batch)
+            loss_sum += batch_loss
+            num_correct += batch_correct
+            num_samples += batch_samples
+    count = max(1, num_samples)
+    return {"accuracy": num_correct / count, "loss": loss_sum / count, "num_samples": float(num_samples)}
+
+
+def evaluate_model(params: Mapping[str, Any], inputs: Mapping[str, Path], out: Path) -> dict[str, float]:
+    """Kernel. params: model (a ModelSpec as JSON), weights, data (digests), batch_size. Metrics only: no `out`.
+
+    The data blob is safetensors with `x` (as the clients would store it) and `y` (integers).
+    """
+    data = codec.read(inputs[params["data"]])
+    x, y = data.get("x"), data.get("y")
+    if x is None or y is None or y.shape != x.shape[:1] or y.dtype.kind not in "ui" or x.ndim < 2 or not y.size:
+        found = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in data.items())
+        raise KernelFailed(f"the validation blob needs x (samples first) and integer y of equal length; it has {found}")
+    samples, labels = as_inputs(x), y.astype(np.int64)
+    task = Classifier(Dataset(samples[:1], labels[:1], samples, labels))
+    try:
+        model = task.model(ModelSpec.model_validate(params["model"]))
+        load_weights(model, inputs[params["weights"]])
+    except Rejected as mismatch:
+        raise KernelFailed(f"validation blob, model and weights do not fit: {mismatch.detail}") from mismatch
+    metrics = evaluate(task, model, torch.device("cpu"), batch_size=params["batch_size"])
+    if not np.isfinite(metrics["loss"]):
+        raise KernelFailed("the model's loss on the validation blob is not finite")
+    return metrics

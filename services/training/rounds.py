@@ -1,0 +1,222 @@
+"""The server's side of training, shared by all algorithms: initialise, then ask, aggregate, judge, publish until the
+stop rule holds. An algorithm adds two things: whom to ask (`ask`) and how much an update weighs (`weigh`)."""
+
+from __future__ import annotations
+
+from statistics import pstdev
+from typing import Literal, Protocol
+
+from services.core.errors import InvariantBroken
+from services.core.seeds import derive
+from services.program.contract import (
+    AskClients,
+    CohortView,
+    Collected,
+    Compute,
+    Computed,
+    Contribution,
+    Finish,
+    Outcome,
+    Publish,
+    Published,
+    Source,
+    Step,
+    UpdateRef,
+)
+from services.wire.message import Id, Message
+
+EVALUATION_BATCH = 512
+
+
+class StoredContribution(Message):
+    update_id: Id
+    client: str
+    weight: float
+    staleness: int
+
+
+class TrainingState(Message):
+    """Where a training program stands; stored after every step."""
+
+    phase: Literal[
+        "initialising",
+        "reinitialising",
+        "asking",
+        "aggregating",
+        "judging",
+        "asking-to-judge",
+        "publishing",
+        "finished",
+    ]
+    round: int
+    """The newest published round; the work in hand makes the next one."""
+    head: str | None = None
+    candidate: str | None = None
+    """The model just computed, not yet published."""
+    contributions: list[StoredContribution] = []
+    figures: dict[str, float] = {}
+    accuracies: list[float] = []
+    """Judged accuracies in order, as far back as the stop rule looks."""
+
+
+class Algorithm(Protocol):
+    @property
+    def scale(self) -> float: ...
+
+    def ask(self, view: CohortView, round: int, model: str) -> AskClients: ...
+
+    def weigh(self, update: UpdateRef, round: int) -> tuple[float, int]:
+        """The weight of an update in this round, and its staleness in server steps."""
+        ...
+
+
+def start(view: CohortView, algorithm: Algorithm) -> tuple[TrainingState, Step]:
+    if view.sources:
+        state = TrainingState(phase="reinitialising", round=view.round)
+        return state, merge_step(view.sources)
+    if view.head is not None:
+        state = TrainingState(phase="publishing", round=view.round, head=view.head)
+        return _next_round(state, view, algorithm)
+    state = TrainingState(phase="initialising", round=0)
+    if view.spec.init is not None:
+        return _publish(state.model_copy(update={"candidate": view.spec.init}), view, algorithm)
+    params = {"model": view.spec.model.model_dump(), "seed": derive(view.spec.seed, "init")}
+    return state, Compute("init_model", params, ())
+
+
+def resume(
+    state: TrainingState, outcome: Outcome, view: CohortView, algorithm: Algorithm
+) -> tuple[TrainingState, Step]:
+    match state.phase, outcome:
+        case "initialising" | "reinitialising", Computed(digest=digest):
+            return _judge(state.model_copy(update={"candidate": digest}), view, algorithm)
+        case "asking", Collected(updates=updates):
+            return _aggregate(state, updates, view, algorithm)
+        case "aggregating", Computed(digest=digest, figures=figures):
+            return _judge(state.model_copy(update={"candidate": digest, "figures": dict(figures)}), view, algorithm)
+        case "judging", Computed(figures=figures):
+            judged = {f"validation_{name}": value for name, value in figures.items()}
+            return _ask_to_judge(state.model_copy(update={"figures": {**state.figures, **judged}}), view, algorithm)
+        case "asking-to-judge", Collected(updates=updates):
+            judged = _mean_figures(updates)
+            return _publish(state.model_copy(update={"figures": {**state.figures, **judged}}), view, algorithm)
+        case "publishing", Published():
+            return _next_round(state, view, algorithm)
+    raise InvariantBroken(f"training in phase {state.phase} cannot take {type(outcome).__name__}")
+
+
+def _aggregate(
+    state: TrainingState, updates: tuple[UpdateRef, ...], view: CohortView, algorithm: Algorithm
+) -> tuple[TrainingState, Step]:
+    if state.head is None:
+        raise InvariantBroken("aggregation without a base model")
+    if not updates:
+        return _publish(state.model_copy(update={"candidate": state.head, "figures": {}}), view, algorithm)
+    weighed = [(update, *algorithm.weigh(update, state.round + 1)) for update in updates]
+    params = {
+        "base": state.head,
+        "updates": [{"digest": update.digest, "weight": weight} for update, weight, _ in weighed],
+        "scale": algorithm.scale,
+    }
+    inputs = (state.head, *(update.digest for update in updates if update.digest is not None))
+    contributions = [
+        StoredContribution(update_id=update.update_id, client=update.client, weight=weight, staleness=staleness)
+        for update, weight, staleness in weighed
+    ]
+    after = state.model_copy(update={"phase": "aggregating", "contributions": contributions, "figures": {}})
+    return after, Compute("weighted_step", params, inputs)
+
+
+def _is_judged(view: CohortView, round: int) -> bool:
+    return round % view.spec.validation.every == 0 or round == _last_round(view)
+
+
+def _last_round(view: CohortView) -> int:
+    return view.spec.stop.rounds + view.extra_rounds
+
+
+def _making(state: TrainingState) -> int:
+    """The round that the candidate will be; a re-initialised line keeps counting from where it was."""
+    return state.round if state.head is None else state.round + 1
+
+
+def _judge(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tuple[TrainingState, Step]:
+    data = view.spec.validation.data
+    if state.candidate is None:
+        raise InvariantBroken("a kernel that makes a model returned none")
+    if data is None or not _is_judged(view, _making(state)):
+        return _ask_to_judge(state, view, algorithm)
+    params = {
+        "model": view.spec.model.model_dump(),
+        "weights": state.candidate,
+        "data": data,
+        "batch_size": EVALUATION_BATCH,
+    }
+    return state.model_copy(update={"phase": "judging"}), Compute("evaluate_model", params, (state.candidate, data))
+
+
+def _ask_to_judge(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tuple[TrainingState, Step]:
+    making = _making(state)
+    if not view.spec.validation.at_clients or making == 0 or not _is_judged(view, making):
+        return _publish(state, view, algorithm)
+    if state.candidate is None:
+        raise InvariantBroken("nothing to judge")
+    ask = algorithm.ask(view, making, state.candidate)
+    ask = AskClients("evaluate", making, state.candidate, ask.num_clients, ask.quorum, ask.deadline_s)
+    return state.model_copy(update={"phase": "asking-to-judge"}), ask
+
+
+def _publish(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tuple[TrainingState, Step]:
+    if state.candidate is None:
+        raise InvariantBroken("nothing to publish")
+    making = _making(state)
+    accuracies = state.accuracies
+    accuracy = state.figures.get("validation_accuracy", state.figures.get("clients_accuracy"))
+    if accuracy is not None and making > 0:
+        accuracies = [*accuracies, accuracy][-view.spec.stop.window :]
+    contributions = tuple(Contribution(c.update_id, c.client, c.weight, c.staleness) for c in state.contributions)
+    after = TrainingState(phase="publishing", round=making, head=state.candidate, accuracies=accuracies)
+    step = Publish(
+        digest=state.candidate,
+        round=making,
+        kind="aggregate" if state.head is not None else "reinit" if view.sources else "init",
+        contributions=contributions,
+        sources=view.sources if state.head is None else (),
+        scale=algorithm.scale,
+        metrics=state.figures,
+    )
+    return after, step
+
+
+def _next_round(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tuple[TrainingState, Step]:
+    stop = view.spec.stop
+    finished = state.model_copy(update={"phase": "finished"})
+    if stop.accuracy is not None and state.accuracies and state.accuracies[-1] >= stop.accuracy:
+        steady = stop.max_std is None or (
+            len(state.accuracies) >= stop.window and pstdev(state.accuracies) <= stop.max_std
+        )
+        if steady:
+            return finished, Finish(f"accuracy {state.accuracies[-1]:.4f} reached in round {state.round}")
+    if state.round >= _last_round(view):
+        return finished, Finish(f"all {_last_round(view)} rounds done")
+    if state.head is None:
+        raise InvariantBroken("a round without a model")
+    return state.model_copy(update={"phase": "asking"}), algorithm.ask(view, state.round + 1, state.head)
+
+
+def merge_step(sources: tuple[Source, ...]) -> Compute:
+    """The mean of models, weighted by the samples behind them."""
+    models = [{"digest": source.digest, "weight": source.weight} for source in sources]
+    return Compute("merge_models", {"models": models}, tuple(source.digest for source in sources))
+
+
+def _mean_figures(updates: tuple[UpdateRef, ...]) -> dict[str, float]:
+    """Sample-weighted means of what the clients reported, in the order of their names."""
+    total = sum(update.num_samples for update in updates)
+    names = {name for update in updates for name in update.metrics if name in ("accuracy", "loss")}
+    return {
+        f"clients_{name}": sum(u.num_samples * u.metrics[name] for u in updates if name in u.metrics)
+        / max(1, sum(u.num_samples for u in updates if name in u.metrics))
+        for name in sorted(names)
+        if total
+    }

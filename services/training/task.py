@@ -1,0 +1,123 @@
+"""What a data holder brings: a model, batches, a loss. Implement `ClientTask` for your own; `Classifier` is built in.
+
+The code is loaded from the data holder's machine; the coordinator never sends any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from services.core.errors import Rejected
+from services.data.sources import Array, Dataset
+from services.models.spec import CUSTOM, params_of
+from services.wire.v1.runs import ModelSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Batch = Any
+"""A tensor, or a tuple or dict of batches, on the CPU: the loop moves it to the device."""
+
+
+class ClientTask(Protocol):
+    @property
+    def num_train(self) -> int: ...
+
+    @property
+    def num_eval(self) -> int: ...
+
+    def model(self, spec: ModelSpec) -> nn.Module:
+        """The architecture, on the CPU; its weights are overwritten. Updates carry its state_dict's names."""
+        ...
+
+    def train_batches(self, batch_size: int, seed: int) -> Iterable[Batch]:
+        """One epoch over all training samples, in an order that depends on the seed only."""
+        ...
+
+    def eval_batches(self, batch_size: int) -> Iterable[Batch]:
+        """All held-out samples, in a fixed order."""
+        ...
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean over the batch, with its graph."""
+        ...
+
+    def score(self, model: nn.Module, batch: Batch) -> tuple[float, int, int]:
+        """(sum of the losses, number correct, number of samples)."""
+        ...
+
+
+class Classifier:
+    """Cross-entropy on arrays of inputs and integer labels: images and tables alike."""
+
+    def __init__(self, data: Dataset) -> None:
+        self._data = data
+
+    @property
+    def num_train(self) -> int:
+        return len(self._data.y_train)
+
+    @property
+    def num_eval(self) -> int:
+        return len(self._data.y_test)
+
+    def model(self, spec: ModelSpec) -> nn.Module:
+        from services.models.build import build
+
+        self._check_fit(spec)
+        return build(spec, seed=0)
+
+    def train_batches(self, batch_size: int, seed: int) -> Iterator[Batch]:
+        order = np.random.default_rng(seed).permutation(self.num_train)
+        yield from _batches(self._data.x_train, self._data.y_train, order, batch_size)
+
+    def eval_batches(self, batch_size: int) -> Iterator[Batch]:
+        yield from _batches(self._data.x_test, self._data.y_test, np.arange(self.num_eval), batch_size)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        from torch.nn.functional import cross_entropy
+
+        inputs, labels = batch
+        return cross_entropy(model(inputs), labels)
+
+    def score(self, model: nn.Module, batch: Batch) -> tuple[float, int, int]:
+        from torch.nn.functional import cross_entropy
+
+        inputs, labels = batch
+        logits = model(inputs).float()
+        loss_sum = cross_entropy(logits, labels, reduction="sum")
+        return float(loss_sum), int((logits.argmax(dim=1) == labels).sum()), len(labels)
+
+    def _check_fit(self, spec: ModelSpec) -> None:
+        if spec.name == CUSTOM:
+            raise Rejected("invalid-run", "The run's model is custom: start the worker with the --task that builds it.")
+        params = params_of(spec)
+        sample_shape = self._data.x_train.shape[1:]
+        if np.prod(sample_shape) != np.prod(params.input_shape):
+            raise Rejected(
+                "invalid-run",
+                f"The model takes input_shape {list(params.input_shape)}; the samples here have {list(sample_shape)}.",
+            )
+        highest = max(int(y.max()) for y in (self._data.y_train, self._data.y_test) if len(y))
+        if highest >= params.num_classes:
+            raise Rejected("invalid-run", f"The data has class {highest}; num_classes is {params.num_classes}.")
+
+
+BUILTIN_TASKS: Final[dict[str, Callable[[Dataset], ClientTask]]] = {
+    "classifier": Classifier,
+    "image-classifier": Classifier,
+    "tabular-classifier": Classifier,
+}
+"""What `--task builtin:NAME` names."""
+
+
+def _batches(x: Array, y: Array, order: Array, batch_size: int) -> Iterator[Batch]:
+    import torch
+
+    inputs, labels = torch.from_numpy(x), torch.from_numpy(y)
+    for first in range(0, len(order), batch_size):
+        rows = torch.from_numpy(order[first : first + batch_size])
+        yield inputs[rows], labels[rows]

@@ -1,0 +1,1 @@
+"""The messages that cross the network, one package per API version."""

@@ -1,0 +1,178 @@
+"""Requests to forget: what is asked for, what it would take, how far it is, and what a verifier needs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AwareDatetime, Field, field_validator
+
+from services.wire.message import Id, Message, Name
+
+Scope = Literal["client", "samples"]
+Guarantee = Literal["exact", "approximate"]
+Action = Literal["rolled-back", "re-initialised", "retired"]
+ErasureStatus = Literal[
+    "received",
+    "awaiting_approval",
+    "fenced",
+    "executing",
+    "verifying",
+    "completed",
+    "denied",
+    "cancelled",
+    "failed",
+    "requires_action",
+]
+LEGAL_DAYS: Final = 30
+"""Days until the legal deadline when a request names none: the month of GDPR Art. 12(3)."""
+
+
+class _Wanted(Message):
+    """`federation_id` may be left out when the credential belongs to a federation."""
+
+    federation_id: Id | None = None
+    subjects: Annotated[list[Name], Field(min_length=1, max_length=1000)] = Field(
+        description="Names of the clients to forget; a client's own credential may name itself only."
+    )
+    scope: Scope = Field(default="client", description="Only `client`: everything that these clients contributed.")
+    method: Annotated[str, Field(pattern=r"^[a-z0-9_-]{1,40}$")] = Field(
+        default="auto", description="`auto`, or a method that `/v1/erasure/discovery` lists."
+    )
+    guarantee: Guarantee = "exact"
+    recovery_rounds: Annotated[int, Field(ge=0, le=10_000)] | None = Field(
+        default=None,
+        description="Rounds that a re-initialised cohort trains before the request counts as done; when absent, 5 in a "
+        "completed run and none in one that goes on training anyway.",
+    )
+
+    @field_validator("scope")
+    @classmethod
+    def _whole_clients_only(cls, scope: Scope) -> Scope:
+        if scope == "samples":
+            raise ValueError("scope samples is not offered yet: this coordinator forgets whole clients")
+        return scope
+
+    @field_validator("subjects")
+    @classmethod
+    def _each_once(cls, subjects: list[str]) -> list[str]:
+        if len(set(subjects)) != len(subjects):
+            raise ValueError("subjects lists a name twice")
+        return subjects
+
+
+class ErasurePreviewRequest(_Wanted):
+    """Like a request to forget; nothing is changed."""
+
+
+class ErasureCreate(_Wanted):
+    """A request to forget clients."""
+
+    regulation: Annotated[str, Field(min_length=1, max_length=100)] = "GDPR Art. 17"
+    legal_deadline: Annotated[AwareDatetime, Field(strict=False)] | None = Field(
+        default=None, description=f"By when it must be done; {LEGAL_DAYS} days from now when absent."
+    )
+    needs_approval: bool = Field(default=False, description="Do nothing until somebody else has approved it.")
+
+
+class ErasureDenial(Message):
+    reason: Annotated[str, Field(min_length=1, max_length=2000)]
+
+
+class ErasureLine(Message):
+    """What the request does to one cohort, and how far that is."""
+
+    run_id: Id
+    run: Name
+    cohort_id: Id
+    cohort: str
+    action: Action
+    epoch_before: int
+    epoch_after: int
+    round_at_fence: int
+    target_round: int = Field(description="The cohort is done when it serves this round again.")
+    round_now: int
+    clean_at: datetime | None = Field(description="When it first served a model without the client, or nothing.")
+    done_at: datetime | None
+
+
+class ErasureRequest(Message):
+    id: Id
+    federation_id: Id
+    status: ErasureStatus
+    reason: str | None = Field(description="Why it is denied, cancelled, failed, or what action it requires.")
+    version: int
+    subjects: list[Name]
+    scope: Scope
+    method: str
+    guarantee: Guarantee
+    regulation: str
+    requested_by: str
+    recovery_rounds: int | None
+    created_at: datetime
+    legal_deadline: datetime
+    days_left: int | None = Field(description="Whole days until the deadline, negative after it; null once it is over.")
+    fenced_at: datetime | None = Field(description="Since then no model with the client in it is served or trained on.")
+    first_clean_at: datetime | None = Field(description="When every touched cohort served a model without the client.")
+    completed_at: datetime | None
+    duplicate_of: Id | None = Field(description="The request that was already forgetting the same clients.")
+    lines: list[ErasureLine]
+
+
+class PreviewedCohort(Message):
+    run_id: Id
+    run: Name
+    cohort: str
+    action: Action
+    rounds_to_redo: int
+    client_updates_to_redo: int
+
+
+class ErasureOption(Message):
+    """One method, and what it would take. Figures are estimates from the history of the runs."""
+
+    method: str
+    guarantee: Guarantee
+    applies: bool
+    why_not: str | None
+    cohorts: list[PreviewedCohort] = Field(description="Those that are fenced; the others are not touched.")
+    num_cohorts_untouched: int
+    rounds_to_redo: int
+    client_updates_to_redo: int
+    bytes_to_move: int = Field(description="Models to the clients and updates back.")
+    estimated_seconds: float | None = Field(
+        description="Of the slowest cohort, as they train side by side; null where nothing was measured yet."
+    )
+    initial_accuracy: float | None = Field(
+        description="The lowest judged accuracy of the models that cohorts go on from; null unless all are known."
+    )
+
+
+class ErasurePreview(Message):
+    subjects: list[Name]
+    options: list[ErasureOption]
+    chosen: str = Field(description="The method that a request with the same body would use.")
+
+
+class ErasureEvent(Message):
+    seq: int
+    erasure_id: Id
+    at: datetime
+    type: str
+    data: dict[str, Any]
+
+
+class MethodDescription(Message):
+    name: str
+    guarantee: Guarantee
+    summary: str
+
+
+class Discovery(Message):
+    """What this coordinator can forget, how, and the key that its certificates are signed with."""
+
+    scopes: list[Scope]
+    methods: list[MethodDescription]
+    public_key: str = Field(description="Ed25519, as PEM (SubjectPublicKeyInfo).")
+    key_id: str = Field(description="By which certificates name it: sha256 of its 32 bytes.")
+    legal_deadline_days: int = Field(description="Granted when a request names no deadline.")

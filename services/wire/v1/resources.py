@@ -1,0 +1,235 @@
+"""What operators see and send: federations, clients, credentials, runs, cohorts, rounds, checkpoints, events."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import Field
+
+from services.wire.message import Digest, Id, Message, Name
+from services.wire.v1.runs import RunSpec
+from services.wire.v1.work import Device, TaskKind
+
+Role = Literal["viewer", "operator", "compliance", "admin"]
+RunStatus = Literal["running", "paused", "completed", "failed", "cancelled"]
+Item = TypeVar("Item")
+
+
+class Page(Message, Generic[Item]):
+    items: list[Item]
+    next_cursor: str | None = Field(default=None, description="Pass as `cursor` for the next page; absent on the last.")
+
+
+class Problem(Message):
+    """RFC 9457 problem details; `type` is the address of its documentation on this server."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str | None = None
+    code: str
+    retryable: bool
+    errors: list[dict[str, Any]] | None = None
+
+
+class FederationCreate(Message):
+    name: Name
+
+
+class Federation(Message):
+    id: Id
+    name: Name
+    created_at: datetime
+
+
+class ClientCreate(Message):
+    name: Name
+
+
+class Client(Message):
+    id: Id
+    federation_id: Id
+    name: Name
+    status: Literal["active", "removed", "erased"]
+    created_at: datetime
+    online: bool = Field(description="A session, claim or heartbeat arrived within the last minute.")
+    last_seen_at: datetime | None = None
+    agent_version: str | None = None
+    devices: list[Device] = []
+
+
+class IssuedCredential(Message):
+    """The only answer that ever contains the token; the coordinator keeps its hash."""
+
+    id: Id
+    role: Role | Literal["client"]
+    token: str
+    client: Client | None = None
+
+
+class CredentialCreate(Message):
+    role: Role
+    label: Annotated[str, Field(max_length=100)] = ""
+
+
+class Credential(Message):
+    id: Id
+    role: Role | Literal["client"]
+    label: str
+    client_id: Id | None
+    created_at: datetime
+    revoked_at: datetime | None
+
+
+class RunCreate(Message):
+    """`federation_id` may be left out when the credential belongs to a federation."""
+
+    federation_id: Id | None = None
+    spec: RunSpec
+
+
+class Run(Message):
+    id: Id
+    federation_id: Id
+    name: Name
+    status: RunStatus
+    reason: str | None = Field(description="Why it is paused, failed, cancelled or completed.")
+    version: int
+    created_at: datetime
+    ended_at: datetime | None
+    round: int = Field(description="The newest published round over all cohorts.")
+    rounds_planned: int
+    accuracy: float | None = Field(description="The newest judged accuracy.")
+    spec: RunSpec
+
+
+class Cohort(Message):
+    id: Id
+    run_id: Id
+    name: str
+    epoch: int
+    phase: str
+    round: int
+    head: Id | None = Field(description="The checkpoint now served.")
+    num_members: int
+    kind: Literal["line", "root", "inner", "leaf", "profile", "merge"]
+    parent_id: Id | None = Field(description="The next larger cohort of its tree.")
+    group: str = Field(description="Cohorts of a group draw their clients together.")
+
+
+class Member(Message):
+    client_id: Id
+    name: Name
+
+
+class Round(Message):
+    id: Id
+    run_id: Id
+    cohort_id: Id
+    epoch: int
+    number: int
+    kind: TaskKind
+    status: Literal["open", "closed", "abandoned"]
+    opened_at: datetime
+    closed_at: datetime | None
+    deadline_at: datetime | None
+    num_selected: int
+    num_received: int
+    num_failed: int
+    num_late: int
+    waiting_for_quorum: bool
+
+
+class Task(Message):
+    id: Id
+    run_id: Id
+    cohort_id: Id
+    round_id: Id
+    client_id: Id
+    client_name: Name
+    kind: TaskKind
+    status: str
+    epoch: int
+    round: int
+    attempt: int
+    num_failures: int
+    progress: float
+    lease_expires_at: datetime | None
+    failure: str | None
+    log_tail: str | None
+
+
+class Checkpoint(Message):
+    id: Id
+    run_id: Id
+    cohort_id: Id
+    cohort: str
+    epoch: int
+    round: int
+    kind: Literal["init", "aggregate", "reinit", "merge"]
+    digest: Digest
+    bytes: int
+    base_id: Id | None
+    created_at: datetime
+    metrics: dict[str, float]
+    is_head: bool
+    superseded_by: Id | None = Field(default=None, description="The erasure since which it is not served any more.")
+    stored: bool = Field(default=True, description="Whether its bytes are still kept.")
+
+
+class Contribution(Message):
+    """One client update inside a checkpoint, with the exact weight that the aggregation used."""
+
+    update_id: Id
+    client_id: Id
+    client_name: Name
+    digest: Digest
+    base_digest: Digest
+    weight: float
+    num_samples: int
+    staleness: int
+    stored: bool = Field(description="Whether the update's bytes are still kept.")
+
+
+class ParentModel(Message):
+    """One model inside a merged or re-initialised one, with the exact weight that was used."""
+
+    checkpoint_id: Id
+    cohort: str
+    round: int
+    digest: Digest
+    weight: float
+    superseded_by: Id | None
+    stored: bool
+
+
+class Lineage(Message):
+    """How a checkpoint came to be: from a base and the updates added to it, or from other models, in order."""
+
+    checkpoint: Checkpoint
+    base: Checkpoint | None
+    scale: float
+    contributions: list[Contribution]
+    parents: list[ParentModel] = []
+    made_by: Literal["initialisation", "step", "average", "stack", "copy"] = Field(
+        default="step",
+        description="step: base + scale × weighted mean of the updates; average, stack, copy: of the parents.",
+    )
+    ancestors: list[Id] = Field(description="All checkpoints it descends from, newest first.")
+    clients: list[Name] = Field(description="Every client whose data is in this model.")
+
+
+class Event(Message):
+    seq: int
+    run_id: Id
+    cohort_id: Id | None
+    at: datetime
+    type: str
+    data: dict[str, Any]
+
+
+class Health(Message):
+    status: Literal["ok", "not-ready"]
+    checks: dict[str, str] = {}

@@ -1,0 +1,70 @@
+"""Habits that no linter knows: who may read the clock, who knows httpx, what a module may be called."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("services", "coordinator", "worker", "lethe")
+EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "base", "misc"}
+WALL_CLOCK = {"datetime.now", "datetime.utcnow", "datetime.datetime.now", "time.time", "time.time_ns", "date.today"}
+AMBIENT_RANDOMNESS = ("random.", "torch.manual_seed", "torch.seed", "uuid.uuid", "os.urandom")
+
+
+def modules(*rooms: str) -> Iterator[tuple[str, ast.Module]]:
+    for room in rooms:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            yield str(path.relative_to(ROOT)), ast.parse(path.read_text("utf-8"))
+
+
+def imports(tree: ast.Module) -> set[str]:
+    """Top-level packages imported anywhere in the module."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def calls(tree: ast.Module) -> set[str]:
+    return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+
+
+def test_no_module_has_an_empty_name() -> None:
+    named = {name for name, _ in modules(*ROOMS) if set(Path(name).with_suffix("").parts) & EMPTY_NAMES}
+    assert not named
+
+
+def test_the_mathematics_and_the_engine_never_read_a_clock_or_ambient_randomness() -> None:
+    for name, tree in modules("services", "coordinator/engine"):
+        assert not calls(tree) & WALL_CLOCK, name
+        assert not imports(tree) & {"time", "secrets"}, name
+        assert not {call for call in calls(tree) if call.startswith(("random.", "torch.manual_seed", "uuid.uuid"))}, (
+            name
+        )
+
+
+def test_one_module_of_the_coordinator_reads_the_wall_clock() -> None:
+    readers = [name for name, tree in modules("coordinator") if calls(tree) & WALL_CLOCK]
+    # Not counted: the file store, which compares the age of partial uploads with the file system's own timestamps.
+    assert len(set(readers) - {"coordinator/blobs/files.py"}) <= 1, readers
+
+
+def test_httpx_is_known_to_one_module_of_the_worker_and_one_of_the_command() -> None:
+    readers = [name for name, tree in modules(*ROOMS) if "httpx" in imports(tree)]
+    assert [name for name in readers if name.startswith("worker/")] in ([], ["worker/transport.py"])
+    assert len([name for name in readers if name.startswith("lethe/")]) <= 1, readers
+    assert all(name.startswith(("worker/", "lethe/")) for name in readers), readers
+
+
+def test_nothing_pickles() -> None:
+    for name, tree in modules(*ROOMS):
+        assert not imports(tree) & {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}, name
+        assert not calls(tree) & {"torch.load", "torch.save"}, name
+        for node in ast.walk(tree):
+            if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                assert isinstance(node.value, ast.Constant) and node.value.value is False, name

@@ -1,0 +1,67 @@
+"""`lethe demo` as a user starts it: the whole story in few rounds, and nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROUNDS = 3
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "lethe.cli", "demo", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "COLUMNS": "120"},
+    )
+
+
+def processes_that_mention(directory: Path) -> list[str]:
+    """Command lines of running processes, from /proc."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            found.append(file.read_text(errors="replace").replace("\0", " "))
+    return [line for line in found if str(directory) in line]
+
+
+@pytest.mark.timeout(600)
+def test_the_run_survives_the_kill_and_nothing_is_left_running(tmp_path: Path) -> None:
+    directory = tmp_path / "demo"
+    demo = start("--rounds", str(ROUNDS), "--dir", str(directory))
+    output, _ = demo.communicate(timeout=550)
+    assert demo.returncode == 0, output
+    assert "SIGKILL to the coordinator" in output
+    assert f"completed, round {ROUNDS} of {ROUNDS}" in output
+    assert "coordinator killed and restarted here" in output
+    assert "data of clinic-a, clinic-b, clinic-c, clinic-d, clinic-e" in output
+    assert not processes_that_mention(directory)
+
+
+@pytest.mark.timeout(300)
+def test_a_demo_that_is_interrupted_cleans_up(tmp_path: Path) -> None:
+    directory = tmp_path / "demo"
+    demo = start("--dir", str(directory))
+    assert demo.stdout is not None
+    for line in demo.stdout:
+        if line.startswith("enrolling"):
+            break
+    demo.send_signal(signal.SIGTERM)
+    output, _ = demo.communicate(timeout=120)
+    assert demo.returncode == 130, output
+    assert not processes_that_mention(directory)
+
+
+def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "something").touch()
+    demo = start("--dir", str(tmp_path))
+    output, _ = demo.communicate(timeout=60)
+    assert demo.returncode == 2 and "is not empty" in output

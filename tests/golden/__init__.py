@@ -1,0 +1,1 @@
+"""Committed files that every later version must still read, and how they were made."""

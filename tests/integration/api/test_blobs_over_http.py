@@ -1,0 +1,202 @@
+"""Uploads that break and go on, downloads in part, a full store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from coordinator.blobs.port import StorageFull
+from services.core import digests
+from tests.integration.api.site import Actor, Site, blob, code_of, until, update
+
+pytestmark = pytest.mark.anyio
+BIG = save({"x": np.arange(400_000, dtype=np.float32)})
+DIGEST = digests.of_bytes(BIG)
+PATH = f"/v1/blobs/{DIGEST}"
+
+
+async def patch(actor: Actor, offset: int, data: bytes, total: int = len(BIG)) -> Any:
+    headers = {
+        "Content-Type": "application/partial-upload",
+        "Upload-Offset": str(offset),
+        "Upload-Length": str(total),
+    }
+    return await actor.call("PATCH", PATH, content=data, headers=headers)
+
+
+async def cut_short(actor: Actor, data: bytes) -> None:
+    """Announces all of BIG and disconnects after `data`."""
+    app: Any = actor.http._transport.app  # type: ignore[attr-defined]
+    incoming = [{"type": "http.request", "body": data, "more_body": True}, {"type": "http.disconnect"}]
+    headers = {"authorization": f"Bearer {actor.token}", "content-length": str(len(BIG))}
+
+    async def receive() -> Any:
+        return incoming.pop(0)
+
+    async def send(message: Any) -> None:
+        pass
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": "PUT",
+        "path": PATH,
+        "raw_path": PATH.encode(),
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+    await app(scope, receive, send)
+
+
+async def test_a_blob_is_stored_once_and_read_back(site: Site) -> None:
+    (a,) = await site.enrol("a")
+    assert (await a.call("HEAD", PATH)).status_code == 404
+    first = await a.call("PUT", PATH, content=BIG)
+    assert (first.status_code, first.json()) == (201, {"digest": DIGEST, "bytes": len(BIG)})
+    assert (await a.call("PUT", PATH, content=BIG)).status_code == 200
+    head = await a.call("HEAD", PATH)
+    assert head.status_code == 200
+    assert head.headers["content-length"] == str(len(BIG))
+    assert (head.headers["etag"], head.headers["upload-complete"]) == (f'"{DIGEST}"', "?1")
+    got = await a.call("GET", PATH)
+    assert got.content == BIG
+    assert got.headers["cache-control"] == "private, immutable"
+
+
+async def test_a_stored_blob_is_answered_without_reading_its_body(small_site: Site) -> None:
+    (a,) = await small_site.enrol("a")
+    await a.call("PUT", PATH, content=BIG)
+
+    was_read = False
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal was_read
+        was_read = True
+        yield BIG
+
+    headers = {"Content-Length": str(len(BIG))}
+    assert (await a.call("PUT", PATH, content=body(), headers=headers)).status_code == 200
+    assert not was_read
+
+
+async def test_a_cut_upload_keeps_what_arrived_and_goes_on_from_there(site: Site) -> None:
+    (a,) = await site.enrol("a")
+    half = len(BIG) // 2
+    await cut_short(a, BIG[:half])
+    head = await a.call("HEAD", PATH)
+    assert (head.status_code, head.headers["upload-complete"]) == (204, "?0")
+    offset = int(head.headers["upload-offset"])
+    assert offset == half
+    wrong = await patch(a, offset + 1, BIG[offset + 1 :])
+    assert (wrong.status_code, code_of(wrong)) == (409, "upload-offset-mismatch")
+    assert wrong.headers["upload-offset"] == str(half)
+    more = await patch(a, offset, BIG[offset : offset + 1000])
+    assert (more.status_code, more.headers["upload-offset"]) == (204, str(offset + 1000))
+    last = await patch(a, offset + 1000, BIG[offset + 1000 :])
+    assert (last.status_code, last.json()["bytes"]) == (201, len(BIG))
+    assert (await a.call("GET", PATH)).content == BIG
+
+
+async def test_a_whole_upload_after_a_cut_one_is_taken(site: Site) -> None:
+    (a,) = await site.enrol("a")
+    await cut_short(a, BIG[:70_000])
+    assert (await a.call("PUT", PATH, content=BIG)).status_code == 201
+    assert (await a.call("GET", PATH)).content == BIG
+
+
+async def test_a_whole_upload_after_a_damaged_part_succeeds_when_repeated(small_site: Site) -> None:
+    (a,) = await small_site.enrol("a")
+    await cut_short(a, BIG[:69_000] + b"\1" * 1000)
+    refused = await a.call("PUT", PATH, content=BIG)
+    assert (code_of(refused), refused.headers["upload-offset"]) == ("upload-offset-mismatch", "0")
+    assert (await a.call("PUT", PATH, content=BIG)).status_code == 201
+
+
+async def test_unfinished_uploads_of_two_clients_do_not_mix(small_site: Site) -> None:
+    a, b = await small_site.enrol("a", "b")
+    await cut_short(a, BIG[:1000])
+    assert (await b.call("HEAD", PATH)).status_code == 404
+    assert (await b.call("PUT", PATH, content=BIG)).status_code == 201
+    assert (await patch(a, 1000, BIG[1000:])).status_code == 200
+
+
+async def test_a_part_needs_its_own_media_type_and_its_headers(small_site: Site) -> None:
+    (a,) = await small_site.enrol("a")
+    headers = {"Content-Type": "application/octet-stream", "Upload-Offset": "0", "Upload-Length": "10"}
+    response = await a.call("PATCH", PATH, content=b"x", headers=headers)
+    assert (response.status_code, code_of(response)) == (415, "unsupported-media-type")
+    headers = {"Content-Type": "application/partial-upload", "Upload-Offset": "0"}
+    assert code_of(await a.call("PATCH", PATH, content=b"x", headers=headers)) == "invalid-request"
+    assert code_of(await patch(a, 0, b"x", total=2**62)) == "too-large"
+    assert code_of(await patch(a, 5, b"x")) == "upload-offset-mismatch"
+
+
+@pytest.mark.parametrize("tensors", [400_000, 100], ids=["streamed", "from-memory"])
+async def test_a_download_may_be_in_ranges(small_site: Site, tensors: int) -> None:
+    data = save({"x": np.arange(tensors, dtype=np.float32)})
+    path, size = f"/v1/blobs/{digests.of_bytes(data)}", len(data)
+    (a,) = await small_site.enrol("a")
+    await a.call("PUT", path, content=data)
+    for header, start, end in (
+        ("bytes=0-9", 0, 10),
+        ("bytes=10-", 10, size),
+        ("bytes=-7", size - 7, size),
+        (f"bytes=5-{10 * size}", 5, size),
+    ):
+        part = await a.call("GET", path, headers={"Range": header})
+        assert (part.status_code, part.content) == (206, data[start:end])
+        assert part.headers["content-range"] == f"bytes {start}-{end - 1}/{size}"
+    beyond = await a.call("GET", path, headers={"Range": f"bytes={size}-"})
+    assert (beyond.status_code, code_of(beyond)) == (416, "range-not-satisfiable")
+    assert beyond.headers["content-range"] == f"bytes */{size}"
+    for ignored in ("bytes=5-2", "lines=1-2", "bytes=0-1,3-4"):
+        assert (await a.call("GET", path, headers={"Range": ignored})).content == data
+    changed = await a.call("GET", path, headers={"Range": "bytes=0-9", "If-Range": '"other"'})
+    assert changed.content == data
+
+
+async def test_a_blob_that_the_caller_has_is_not_sent_again(small_site: Site) -> None:
+    (a,) = await small_site.enrol("a")
+    await a.call("PUT", PATH, content=BIG)
+    response = await a.call("GET", PATH, headers={"If-None-Match": f'"{DIGEST}"'})
+    assert (response.status_code, response.content) == (304, b"")
+
+
+async def test_the_installations_admin_names_the_federation_of_a_blob(small_site: Site) -> None:
+    assert code_of(await small_site.admin.call("PUT", PATH, content=BIG)) == "invalid-request"
+    nobody = "00000000-0000-7000-8000-000000000000"
+    response = await small_site.admin.call("PUT", f"{PATH}?federation_id={nobody}", content=BIG)
+    assert code_of(response) == "not-found"
+    stored = await small_site.admin.call("PUT", f"{PATH}?federation_id={small_site.federation_id}", content=BIG)
+    assert stored.status_code == 201
+
+
+async def test_a_full_store_pauses_the_run_with_a_visible_reason_until_there_is_room(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (a,) = await site.enrol("a")
+    run = await site.start_run()
+    (task,) = await a.claim()
+    digest, data = blob(update(1.0))
+
+    def full(*_: Any) -> None:
+        raise StorageFull(28, "no space is left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(site.coordinator.blobs, "_check_reserve", full)
+        response = await a.call("PUT", f"/v1/blobs/{digest}", content=data)
+        assert (response.status_code, code_of(response)) == (507, "storage-full")
+        assert response.headers["retry-after"] == "5" and response.json()["retryable"]
+        paused = await site.admin.get(f"/v1/runs/{run['id']}")
+        assert paused["status"] == "paused" and "no space is left" in paused["reason"]
+
+    async def is_resumed() -> bool:
+        return (await site.admin.get(f"/v1/runs/{run['id']}"))["status"] == "running"  # type: ignore[no-any-return]
+
+    await until(is_resumed)
+    assert (await a.submit(task, await a.put_blob(update(1.0)))).status_code == 200

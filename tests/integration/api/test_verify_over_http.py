@@ -1,0 +1,107 @@
+"""`lethe verify --replay` against a real server: the served models are computed again from the surviving updates."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lethe.client import Client
+from lethe.replaying import Findings, replay_served
+from services.audit.verification import check
+from tests.integration.api.site import ADMIN_TOKEN, Site
+from tests.integration.api.test_erasure_over_http import (
+    NAMES,
+    REQUESTS,
+    TREE,
+    checkpoints,
+    completed,
+    file,
+    run_to_its_end,
+    working,
+)
+from tests.integration.api.test_real_server import listening
+
+pytestmark = pytest.mark.anyio
+CLUSTERS = {"kind": "clusters", "num_clusters": 2, "assignment": "random"}
+
+
+async def erased(site: Site, **changes: Any) -> tuple[Any, bytes, bytes]:
+    """A run after the erasure of b: (run, certificate, public key)."""
+    agents = await site.enrol(*NAMES)
+    async with working(agents):
+        run = await run_to_its_end(site, **changes)
+        filed = await file(site.admin, "b", federation_id=site.federation_id, recovery_rounds=1)
+        await completed(site.admin, filed.json()["id"])
+    certificate = await site.admin.call("GET", f"{REQUESTS}/{filed.json()['id']}/certificate")
+    key = (await site.admin.get("/v1/erasure/discovery"))["public_key"]
+    return run, certificate.content, key.encode()
+
+
+async def replayed(site: Site, certificate: bytes, key: bytes) -> Findings:
+    statement = check(certificate, key).statement
+    assert statement is not None
+    async with listening(site) as (host, port):
+        with Client(f"http://{host}:{port}", ADMIN_TOKEN) as client:
+            return await asyncio.to_thread(replay_served, client, statement, lambda text: None)
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [{"kind": "flat"}, TREE, CLUSTERS, {**CLUSTERS, "merge": "ensemble"}, {**CLUSTERS, "merge": "best"}],
+    ids=["flat", "tree", "clusters", "ensemble", "best"],
+)
+async def test_every_step_behind_the_served_models_is_reproduced(small_site: Site, topology: Any) -> None:
+    _, certificate, key = await erased(small_site, topology=topology)
+    statement = check(certificate, key).statement
+    assert statement is not None
+    findings = await replayed(small_site, certificate, key)
+    assert findings.passed, findings.why_not
+    assert findings.verdict == "full"
+    assert findings.report.total == statement.predicate.replayable.num_steps
+
+
+async def test_a_changed_byte_in_a_stored_update_fails_the_replay(small_site: Site) -> None:
+    run, certificate, key = await erased(small_site)
+    (head,) = [one for one in await checkpoints(small_site, run) if one["is_head"]]
+    lineage = await small_site.admin.get(f"/v1/checkpoints/{head['id']}/lineage")
+    digest = lineage["contributions"][0]["digest"]
+    (stored,) = [path for path in blob_files(small_site) if digest.removeprefix("sha256:") in path.name]
+    data = bytearray(stored.read_bytes())
+    data[-1] ^= 1
+    stored.chmod(0o600)
+    stored.write_bytes(data)
+    findings = await replayed(small_site, certificate, key)
+    assert not findings.passed
+    assert f"the stored bytes of {digest} have changed" in findings.why_not
+
+
+async def test_a_replay_of_nothing_fails(small_site: Site) -> None:
+    _, certificate, key = await erased(small_site, retention={"updates": "none"})
+    findings = await replayed(small_site, certificate, key)
+    assert (findings.passed, findings.verdict, findings.report.replayed) == (False, "none", 0)
+    assert "none of" in findings.why_not
+
+
+async def test_the_command_verifies_and_replays(small_site: Site, tmp_path: Path) -> None:
+    _, certificate, key = await erased(small_site)
+    (tmp_path / "certificate.json").write_bytes(certificate)
+    (tmp_path / "pub.pem").write_bytes(key)
+    async with listening(small_site) as (host, port):
+        command = [sys.executable, "-m", "lethe.cli", "--url", f"http://{host}:{port}", "--token", ADMIN_TOKEN]
+        command += ["verify", "certificate.json", "--key", "pub.pem", "--replay", "--json"]
+        done = await asyncio.to_thread(
+            subprocess.run, command, cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["valid"] and document["replay"]["verdict"] == "full" and document["replay"]["replayed"] > 0
+
+
+def blob_files(site: Site) -> list[Path]:
+    return [path for path in site.coordinator.settings.blob_path.rglob("*") if path.is_file()]

@@ -1,0 +1,89 @@
+"""The benchmarks at toy sizes: that they measure what they say, never how fast it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import coordination, longpoll, training
+from benchmarks.coordination import Cell, measure_bare
+from benchmarks.figures import median_gap, percentile
+from benchmarks.payload import Payload
+from benchmarks.processes import ProcessDied, family, running
+from services.tensors.codec import layout_of
+
+
+def rows_printed(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    environment, *rows = map(json.loads, capsys.readouterr().out.splitlines())
+    assert environment["environment"]["cores"] >= 1
+    return rows
+
+
+def test_coordination_prints_the_promised_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert coordination.main(["--json", "--clients", "2", "--payload-mb", "0.1", "--rounds", "2"]) == 0
+    (row,) = rows_printed(capsys)
+    assert (row["clients"], row["payload_mb"], row["backend"], row["blobs"]) == (2, 0.1, "sqlite", "file")
+    assert row["seconds_per_round"] > 0 and row["cpu_s"] > 0 and row["peak_rss_mb"] > 20
+    assert 1.0 <= row["wire_ratio"] < 1.1
+
+
+def test_the_bare_reference_moves_the_same_bytes() -> None:
+    row = measure_bare(Cell(num_clients=2, payload_mb=0.1, rounds=3, max_seconds=60))
+    assert row["rounds"] == 3
+    assert 1.0 <= row["wire_ratio"] < 1.1
+
+
+def test_longpoll_hears_of_every_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert longpoll.main(["--json", "--workers", "5", "--repeats", "3", "--idle-s", "0.1"]) == 0
+    (row,) = rows_printed(capsys)
+    assert row["workers"] == 5
+    assert 0 < row["wake_one_p50_ms"] <= row["wake_one_p99_ms"] <= row["wake_one_p99_from_post_ms"]
+    assert 0 < row["wake_all_p50_ms"] <= row["wake_all_p99_ms"]
+
+
+def test_training_counts_the_same_steps_for_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
+    toy = ["--clients", "2", "--samples", "20", "--rounds", "1", "--batch-size", "8", "--processes", "1"]
+    assert training.main(["--json", "--quick", *toy]) == 0
+    (row,) = rows_printed(capsys)
+    assert row["steps"] == 2 * 1 * 3
+    assert row["seconds"] > 0 and row["plain_one_process_s"] > 0 and row["plain_processes_s"] > 0
+
+
+def test_every_update_is_a_valid_file_of_its_own(tmp_path: Path) -> None:
+    payload = Payload(4096)
+    digests = set()
+    for client, number in ((0, 1), (0, 2), (1, 1)):
+        digest, pieces = payload.update(client, number)
+        content = b"".join(pieces)
+        file = tmp_path / digest.removeprefix("sha256:")
+        file.write_bytes(content)
+        assert digest == f"sha256:{hashlib.sha256(content).hexdigest()}"
+        assert len(content) == payload.file_bytes
+        assert len(b"".join(payload.raw(client, number))) == payload.raw_bytes == layout_of(file).data_bytes
+        digests.add(digest)
+    payload.write_model(tmp_path / "model")
+    assert {layout_of(file) for file in tmp_path.iterdir()} == {layout_of(tmp_path / "model")}
+    assert len(digests) == 3
+
+
+def test_no_process_outlives_its_measurement(tmp_path: Path) -> None:
+    with running("sleeper", ["asyncio"], tmp_path / "log"):
+        pass
+    with pytest.raises(ProcessDied), running("failing", ["no.such.module"], tmp_path / "log") as child:
+        child.wait(30)
+    assert family(os.getpid()) == [os.getpid()]
+
+
+def test_a_slow_first_round_does_not_count() -> None:
+    assert median_gap([0.0, 9.0, 10.0, 12.0, 13.0]) == 1.0
+    assert median_gap([0.0, 9.0]) == 9.0
+
+
+def test_percentiles_are_measured_values() -> None:
+    values = [float(value) for value in range(1, 101)]
+    assert (percentile(values, 0.5), percentile(values, 0.99), percentile([7.0], 0.99)) == (50.0, 99.0, 7.0)

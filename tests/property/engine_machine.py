@@ -1,0 +1,496 @@
+"""A machine that does to the engine whatever workers, pumps, operators, erasure and time may do, in any order.
+
+Random steps alone hardly ever complete a round, so some rules are biased towards progress: they bring runs into
+deep states, from which the random ones then depart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from coordinator.engine import messages as m
+from coordinator.engine.entities import ENDED, OPEN_TASK, SETTLED, Job, Task
+from coordinator.engine.work import Accepted
+from services.core.digests import of_json
+from services.core.errors import Rejected
+from tests.property import invariants
+from tests.property.transitions import Watch
+from tests.support.world import World
+
+CLIENTS = ("ada", "bob", "cyd", "dan")
+STOP = {"rounds": 8}
+SOON = {"rounds": 4}
+FEDAVG = {"algorithm": "fedavg"}
+ONE_IN_TURN = {"training": {"algorithm": "fedavg", "clients_per_round": 1}, "selection": "round_robin"}
+TWO_OF_ALL = {"algorithm": "fedavg", "clients_per_round": 2}
+BUFFERED = {"algorithm": "fedbuff", "buffer_size": 2, "concurrency": 3}
+JUDGED = {"at_clients": True}
+CHAIN = {"kind": "tree", "probabilities": {"ada": 0.1, "cyd": 0.2, "bob": 0.25, "dan": 0.45}}
+"""A tree of four levels: leaves inside {ada, cyd} inside {ada, bob, cyd} inside everybody."""
+LINES: tuple[dict[str, Any], ...] = (
+    {"training": {"algorithm": "fedavg"}, "stop": STOP},
+    {"training": {"algorithm": "fedavg", "clients_per_round": 3, "quorum": 2, "deadline_s": 30.0}, "stop": STOP},
+    {"training": {"algorithm": "fedavg", "clients_per_round": 1}, "selection": "round_robin", "stop": STOP},
+    {
+        "training": {"algorithm": "fedavg", "quorum": 2, "deadline_s": 5.0},
+        "validation": {"at_clients": True},
+        "stop": STOP,
+    },
+    {"training": {"algorithm": "fedbuff", "buffer_size": 2, "concurrency": 2, "staleness_bound": 1}, "stop": STOP},
+    {"training": {"algorithm": "fedbuff", "buffer_size": 3, "concurrency": 4}, "stop": STOP},
+    {"training": {"algorithm": "fedbuff", "buffer_size": 1, "concurrency": 3, "staleness_bound": 0}, "stop": STOP},
+    {
+        "training": {"algorithm": "fedbuff", "buffer_size": 2, "concurrency": 4, "staleness_bound": 1},
+        "validation": {"at_clients": True, "every": 2},
+        "retention": {"updates": 1},
+        "stop": STOP,
+    },
+)
+FAMILIES: tuple[dict[str, Any], ...] = (
+    {"topology": {"kind": "clusters", "num_clusters": 2, "assignment": "random"}, "training": FEDAVG, "stop": SOON},
+    {"topology": {"kind": "clusters", "num_clusters": 2, "assignment": "knot"}, "training": BUFFERED, "stop": SOON},
+    {
+        "topology": {"kind": "clusters", "num_clusters": 2, "assignment": "random", "merge": "best"},
+        "training": BUFFERED,
+        "validation": JUDGED,
+        "stop": SOON,
+    },
+    {"topology": {"kind": "bi_model"}, "training": FEDAVG, "stop": SOON},
+    {"topology": {"kind": "bi_model"}, "training": TWO_OF_ALL, "validation": JUDGED, "stop": SOON},
+    {"topology": {"kind": "tree", "shape": "balanced"}, "training": FEDAVG, "stop": SOON},
+    {"topology": {"kind": "tree", "shape": "balanced"}, **ONE_IN_TURN, "stop": SOON},
+    {"topology": CHAIN, "training": FEDAVG, "stop": SOON},
+    {"topology": CHAIN, "training": {"algorithm": "fedavg", "quorum": 1, "deadline_s": 5.0}, "stop": SOON},
+    {
+        "topology": {"kind": "clusters", "num_clusters": 1, "assignment": "random", "max_size": 4, "inside": CHAIN},
+        "training": FEDAVG,
+        "stop": SOON,
+    },
+    {"topology": {"kind": "isolated"}, "training": FEDAVG, "stop": SOON},
+)
+
+clients = st.sampled_from(CLIENTS)
+any_index = st.integers(min_value=0, max_value=999)
+subjects = st.lists(clients, min_size=1, max_size=2, unique=True)
+methods = st.sampled_from(["auto", "auto", "retrain"])
+recent = st.integers(min_value=-6, max_value=-1)
+"""Of a list, one of the newest."""
+
+
+class EngineMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(figures_of=lambda digest: {"accuracy": int(digest[-4:], 16) / 0xFFFF, "loss": 1.0})
+        self.grants: list[Task] = []
+        """Every task as it was handed out, with its token and the epoch and model of that moment."""
+        self.newest_token: dict[UUID, str] = {}
+        self.leases: list[Job] = []
+        self.newest_lease: dict[UUID, str] = {}
+        self.watch = Watch()
+        self.num_removed = 0
+        self.may_fail = False
+        """Whether a kernel failed, so that a run that still has clients may fail."""
+
+    @initialize(
+        specs=st.lists(st.sampled_from(LINES) | st.sampled_from(FAMILIES), min_size=1, max_size=2),
+        num_rounds=st.integers(min_value=0, max_value=3),
+        order=st.permutations(CLIENTS),
+    )
+    def create_runs(self, specs: list[dict[str, Any]], num_rounds: int, order: list[str]) -> None:
+        """Runs that are some rounds old: most of what can go wrong needs a history."""
+        self.world.enrol(*reversed(CLIENTS))
+        self.runs = [self.world.create_run(name=f"run-{i}", **changes) for i, changes in enumerate(specs)]
+        for _ in range(num_rounds):
+            self.round_completes(order, slow=None)
+
+    @invariant()
+    def every_law_holds(self) -> None:
+        self.watch.all_hold(self.world)
+        invariants.all_hold(self.world)
+
+    # --- workers ------------------------------------------------------------------------------------------------------
+
+    @rule(name=clients)
+    def claim(self, name: str) -> None:
+        self._claim(name)
+
+    def _claim(self, name: str) -> list[Task]:
+        try:
+            granted = self.world.claim(name)
+        except Rejected as rejection:
+            assert rejection.code == f"client-{self.world.state.clients[self.world.client(name)].status}"
+            return []
+        for grant in granted:
+            task = grant.task
+            assert task.client_name == name and grant.run.status == "running"
+            assert task.lease_token not in {known.lease_token for known in self.grants}, "a token was given twice"
+            self.newest_token[task.id] = task.lease_token or ""
+            self.grants.append(task)
+        return [grant.task for grant in granted]
+
+    @precondition(lambda self: self.grants)
+    @rule(index=st.one_of(recent, any_index), num_samples=st.integers(min_value=1, max_value=5))
+    def submit(self, index: int, num_samples: int) -> None:
+        self._submit(_pick(self.grants, index), num_samples)
+
+    def _submit(self, grant: Task, num_samples: int = 3) -> None:
+        """Submit what was made of a grant, however old it is, and check that it counts exactly when it should."""
+        before = self.world.state
+        message = self.world.answer_to(grant, num_samples)
+        task, cohort = before.tasks[grant.id], before.cohorts[grant.cohort_id]
+        is_newest = self.newest_token[grant.id] == grant.lease_token
+        was_done, is_fenced = task.status == "done", grant.epoch != cohort.epoch
+        try:
+            answer = self.world.send(message)
+        except Rejected as rejection:
+            assert len(self.world.state.updates) == len(before.updates), "a refused update was kept"
+            if is_fenced and not was_done and before.clients[grant.client_id].status == "active":
+                assert rejection.code == "epoch-fenced", rejection.code
+            return
+        assert isinstance(answer, Accepted)
+        assert is_newest, "a lease token was accepted after another claim"
+        if was_done:
+            assert len(self.world.state.updates) == len(before.updates), "a replay was counted"
+            assert self.world.state.updates[answer.update_id].task_id == grant.id
+        else:
+            assert not is_fenced, "an update from before a fence was accepted"
+            bound = before.rounds[grant.round_id].staleness_bound
+            assert bound is None or cohort.round - grant.base_round <= bound, "a stale update was accepted"
+
+    @rule(order=st.permutations(CLIENTS), slow=clients)
+    def slowest_client_answers_after_the_others(self, order: list[str], slow: str) -> None:
+        """Some rounds go by, or the deadline does, while one client works on what it was given."""
+        kept = self._claim(slow)
+        others = [name for name in order if name != slow]
+        for _ in range(2):
+            self.whole_cohort_submits(others, at_once=False)
+            self.time_passes(6)
+            self.world.run_kernels()
+        for task in kept:
+            self._heartbeat(task)
+            self._submit(task)
+
+    @precondition(lambda self: self.grants)
+    @rule(index=recent)
+    def submit_twice_with_the_answer_lost(self, index: int) -> None:
+        self._submit(_pick(self.grants, index))
+        self._submit(_pick(self.grants, index))
+
+    @precondition(lambda self: self.grants)
+    @rule(index=st.one_of(recent, any_index))
+    def submit_something_else_again(self, index: int) -> None:
+        grant, world = _pick(self.grants, index), self.world
+        before = world.state
+        if before.tasks[grant.id].status != "done":
+            return
+        digest = world.store_blob(of_json("something else"))
+        world.provenance[digest] = frozenset({grant.client_name})
+        (answer,) = world.send_together([replace(world.answer_to(grant), digest=digest)])
+        assert isinstance(answer, Rejected), "a second result was accepted"
+        assert world.state.updates == before.updates
+
+    @rule()
+    def everything_recent_arrives_again(self) -> None:
+        """Stragglers, retries after lost answers and agents that slept through a fence, all at once."""
+        for grant in self.grants[-10:]:
+            self._submit(grant)
+
+    @precondition(lambda self: self.grants)
+    @rule(index=st.one_of(recent, any_index))
+    def heartbeat(self, index: int) -> None:
+        self._heartbeat(_pick(self.grants, index))
+
+    def _heartbeat(self, grant: Task) -> None:
+        message = m.RenewLease(grant.id, grant.client_id, grant.lease_token or "", 0.5)
+        (answer,) = self.world.send_together([message])
+        if not isinstance(answer, Rejected):
+            assert self.newest_token[grant.id] == grant.lease_token, "a heartbeat with a lost token was heard"
+
+    @precondition(lambda self: self.grants)
+    @rule(index=st.one_of(recent, any_index), retryable=st.booleans())
+    def fail(self, index: int, retryable: bool) -> None:
+        grant = _pick(self.grants, index)
+        message = m.FailTask(grant.id, grant.client_id, grant.lease_token or "", retryable, "out of memory")
+        (answer,) = self.world.send_together([message])
+        if not isinstance(answer, Rejected):
+            assert self.newest_token[grant.id] == grant.lease_token, "a failure with a lost token was heard"
+
+    @rule(name=clients)
+    def restart_agent(self, name: str) -> None:
+        self.world.send_together([m.OpenSession(self.world.client(name), "1.0")])
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([1, 6, 31, 61]))
+    def time_passes(self, seconds: int) -> None:
+        self.world.advance(seconds)
+        self.world.tick()
+
+    @rule(name=clients)
+    def agent_sleeps_while_its_task_is_claimed_again(self, name: str) -> None:
+        slept = self._claim(name)
+        self.world.advance(61)
+        self.world.tick()
+        self.claim(name)
+        for task in slept:
+            self._submit(task)
+
+    @rule()
+    def stray_timers_change_nothing(self) -> None:
+        before = self.world.state
+        early = [r.id for r in before.rounds.values() if r.due_at is None or r.due_at > self.world.now]
+        held = [t for t in before.tasks.values() if t.due_at is None or t.due_at > self.world.now]
+        self.world.send_together([m.DeadlinePassed(round_id) for round_id in early])
+        self.world.send_together([m.LeaseRanOut(t.id, t.lease_token or "") for t in held])
+        assert self.world.state == before
+
+    @rule()
+    def stray_words_of_the_clockwork(self) -> None:
+        """It looked a while ago; meanwhile runs were paused or cancelled and requests moved on."""
+        self.world.send_together([m.OpenRounds(run_id) for run_id in self.runs])
+        self.world.send_together([m.ReviewErasure(erasure_id) for erasure_id in self.world.state.erasures])
+        old = [j for j in self.world.state.jobs.values() if j.kind in ("fence", "purge") and j.status == "done"]
+        before = self.world.state.erasures
+        for job in old:
+            erasure_id = UUID(job.params["erasure_id"])
+            stray = m.FenceErasure(erasure_id, job.id) if job.kind == "fence" else None
+            self.world.send_together([stray or m.CompleteErasure(erasure_id, job.id, "signed again")])
+        assert self.world.state.erasures == before, "a chore that was done twice counted twice"
+
+    @rule()
+    def clockwork_turns(self) -> None:
+        self.world.tick()
+
+    # --- compute ------------------------------------------------------------------------------------------------------
+
+    @rule()
+    def lease_kernel(self) -> None:
+        if job := self.world.lease_job("kernel"):
+            cohort = self.world.state.cohorts[job.cohort_id or UUID(int=0)]
+            assert job.epoch == cohort.epoch, "a kernel of a fenced line was leased"
+            self.leases.append(job)
+            self.newest_lease[job.id] = job.lease_token or ""
+
+    @precondition(lambda self: self.leases)
+    @rule(index=st.one_of(recent, any_index))
+    def finish_kernel(self, index: int) -> None:
+        """Any pump that ever leased a kernel comes back, also one that slept through a fence or another's lease."""
+        lease = _pick(self.leases, index)
+        cohort = self.world.state.cohorts[lease.cohort_id or UUID(int=0)]
+        before = self.world.state.cohorts
+        counted = self.world.send(self.world.outcome_of(lease))
+        if counted:
+            assert self.newest_lease[lease.id] == lease.lease_token, "a job's lost lease was accepted"
+            assert lease.epoch == cohort.epoch, "a result from before a fence was accepted"
+        else:
+            assert self.world.state.cohorts == before, "a refused result changed a cohort"
+
+    @rule(index=recent, retryable=st.booleans(), storage_full=st.booleans())
+    def fail_kernel(self, index: int, retryable: bool, storage_full: bool) -> None:
+        self.lease_kernel()
+        if not self.leases:
+            return
+        lease = _pick(self.leases, index)
+        failure = m.JobFailed(lease.id, lease.lease_token or "", "no memory", retryable, storage_full and retryable)
+        self.may_fail |= bool(self.world.send(failure))
+
+    @rule()
+    def two_pumps_take_the_same_kernel(self) -> None:
+        self.lease_kernel()
+        self.world.advance(31)
+        self.lease_kernel()
+
+    @rule()
+    def run_chores(self) -> None:
+        self.world.run_chores()
+
+    # --- operators ----------------------------------------------------------------------------------------------------
+
+    @rule(index=any_index)
+    def pause(self, index: int) -> None:
+        self.world.send_together([m.PauseRun(_pick(self.runs, index), "operator", "maintenance")])
+
+    @rule(index=any_index)
+    def resume(self, index: int) -> None:
+        self.world.send_together([m.ResumeRun(_pick(self.runs, index))])
+
+    @rule(order=st.permutations(CLIENTS), index=any_index)
+    def pause_falls_while_the_clockwork_looks(self, order: list[str], index: int) -> None:
+        self.whole_cohort_submits(order, at_once=False)
+        self.world.run_kernels()
+        self.pause(index)
+        self.stray_words_of_the_clockwork()
+
+    @precondition(lambda self: len(self.runs) > 1)
+    @rule(index=any_index, really=st.integers(min_value=0, max_value=3))
+    def cancel(self, index: int, really: int) -> None:
+        if really == 0:
+            self.world.send_together([m.CancelRun(_pick(self.runs, index), "no longer needed")])
+
+    @precondition(lambda self: self.num_removed < 2)
+    @rule(name=clients)
+    def remove_client(self, name: str) -> None:
+        self.num_removed += 1
+        self.world.send(m.RemoveClient(self.world.client(name)))
+
+    @precondition(lambda self: self.num_removed < 2)
+    @rule(index=any_index)
+    def remove_a_client_that_was_asked(self, index: int) -> None:
+        if asked := [t.client_name for t in self.world.state.tasks.values() if t.status in OPEN_TASK | {"failed"}]:
+            self.remove_client(_pick(asked, index))
+
+    # --- erasure ------------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: len(self.world.state.erasures) < 5)
+    @rule(names=subjects, method=methods, needs_approval=st.booleans())
+    def file(self, names: list[str], method: str, needs_approval: bool) -> None:
+        """Clients may be forgotten already, or about to be; the fence falls whenever chores are run."""
+        world = self.world
+        under_way = {s.name for s in world.state.subjects.values() if s.active}
+        erased = {name for name in names if world.state.clients[world.client(name)].status == "erased"}
+        try:
+            erasure_id = world.file(*names, method=method, needs_approval=needs_approval)
+        except Rejected as rejection:
+            allowed = {"already-erased": bool(erased), "conflict": bool(under_way & set(names))}
+            assert allowed.get(rejection.code, rejection.code == "too-few-clients"), rejection
+            return
+        assert not erased, "an erased client was forgotten again"
+        assert (world.erasure(erasure_id).duplicate_of is not None) == bool(under_way & set(names)), "a second request"
+
+    @precondition(lambda self: len(self.world.state.erasures) < 5)
+    @rule(names=subjects, method=methods)
+    def fence(self, names: list[str], method: str) -> None:
+        self.file(names, method, needs_approval=False)
+        self.world.run_chores("fence")
+
+    @precondition(lambda self: len(self.world.state.erasures) < 3 and len(self.runs) > 1)
+    @rule(names=subjects, method=methods, index=any_index)
+    def cancel_while_a_client_is_forgotten(self, names: list[str], method: str, index: int) -> None:
+        self.fence(names, method)
+        self.cancel(index, really=0)
+        self.world.settle()
+
+    @precondition(lambda self: self.world.state.erasures)
+    @rule(index=recent, really=st.integers(min_value=0, max_value=3))
+    def officer_decides(self, index: int, really: int) -> None:
+        erasure_id = _pick(list(self.world.state.erasures), index)
+        denied = m.DenyErasure(erasure_id, "not this client's request")
+        message = (denied, m.CancelErasure(erasure_id), m.ApproveErasure(erasure_id), m.ApproveErasure(erasure_id))
+        (answer,) = self.world.send_together([message[really]])
+        assert not isinstance(answer, Rejected) or answer.code == "conflict"
+
+    @precondition(lambda self: self.world.state.erasures)
+    @rule()
+    def a_removed_name_stays_erased(self) -> None:
+        for client in self.world.state.clients.values():
+            if client.status == "erased":
+                self.world.send(m.RemoveClient(client.id))
+                assert self.world.state.clients[client.id].status == "erased", "the tombstone is gone"
+
+    # --- progress -----------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.num_removed == 0)
+    @rule(name=clients)
+    def all_who_were_asked_leave(self, name: str) -> None:
+        """Of a run that asks few; with at least one client left."""
+        asked = {t.client_name for t in self.world.state.tasks.values() if t.status in OPEN_TASK} - {name}
+        for leaving in sorted(asked):
+            self.remove_client(leaving)
+
+    @rule(order=st.permutations(CLIENTS), at_once=st.booleans())
+    def whole_cohort_submits(self, order: list[str], at_once: bool) -> None:
+        granted = [task for name in order for task in self._claim(name)]
+        if at_once:
+            self.world.send_together([self.world.answer_to(task) for task in granted])
+        else:
+            for task in granted:
+                self._submit(task)
+
+    @rule()
+    def kernel_finishes(self) -> None:
+        self.lease_kernel()
+        if self.leases:
+            self.finish_kernel(-1)
+
+    @rule(order=st.permutations(CLIENTS), slow=st.none() | clients)
+    def round_completes(self, order: list[str], slow: str | None) -> None:
+        """Everybody answers, or everybody but one, and what can be computed is."""
+        self.world.run_kernels()
+        self.world.review()
+        for name in order:
+            tasks = self._claim(name)
+            for task in tasks if name != slow else []:
+                self._submit(task)
+        self.world.run_kernels()
+
+    @rule(order=st.permutations(CLIENTS))
+    def everybody_works_for_a_while(self, order: list[str]) -> None:
+        for _ in range(3):
+            self.round_completes(order, slow=None)
+            self.world.run_chores()
+
+    @precondition(lambda self: len(self.world.state.erasures) < 5)
+    @rule(order=st.permutations(CLIENTS), names=subjects, method=methods)
+    def fence_falls_while_a_kernel_runs(self, order: list[str], names: list[str], method: str) -> None:
+        self.whole_cohort_submits(order, at_once=False)
+        self.lease_kernel()
+        self.fence(names, method)
+        self.two_pumps_take_the_same_kernel()
+        for lease in range(-len(self.leases), 0):
+            self.finish_kernel(lease)
+
+    @rule()
+    def everybody_fails(self) -> None:
+        for task in [task for name in CLIENTS for task in self._claim(name)]:
+            self.world.send(m.FailTask(task.id, task.client_id, task.lease_token or "", False, "no data"))
+
+    def teardown(self) -> None:
+        """With everybody cooperative and time passing, every run comes to an end and every request is carried out."""
+        if not hasattr(self, "runs"):
+            return
+        world = self.world
+        for _ in range(80):
+            is_over = all(world.run(run_id).status in ENDED for run_id in self.runs)
+            if is_over and all(self._is_answered(erasure_id) for erasure_id in world.state.erasures):
+                break
+            for erasure_id in list(world.state.erasures):
+                world.send_together([m.ApproveErasure(erasure_id)])
+            for run_id in self.runs:
+                world.send_together([m.ResumeRun(run_id)])
+            for name in CLIENTS:
+                for task in self._claim(name):
+                    self._submit(task)
+            world.advance(61)
+            world.tick()
+            world.settle()
+            self.every_law_holds()
+        for run_id in self.runs:
+            self._ended_well(run_id)
+        for erasure_id in world.state.erasures:
+            assert self._is_answered(erasure_id), f"stuck: {world.erasure(erasure_id)}"
+
+    def _is_answered(self, erasure_id: UUID) -> bool:
+        erasure, state = self.world.erasure(erasure_id), self.world.state
+        carried_out = state.erasures[erasure.duplicate_of or erasure.id]
+        lines = [line for line in state.lines.values() if line.erasure_id == carried_out.id]
+        waits_for_a_person = any(state.runs[line.run_id].status == "failed" for line in lines)
+        return erasure.status in SETTLED or (carried_out.status == "requires_action" and waits_for_a_person)
+
+    def _ended_well(self, run_id: UUID) -> None:
+        run, cohorts = self.world.run(run_id), self.world.cohorts(run_id).values()
+        assert run.status in ENDED, f"stuck: {cohorts}"
+        if run.status == "failed":
+            assert self.may_fail or not any(c.num_members for c in cohorts), run.reason
+        if run.status == "completed":
+            for cohort in (c for c in cohorts if c.kind != "merge" and c.num_members):
+                assert cohort.round >= run.spec.stop.rounds, "completed too early"
+
+
+def _pick(choices: list[Any], index: int) -> Any:
+    """One of the list; negative: counted from its end."""
+    return choices[-1 - (-1 - index) % len(choices)] if index < 0 else choices[index % len(choices)]

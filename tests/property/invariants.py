@@ -1,0 +1,275 @@
+"""What must hold in every state that the engine can reach: one law a function, asserted over the whole world.
+What must hold of single decisions (a fence, the opening of a round) is in `transitions`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from itertools import pairwise
+from uuid import UUID
+
+from coordinator.engine import families
+from coordinator.engine.entities import ENDED, OPEN_TASK, SETTLED, Checkpoint, Cohort, Erasure, Round
+from coordinator.engine.events import CheckpointPublished
+from services.training.fedavg.spec import FedAvg
+from tests.support.world import World
+
+
+def all_hold(world: World) -> None:
+    nothing_is_there_twice(world)
+    counters_are_true(world)
+    heads_are_published_models(world)
+    rounds_only_move_forward(world)
+    nothing_passes_a_fence(world)
+    requests_are_carried_out_once_and_wholly(world)
+    merged_models_are_made_of_what_is_served(world)
+    ended_runs_have_no_open_work(world)
+    those_who_left_have_no_work(world)
+    nobody_waits_for_nothing(world)
+
+
+def _twice(keys: Iterable[Hashable]) -> list[Hashable]:
+    return [key for key, count in Counter(keys).items() if count > 1]
+
+
+def nothing_is_there_twice(world: World) -> None:
+    """The constraints that the database keeps, and that no update is counted twice."""
+    state = world.state
+    assert not _twice((r.cohort_id, r.epoch, r.number, r.kind) for r in state.rounds.values()), "a round ran twice"
+    assert not _twice((t.round_id, t.client_id) for t in state.tasks.values()), "a client was asked twice in a round"
+    open_tasks = [t for t in state.tasks.values() if t.status in OPEN_TASK]
+    assert not _twice((t.cohort_id, t.client_id, t.kind) for t in open_tasks), "a client has two open tasks of a kind"
+    assert not _twice(u.task_id for u in state.updates.values()), "a task has two results"
+    assert not _twice((c.cohort_id, c.epoch, c.round) for c in state.checkpoints.values()), "a round published twice"
+    assert not _twice(c.update_id for c in state.contributions.values()), "an update is in two checkpoints"
+    assert not _twice((c.checkpoint_id, c.client_id) for c in state.contributions.values()), "a client counted twice"
+    waiting = [u for u in state.updates.values() if u.status == "buffered" and state.rounds[u.round_id].is_stream]
+    assert not _twice((u.cohort_id, u.client_id) for u in waiting), "a client is in a buffer twice"
+    under_way = [s.client_id for s in state.subjects.values() if s.active]
+    assert not _twice(under_way), "two requests forget the same client"
+
+
+def counters_are_true(world: World) -> None:
+    state = world.state
+    for round in state.rounds.values():
+        if round.status != "open":
+            continue
+        tasks = Counter(t.status for t in state.tasks.values() if t.round_id == round.id)
+        assert round.num_open == sum(tasks[status] for status in OPEN_TASK), "num_open"
+        assert round.num_failed == tasks["failed"], "num_failed"
+        if not round.is_stream:
+            assert round.num_received == tasks["done"], "num_received"
+            assert round.num_selected == round.num_open + round.num_received + round.num_failed, "num_selected"
+    for cohort in state.cohorts.values():
+        members = [member for member in state.members.values() if member.cohort_id == cohort.id and member.active]
+        assert cohort.num_members == len(members), "num_members"
+        own = [u for u in state.updates.values() if u.cohort_id == cohort.id and u.status == "buffered"]
+        assert all(u.epoch == cohort.epoch for u in own), "an update of an older epoch waits to be used"
+        assert cohort.num_buffered == sum(state.rounds[u.round_id].is_stream for u in own), "num_buffered"
+        assert json.loads(json.dumps(cohort.program_state)) == cohort.program_state, "the program cannot be stored"
+        assert json.loads(json.dumps(cohort.pending)) == cohort.pending, "what is pending cannot be stored"
+    for run in state.runs.values():
+        cohorts = {c.id for c in state.cohorts.values() if c.run_id == run.id}
+        clients = {member.client_id for member in state.members.values() if member.cohort_id in cohorts}
+        assert run.num_clients == sum(state.clients[c].status != "erased" for c in clients), "num_clients"
+
+
+def checkpoint_is_what_its_lineage_says(world: World, checkpoint: Checkpoint) -> None:
+    """Asked once of each: what is published does not change any more."""
+    assert world.clients_in(checkpoint) == world.provenance[checkpoint.digest], "the lineage is not the truth"
+    assert (checkpoint.kind == "aggregate") == (checkpoint.base_id is not None), "an aggregate stands on a base"
+    has_parents = checkpoint.kind in ("reinit", "merge")
+    assert has_parents == bool(world.parents(checkpoint.id)), "merged and re-initialised models have parents"
+    for step, base in pairwise(world.lineage(checkpoint)):
+        assert step.round == base.round + 1 and step.epoch >= base.epoch, "a base is one round before"
+    _contributions_are_right(world, checkpoint)
+
+
+def heads_are_published_models(world: World) -> None:
+    state = world.state
+    for cohort in state.cohorts.values():
+        head = state.checkpoints[cohort.head_id] if cohort.head_id is not None else None
+        assert (head.digest if head else None) == cohort.head_digest, "head"
+        if head is not None and cohort.kind != "merge":
+            assert head.round == cohort.round, "round of the head"
+        assert head is None or head.cohort_id == cohort.id, "head of another cohort"
+
+
+def _contributions_are_right(world: World, checkpoint: Checkpoint) -> None:
+    state = world.state
+    training = state.runs[checkpoint.run_id].spec.training
+    contributions = world.contributions(checkpoint)
+    names = [state.clients[c.client_id].name for c in contributions]
+    assert names == sorted(names), "contributions are in the order of the clients' names"
+    consumers = set()
+    models = {(step.round, step.digest) for step in world.lineage(checkpoint)}
+    for contribution in contributions:
+        update = state.updates[contribution.update_id]
+        assert update.client_id == contribution.client_id, "a contribution has its update's client"
+        assert update.cohort_id == checkpoint.cohort_id, "an update of another cohort is in a checkpoint"
+        assert update.epoch == checkpoint.epoch, "an update of another epoch is in a checkpoint"
+        assert update.status == "consumed", "a counted update may be counted again"
+        assert (update.base_round, update.base_digest) in models, "trained from a model that is no ancestor"
+        staleness = checkpoint.round - 1 - update.base_round
+        assert contribution.staleness == staleness >= 0, "staleness"
+        exponent = 0.0 if isinstance(training, FedAvg) else training.staleness_exponent
+        assert contribution.weight == update.num_samples * (1.0 + staleness) ** -exponent, "weight"
+        consumers.add(update.consumed_by)
+    if checkpoint.kind == "aggregate" and not contributions:
+        assert state.cohorts[checkpoint.cohort_id].is_lockstep, "a round without an answer"
+        assert state.checkpoints[checkpoint.base_id or UUID(int=0)].digest == checkpoint.digest, "made of nothing"
+    elif checkpoint.kind == "aggregate":
+        (consumer,) = consumers
+        assert consumer is not None
+        round = state.rounds[consumer]
+        assert (round.number, round.epoch) == (checkpoint.round, checkpoint.epoch), "made from another round"
+        num_members = state.cohorts[checkpoint.cohort_id].num_members
+        needed = min(round.quorum, num_members) if round.is_stream else round.quorum
+        assert len(contributions) >= needed, "closed below its quorum"
+        consumed = [u for u in state.updates.values() if u.consumed_by == consumer]
+        assert len(consumed) == len(contributions) == round.num_received, "a received update was left out"
+
+
+def rounds_only_move_forward(world: World) -> None:
+    newest: dict[tuple[UUID, int], int] = {}
+    for event in world.events:
+        if isinstance(event, CheckpointPublished):
+            checkpoint = event.checkpoint
+            line = checkpoint.cohort_id, checkpoint.epoch
+            assert checkpoint.round > newest.get(line, -1), "a round was published again"
+            newest[line] = checkpoint.round
+
+
+def nothing_passes_a_fence(world: World) -> None:
+    """After the fence of a client, no model that is served or being made has its data in it."""
+    state = world.state
+    erased = {client.name for client in state.clients.values() if client.status == "erased"}
+    for cohort in state.cohorts.values():
+        if cohort.head_id is not None:
+            assert cohort.phase != "retired", "a retired cohort serves a model"
+            head = state.checkpoints[cohort.head_id]
+            assert head.superseded_by is None, "a superseded model is served"
+            assert erased.isdisjoint(world.provenance[head.digest]), "served after its fence"
+        for source in families.sources_of(cohort):
+            assert erased.isdisjoint(world.provenance[source.digest]), "a model is made of one with an erased client"
+    for checkpoint in state.checkpoints.values():
+        is_tainted = not erased.isdisjoint(world.provenance[checkpoint.digest])
+        assert (checkpoint.superseded_by is not None) == is_tainted, "superseded are exactly the tainted models"
+    for task in state.tasks.values():
+        if task.status in OPEN_TASK:
+            assert task.epoch == state.cohorts[task.cohort_id].epoch, "work of an older epoch is still open"
+            assert task.client_name not in erased, "asked after its fence"
+            assert erased.isdisjoint(world.provenance[task.model_digest]), "training from a tainted model"
+    for line in state.lines.values():
+        assert state.cohorts[line.cohort_id].epoch >= line.epoch_after, "an epoch went back"
+    for member in state.members.values():
+        is_over = state.cohorts[member.cohort_id].phase == "retired"
+        assert is_over or member.name not in erased or not member.active, "an erased client is a member"
+
+
+def requests_are_carried_out_once_and_wholly(world: World) -> None:
+    state = world.state
+    for erasure in state.erasures.values():
+        subjects = [s for s in state.subjects.values() if s.erasure_id == erasure.id]
+        lines = [line for line in state.lines.values() if line.erasure_id == erasure.id]
+        is_own = erasure.duplicate_of is None
+        assert all(s.active == (is_own and erasure.status not in SETTLED) for s in subjects), "subjects of a request"
+        assert (erasure.id in state.certificates) == (is_own and erasure.status == "completed"), "certificates"
+        assert erasure.status != "requires_action" or erasure.reason, "stuck without a reason"
+        assert all(line.clean_at is not None for line in lines if line.done_at is not None), "done and not clean"
+        if erasure.first_clean_at is not None:
+            assert all(line.clean_at is not None for line in lines), "not all lines are clean"
+        if is_own:
+            assert (erasure.fenced_at is not None) == (erasure.status in AFTER_THE_FENCE), "fenced without a fence"
+        else:
+            _ends_with(erasure, state.erasures[erasure.duplicate_of or UUID(int=0)])
+            assert not lines, "carried out twice"
+        if erasure.status in ("verifying", "completed") and is_own:
+            assert all(line.done_at is not None for line in lines), "completed with an open line"
+            assert {state.clients[s.client_id].status for s in subjects} == {"erased"}, "completed without a tombstone"
+
+
+AFTER_THE_FENCE = ("fenced", "executing", "verifying", "completed", "requires_action")
+
+
+def _ends_with(duplicate: Erasure, original: Erasure) -> None:
+    assert original.duplicate_of is None, "a duplicate of a duplicate"
+    expected = original.status if original.status in SETTLED else "received"
+    assert duplicate.status == expected, "a duplicate ends with its original"
+
+
+def merged_models_are_made_of_what_is_served(world: World) -> None:
+    """Once a run is completed, its merged model is made of the newest models of its lines."""
+    state = world.state
+    for merged in state.cohorts.values():
+        run = state.runs[merged.run_id]
+        if merged.kind != "merge" or run.status != "completed":
+            continue
+        served = {c.head_id for c in state.cohorts.values() if c.run_id == run.id and c.parent_id is None} - {None}
+        trained = {c for c in served if c != merged.head_id and state.checkpoints[c].round > 0}  # type: ignore[index]
+        made_of = {p.parent_id for p in world.parents(merged.head_id)}
+        if getattr(run.spec.topology, "merge", "") == "best":
+            assert made_of <= trained and len(made_of) == min(1, len(trained)), "merged from others than the best"
+        else:
+            assert made_of == trained, "a merged model is not made of what is served"
+
+
+def ended_runs_have_no_open_work(world: World) -> None:
+    state = world.state
+    ended = {run.id for run in state.runs.values() if run.status in ENDED}
+    assert not [t for t in state.tasks.values() if t.run_id in ended and t.status in OPEN_TASK], "open task"
+    assert not [r for r in state.rounds.values() if r.run_id in ended and r.status == "open"], "open round"
+    jobs = [j for j in state.jobs.values() if j.run_id in ended and j.kind == "kernel"]
+    assert not [j for j in jobs if j.status in ("ready", "leased")], "open kernel"
+
+
+def those_who_left_have_no_work(world: World) -> None:
+    state = world.state
+    gone = {(m.cohort_id, m.client_id) for m in state.members.values() if not m.active}
+    for task in state.tasks.values():
+        assert task.status not in OPEN_TASK or (task.cohort_id, task.client_id) not in gone, "asked after it left"
+        assert task.status != "leased" or (task.lease_token and task.due_at), "a lease without a token or an end"
+
+
+def nobody_waits_for_nothing(world: World) -> None:
+    """A program of a living run waits for its group, an open round that somebody may answer, or an open job."""
+    state = world.state
+    posted = {run_id: set[str]() for run_id in state.runs}
+    for job in state.jobs.values():
+        if job.run_id is not None and job.kind == "post" and job.status in ("ready", "leased"):
+            posted[job.run_id].add(job.params["message"])
+    for run in state.runs.values():
+        phases = {c.phase for c in state.cohorts.values() if c.run_id == run.id} - {"retired"}
+        if run.status not in ENDED and (phases <= {"finished"} or "failed" in phases):
+            assert "SettleRun" in posted[run.id], "the cohorts have ended and nobody is told"
+    for cohort in state.cohorts.values():
+        run = state.runs[cohort.run_id]
+        if run.status in ENDED:
+            continue
+        if cohort.phase in ("finished", "failed", "retired", "waiting"):
+            assert cohort.awaiting is None, "waits after its end, or for a group and for something else"
+            assert (cohort.phase == "waiting") <= bool(cohort.pending), "waits for a round that nobody wants"
+            continue
+        assert cohort.awaiting is not None, "a living program waits for nothing"
+        if awaited := state.jobs.get(cohort.awaiting):
+            assert cohort.phase == "computing" and awaited.epoch == cohort.epoch, "waits for another line's job"
+            assert awaited.status in ("ready", "leased"), "waits for a job that is over"
+            continue
+        round = state.rounds[cohort.awaiting]
+        assert (cohort.phase, round.status, round.epoch) == ("asking", "open", cohort.epoch), "waits for a closed round"
+        assert not _is_complete(cohort, round), "waits for a complete round"
+        if not _may_be_answered(world, cohort, round):
+            assert run.status == "paused" or "PauseRun" in posted[run.id], "waits for answers that nobody can give"
+            assert round.num_failed, "waits for an operator although no client failed"
+
+
+def _is_complete(cohort: Cohort, round: Round) -> bool:
+    if round.is_stream:
+        return cohort.num_buffered >= round.quorum
+    return round.num_received >= round.quorum and (round.num_open == 0 or round.waiting_for_quorum)
+
+
+def _may_be_answered(world: World, cohort: Cohort, round: Round) -> bool:
+    tasks = [t for t in world.state.tasks.values() if t.cohort_id == cohort.id and t.kind == round.kind]
+    return any(t.status in ("ready", "leased") and (round.is_stream or t.round_id == round.id) for t in tasks)

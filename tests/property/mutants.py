@@ -1,0 +1,184 @@
+"""Engines with one law broken on purpose, by changing the text of a function: the machine must notice each."""
+
+from __future__ import annotations
+import __future__
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, Final
+
+from coordinator.engine import decide, erasures, evolve, families, programs, runs, surgery, work
+from tests.support import world
+
+Edit = tuple[Callable[..., Any], str, str]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    edits: tuple[Edit, ...]
+
+
+def mutant(name: str, *edits: Edit) -> Mutant:
+    return Mutant(name, edits)
+
+
+MUTANTS: Final = (
+    mutant(
+        "fence dropped at claim, submission and revocation",
+        (work._refusal, "task.epoch != cohort.epoch", "False"),
+        (work.claim_tasks, " or cohort.epoch != task.epoch", ""),
+        (runs.stop_cohort, "draft.revoke(draft.open_tasks(cohort.id))", "pass"),
+    ),
+    mutant(
+        "fence dropped at submission, revoked work accepted",
+        (work._refusal, "task.epoch != cohort.epoch", "False"),
+        (work._refusal, '("leased", "ready")', '("leased", "ready", "revoked")'),
+    ),
+    mutant(
+        "fence dropped at compute",
+        (decide._leased_job, "job.epoch != cohort.epoch or cohort.awaiting != job.id", "False"),
+        (runs.stop_cohort, "_cancel_jobs(draft, cohort_id=cohort.id)", "pass"),
+        (world.is_wanted, " and state.cohorts[job.cohort_id].epoch == job.epoch", ""),
+    ),
+    mutant(
+        "result of a kernel from before the fence accepted",
+        (decide._leased_job, "job.epoch != cohort.epoch or cohort.awaiting != job.id", "False"),
+        (runs.stop_cohort, "_cancel_jobs(draft, cohort_id=cohort.id)", "pass"),
+    ),
+    mutant("rollback skipped at the fence", (surgery.newest_clean, " and checkpoint.id in tainted", " and False")),
+    mutant(
+        "rollback stops at the first model that the client did not answer",
+        (surgery.tainted_checkpoints, ", *([checkpoint.base_id] if checkpoint.base_id else [])", ""),
+    ),
+    mutant(
+        "rollback goes to the beginning",
+        (surgery.newest_clean, "checkpoint.id in tainted", "(checkpoint.id in tainted or checkpoint.base_id)"),
+    ),
+    mutant(
+        "buffered updates survive the fence",
+        (runs.stop_cohort, "if buffered:", "if False:"),
+        (evolve._fresh_program, '"num_buffered": 0,', ""),
+        (programs.collect, " and u.epoch == round.epoch", ""),
+    ),
+    mutant(
+        "epoch not raised",
+        (erasures._cut_cohort, "CohortFenced(cohort.id, cohort.epoch + 1", "CohortFenced(cohort.id, cohort.epoch"),
+    ),
+    mutant("fenced client stays a member", (erasures._fence_run, "and member.active:", "and not member.active:")),
+    mutant(
+        "cohorts without the leaver are cut as well",
+        (surgery.plan, "for c in lines if c.id in had", "for c in lines if had"),
+    ),
+    mutant("taint ignores parents", (surgery.tainted_checkpoints, "*parents.get(checkpoint.id, ()), ", "")),
+    mutant("re-initialised from a cohort with the leaver", (surgery._surviving, "if cut is None:", "if True:")),
+    mutant("cohorts cut before those inside them", (surgery.plan, "(size[c.id],", "(-size[c.id],")),
+    mutant("size of a cohort taken without those who left", (surgery.plan, "(size[c.id],", "(c.num_members,")),
+    mutant(
+        "heir of a retired cohort not moved",
+        (erasures._fence_run, "draft.emit(e.CohortMoved(cohort_id, parent_id))", "pass"),
+    ),
+    mutant(
+        "tainted models stay servable",
+        (erasures._fence_run, "draft.emit(e.CheckpointsSuperseded(tainted, erasure.id))", "pass"),
+    ),
+    mutant(
+        "merged model with the leaver stays",
+        (erasures._fence_merged, "not is_tainted and not is_made_of_tainted", "True"),
+    ),
+    mutant("merge under way goes on with the leaver", (erasures._fence_merged, " and not is_made_of_tainted", "")),
+    mutant(
+        "merged model not refreshed",
+        (families.refresh_merge, "_is_made_of(draft.state, merged, wanted)", "merged.head_id is not None"),
+    ),
+    mutant("ended run waits for its merge", (families.refresh_merge, " or run.status in ENDED", "")),
+    mutant("completed run not opened again", (erasures._fence_run, 'run.status == "completed" and', "False and")),
+    mutant(
+        "nobody is told that the last cohort was retired",
+        (erasures._fence_run, 'any(one.action == "retired" for one in cut.cuts)', "False"),
+    ),
+    mutant(
+        "erasure completed with an open line",
+        (erasures.review_erasure, "if all(line.done_at is not None for line in lines):", "if True:"),
+    ),
+    mutant("completed twice", (erasures.complete_erasure, 'erasure.status != "verifying"', "False")),
+    mutant(
+        "second request for the same client carried out",
+        (erasures.file_erasure, "_same_request(draft.state, [c.id for c in clients])", "None"),
+    ),
+    mutant("duplicates stay open", (erasures._settle, "other.duplicate_of == erasure.id", "False")),
+    mutant(
+        "removal lifts the tombstone", (runs.remove_client, 'client.status != "active"', 'client.status == "removed"')
+    ),
+    mutant("lock-step opened while one cohort computes", (programs.open_rounds, ', "computing")', ")")),
+    mutant(
+        "lock-step opened in a run that does not run", (programs.open_rounds, '.status != "running"', '.status == ""')
+    ),
+    mutant("emptied cohort fails the others", (programs._end_emptied, "if is_only", "if True")),
+    mutant("token check dropped", (work._refusal, "task.lease_token != token", "False")),
+    mutant("token check of jobs dropped", (decide._leased_job, " or job.lease_token != message.lease_token", "")),
+    mutant(
+        "replay counted again",
+        (work.submit_result, 'task.status == "done"', "False"),
+        (work._refusal, '("leased", "ready")', '("leased", "ready", "done")'),
+    ),
+    mutant("second result taken for a replay", (work._replayed, " or update.digest != message.digest", "")),
+    mutant("late update accepted", (work._refusal, '("leased", "ready")', '("leased", "ready", "revoked")')),
+    mutant("stale update accepted", (work._staleness_refusal, "staleness <= round.staleness_bound", "True")),
+    mutant(
+        "deadline closes below quorum",
+        (programs.is_filled, "round.num_received >= round.quorum and", "round.num_received >= 1 and"),
+    ),
+    mutant(
+        "client counted twice in a buffer",
+        (programs._busy, "return in_hand | {u.client_id for u in buffered if u.kind == kind}", "return in_hand"),
+    ),
+    mutant("base not rebound to what is sent", (work.claim_tasks, "newest.number - 1,", "task.base_round,")),
+    mutant("num_open not decremented", (evolve._without_open_task, "round.num_open - 1", "round.num_open")),
+    mutant("contributions not in the order of names", (programs.collect, "u.client_name", "u.id")),
+    mutant("updates of another cohort collected", (programs.collect, "u.cohort_id == round.cohort_id and ", "")),
+    mutant("stragglers not revoked", (programs.collect, "draft.revoke(withdrawn)", "pass")),
+    mutant("cancelled run goes on", (runs.cancel_run, "_stop_work(draft, run.id)", "pass")),
+    mutant("paused run hands out work", (work.claim_tasks, 'run.status != "running" or ', "")),
+    mutant("removal leaves work with the client", (runs.remove_client, "withdraw_task(draft, task)", "pass")),
+    mutant(
+        "removal does not shrink the round",
+        (evolve._withdraw, "quorum=max(1, min(round.quorum, num_selected))", "quorum=round.quorum"),
+    ),
+    mutant("emptied round asks nobody", (programs.check_round, "draft.emit(e.RoundStarved(round.id))", "pass")),
+    mutant(
+        "nobody is told that a quorum is out of reach",
+        (programs.check_round, "_hold_for_quorum(", "print if True else ("),
+    ),
+    mutant("failed tasks are not given out again", (runs.resume_run, "draft.emit(e.TaskReissued(task.id))", "pass")),
+    mutant("standby never promoted", (work._replace_in_stream, "if standby:", "if False:")),
+)
+
+
+@contextmanager
+def applied(mutant: Mutant) -> Iterator[None]:
+    """Swap the functions' code, so that every module that imported them runs the edited ones."""
+    texts: dict[Any, str] = {}
+    for function, old, new in mutant.edits:
+        text = texts.get(function) or inspect.getsource(function)
+        assert text.count(old) == 1, f"{function.__name__} no longer says {old!r}: bring the mutant up to date"
+        texts[function] = text.replace(old, new)
+    kept = {function: function.__code__ for function in texts}
+    try:
+        for function, text in texts.items():
+            function.__code__ = _compiled(function, text)
+        yield
+    finally:
+        for function, code in kept.items():
+            function.__code__ = code
+
+
+def _compiled(function: Any, text: str) -> CodeType:
+    namespace = dict(function.__globals__)
+    flags = __future__.annotations.compiler_flag
+    exec(compile(text, f"<{function.__name__}, mutated>", "exec", flags=flags, dont_inherit=True), namespace)
+    code: CodeType = namespace[function.__name__].__code__
+    return code

@@ -1,0 +1,43 @@
+"""The machine's rules on seeded random walks: the same steps for ever, where Hypothesis's own draws change with its
+version. Used to hunt mutants, where no example has to be shrunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any, Final
+
+from hypothesis.stateful import RULE_MARKER
+
+from tests.property.engine_machine import CLIENTS, FAMILIES, LINES, EngineMachine
+
+DRAWS: Final[dict[str, Callable[[Random], Any]]] = {
+    "name": lambda random: random.choice(CLIENTS),
+    "slow": lambda random: random.choice(CLIENTS),
+    "order": lambda random: random.sample(CLIENTS, len(CLIENTS)),
+    "names": lambda random: random.sample(CLIENTS, random.choice([1, 1, 2])),
+    "method": lambda random: random.choice(["auto", "auto", "retrain"]),
+    "needs_approval": lambda random: random.random() < 0.3,
+    "index": lambda random: random.choice([random.randint(-6, -1), random.randint(0, 999)]),
+    "num_samples": lambda random: random.randint(1, 5),
+    "seconds": lambda random: random.choice([1, 6, 31, 61]),
+    "really": lambda random: random.randint(0, 3),
+    "retryable": lambda random: random.random() < 0.5,
+    "storage_full": lambda random: random.random() < 0.5,
+    "at_once": lambda random: random.random() < 0.5,
+}
+
+RULES: Final = [getattr(f, RULE_MARKER) for f in vars(EngineMachine).values() if hasattr(f, RULE_MARKER)]
+
+
+def walk(seeds: Iterable[int], num_steps: int = 25, machine_type: Callable[[], EngineMachine] = EngineMachine) -> None:
+    """One run of the machine for each seed; raises what the first broken law raises."""
+    for seed in seeds:
+        random, machine = Random(seed), machine_type()
+        specs = [random.choice(random.choice([LINES, FAMILIES])) for _ in range(random.randint(1, 2))]
+        machine.create_runs(specs, random.randint(0, 3), random.sample(CLIENTS, len(CLIENTS)))
+        for _ in range(num_steps):
+            rule = random.choice([rule for rule in RULES if all(holds(machine) for holds in rule.preconditions)])
+            rule.function(machine, **{name: DRAWS[name](random) for name in rule.arguments})
+            machine.every_law_holds()
+        machine.teardown()

@@ -1,0 +1,20 @@
+"""The machine is worth something only if it notices an engine that breaks the law."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.property.mutants import MUTANTS, Mutant, applied
+from tests.property.seeded_walks import walk
+
+SEEDS = range(120)
+
+
+def test_engine_survives_the_walks_that_kill_the_mutants() -> None:
+    walk(SEEDS)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_machine_kills_a_mutant(mutant: Mutant) -> None:
+    with applied(mutant), pytest.raises(Exception):  # noqa: B017 - a broken law, or an engine that breaks down over it
+        walk(SEEDS)

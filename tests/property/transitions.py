@@ -1,0 +1,137 @@
+"""What must hold of single decisions, given the world before and after: fences, published models, rounds that open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from coordinator.engine import events as e
+from coordinator.engine import messages as m
+from coordinator.engine.entities import ENDED, OPEN_TASK, Checkpoint, Cohort, Line, State
+from tests.property.invariants import checkpoint_is_what_its_lineage_says
+from tests.support.world import World
+
+
+@dataclass
+class Watch:
+    """Looks at each decision of a world once."""
+
+    num_seen: int = 0
+
+    def all_hold(self, world: World) -> None:
+        for before, envelope, decision in world.decisions[self.num_seen :]:
+            match envelope.message:
+                case m.FenceErasure(erasure_id=erasure_id):
+                    if before.erasures[erasure_id].status != decision.state.erasures[erasure_id].status:
+                        fence_is_exact(world, before, decision.state, erasure_id)
+            for event in decision.events:
+                match event:
+                    case e.RoundOpened(round=round) if round.kind == "train":
+                        group_opens_together(before, round.cohort_id, envelope.message)
+                    case e.CheckpointPublished(checkpoint=checkpoint):
+                        checkpoint_is_what_its_lineage_says(world, checkpoint)
+                    case e.LineDone(erasure_id=erasure_id, cohort_id=cohort_id):
+                        line_is_done(decision.state, decision.state.lines[erasure_id, cohort_id])
+        self.num_seen = len(world.decisions)
+
+
+def fence_is_exact(world: World, before: State, after: State, erasure_id: UUID) -> None:
+    """The cohorts that contain a leaver are cut back to clean models; every other one is left alone."""
+    leavers = {s.client_id: s.name for s in after.subjects.values() if s.erasure_id == erasure_id}
+    names = set(leavers.values())
+    for client_id in leavers:
+        assert after.clients[client_id].status == "erased", "no tombstone"
+    had = {member.cohort_id for member in before.members.values() if member.client_id in leavers}
+    for cohort in before.cohorts.values():
+        line = after.lines.get((erasure_id, cohort.id))
+        if cohort.kind == "merge":
+            _merged_is_cut(world, names, cohort, after)
+        elif cohort.id in had and cohort.phase != "retired":
+            assert line is not None, "a cohort with a leaver has no line"
+            _cohort_is_cut(world, names, cohort, before, after, line)
+        else:
+            assert line is None, "a cohort without a leaver has a line"
+            _cohort_is_left_alone(cohort, before, after)
+
+
+def _cohort_is_cut(world: World, names: set[str], cohort: Cohort, before: State, after: State, line: Line) -> None:
+    now = after.cohorts[cohort.id]
+    assert now.epoch == cohort.epoch + 1 == line.epoch_after, "a fence did not raise the epoch"
+    assert now.num_buffered == 0 and now.awaiting is None, "something is left in a fenced cohort"
+    assert not [t for t in after.tasks.values() if t.cohort_id == cohort.id and t.status in OPEN_TASK], "open task"
+    assert not [r for r in after.rounds.values() if r.cohort_id == cohort.id and r.status == "open"], "open round"
+    assert not [u for u in after.updates.values() if u.cohort_id == cohort.id and u.status == "buffered"], "buffered"
+    remaining = {x.name for x in before.members.values() if x.cohort_id == cohort.id and x.active} - names
+    match line.action:
+        case "retired":
+            assert now.phase == "retired" and now.head_id is None
+            assert not remaining or _took_its_place(cohort, remaining, after), "a cohort with members was retired"
+        case "rolled-back":
+            clean = newest_clean(world, before, cohort.head_id, names)
+            assert now.head_id == (clean.id if clean else None), "the head at the fence is not the newest clean model"
+            assert remaining, "rolled back for nobody"
+        case "re-initialised":
+            assert now.head_id is None and line.sources, "re-initialised from nothing"
+            for source in line.sources:
+                checkpoint = before.checkpoints[UUID(source["checkpoint_id"])]
+                members = {x.name for x in before.members.values() if x.cohort_id == checkpoint.cohort_id}
+                assert members.isdisjoint(names), "re-initialised from a cohort with a leaver"
+                own = {x.name for x in before.members.values() if x.cohort_id == cohort.id}
+                assert members <= own, "re-initialised from a cohort that is not inside"
+                assert names.isdisjoint(world.provenance[checkpoint.digest]), "re-initialised from a leaver's data"
+    if after.runs[cohort.run_id].status in ENDED:
+        assert now.phase in ("finished", "retired"), "an ended run goes on"
+
+
+def _took_its_place(cohort: Cohort, remaining: set[str], after: State) -> bool:
+    """Whether a cohort inside it has the same members and now hangs where it did, or higher."""
+    members = {c.id: {x.name for x in after.members.values() if x.cohort_id == c.id and x.active} for c in
+               after.cohorts.values() if c.run_id == cohort.run_id and c.phase != "retired"}  # fmt: skip
+    heirs = [after.cohorts[c] for c, names in members.items() if names == remaining and c != cohort.id]
+    return any(heir.parent_id in members for heir in heirs)
+
+
+def _cohort_is_left_alone(cohort: Cohort, before: State, after: State) -> None:
+    now = after.cohorts[cohort.id]
+    for name in ("head_id", "head_digest", "epoch", "round", "phase", "awaiting", "num_buffered", "num_members"):
+        assert getattr(now, name) == getattr(cohort, name), f"{name} of a cohort without a leaver changed"
+    for table in ("tasks", "rounds", "updates"):
+        for row in getattr(before, table).values():
+            assert row.cohort_id != cohort.id or getattr(after, table)[row.id] == row, f"{table} of another cohort"
+
+
+def _merged_is_cut(world: World, names: set[str], merged: Cohort, after: State) -> None:
+    now = after.cohorts[merged.id]
+    if merged.head_digest is not None and not names.isdisjoint(world.provenance[merged.head_digest]):
+        assert now.head_id is None and now.epoch == merged.epoch + 1, "a tainted merged model is still served"
+    else:
+        assert now.head_id == merged.head_id, "a clean merged model is gone"
+
+
+def newest_clean(world: World, state: State, head_id: UUID | None, names: set[str]) -> Checkpoint | None:
+    """Among a head and its bases, the newest that the clients' data never reached, by the bytes' provenance."""
+    checkpoint = state.checkpoints[head_id] if head_id is not None else None
+    clean: list[Checkpoint] = []
+    while checkpoint is not None:
+        if names.isdisjoint(world.provenance[checkpoint.digest]):
+            clean.append(checkpoint)
+        checkpoint = state.checkpoints[checkpoint.base_id] if checkpoint.base_id is not None else None
+    return max(clean, key=lambda c: c.round, default=None)
+
+
+def group_opens_together(before: State, cohort_id: UUID, message: m.Message) -> None:
+    """A training round of a lock-step cohort opens when nobody in its group is still at work on an earlier one."""
+    cohort = before.cohorts[cohort_id]
+    if not cohort.is_lockstep:
+        return
+    assert isinstance(message, m.OpenRounds), "a lock-step round opened by itself"
+    assert before.runs[cohort.run_id].status == "running", "a round opened in a run that does not run"
+    group = [c for c in before.cohorts.values() if (c.run_id, c.group) == (cohort.run_id, cohort.group)]
+    phases = {c.phase for c in group if c.is_lockstep}
+    assert phases <= {"waiting", "finished", "failed", "retired"}, f"opened while others are {phases}"
+
+
+def line_is_done(after: State, line: Line) -> None:
+    cohort, run = after.cohorts[line.cohort_id], after.runs[line.run_id]
+    reached = cohort.head_id is not None and cohort.round >= line.target_round
+    assert reached or cohort.phase in ("finished", "retired") or run.status == "cancelled", "done before it was"

@@ -1,0 +1,211 @@
+"""A coordinator in this process with clients that train a tiny model by a formula: fast, exact, and reproducible.
+
+Everything below HTTP is real: shell, store, pump, kernels, blobs, tombstones. A client's delta depends on its data
+(a seed), the model it was given and the task's seed, and on nothing else, as real training does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import sqlalchemy as sa
+
+from coordinator.engine.messages import (
+    ClaimTasks,
+    CreateRun,
+    FileErasure,
+    RecordBlob,
+    SubmitResult,
+)
+from coordinator.engine.work import Granted
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.settings import Settings
+from coordinator.store import schema
+from coordinator.store import tables as t
+from services.core.errors import Rejected
+from services.core.ids import uuid7
+from services.core.seeds import derive
+from services.tensors.codec import read, write
+from services.wire.v1.runs import RunSpec
+
+SIZE = 64
+
+
+def new_id() -> UUID:
+    return uuid7(datetime.now(UTC), os.urandom(16))
+
+
+@dataclass
+class Federation:
+    coordinator: Coordinator
+    directory: Path
+    id: UUID
+    clients: dict[str, UUID] = field(default_factory=dict)
+    data: dict[str, int] = field(default_factory=dict)
+    """The seed of each client's data."""
+    offline: set[str] = field(default_factory=set)
+    init: str = ""
+    _working: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    async def enrol(self, *names: str) -> None:
+        now = datetime.now(UTC)
+        rows = []
+        for name in names:
+            self.clients[name] = new_id()
+            self.data.setdefault(name, int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]))
+            rows.append(
+                {
+                    "id": self.clients[name],
+                    "federation_id": self.id,
+                    "name": name,
+                    "status": "active",
+                    "created_at": now,
+                    "devices": [],
+                }
+            )
+        async with self.coordinator.database.write() as connection:
+            await connection.execute(t.clients.insert(), rows)
+
+    def work(self, *names: str) -> None:
+        """Let these clients serve tasks until the federation closes."""
+        for name in names or tuple(self.clients):
+            if name not in self._working:
+                self._working[name] = asyncio.create_task(self._serve(name))
+
+    async def close(self) -> None:
+        for task in self._working.values():
+            task.cancel()
+        for task in self._working.values():
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await self.coordinator.close()
+
+    async def create_run(self, **changes: Any) -> UUID:
+        spec = RunSpec.model_validate(
+            {
+                "name": "run",
+                "seed": 1,
+                "model": {"name": "custom"},
+                "init": self.init,
+                "stop": {"rounds": 4},
+                **changes,
+            }
+        )
+        run_id = new_id()
+        await self.coordinator.shell.handle(CreateRun(run_id, self.id, spec))
+        return run_id
+
+    async def erase(self, *names: str, **changes: Any) -> UUID:
+        erasure_id = new_id()
+        message = FileErasure(
+            erasure_id=erasure_id,
+            federation_id=self.id,
+            subjects=names,
+            requested_by="test",
+            legal_deadline=datetime.now(UTC) + timedelta(days=30),
+            salt="00" * 32,
+        )
+        await self.coordinator.shell.handle(replace(message, **changes))
+        return erasure_id
+
+    async def rows(self, table: sa.Table, *where: sa.ColumnElement[bool]) -> list[Any]:
+        async with self.coordinator.database.read() as connection:
+            return list((await connection.execute(sa.select(table).where(*where))).all())
+
+    async def wait(self, table: sa.Table, row_id: UUID, reached: Callable[[Any], bool], timeout_s: float = 60) -> Any:
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while True:
+            (row,) = await self.rows(table, table.c.id == row_id)
+            if reached(row):
+                return row
+            if asyncio.get_running_loop().time() > deadline:
+                raise AssertionError(f"not reached: {row}\n{await self.rows(t.cohorts)}")
+            await asyncio.sleep(0.01)
+
+    async def wait_for_run(self, run_id: UUID, status: str = "completed") -> Any:
+        return await self.wait(t.runs, run_id, lambda row: row.status == status or row.status == "failed")
+
+    async def wait_for_erasure(self, erasure_id: UUID, status: str = "completed") -> Any:
+        return await self.wait(t.erasures, erasure_id, lambda row: row.status == status or row.status == "failed")
+
+    async def published(self, run_id: UUID) -> dict[tuple[str, int, int], str]:
+        """Digests by (cohort, epoch, round)."""
+        names = {row.id: row.name for row in await self.rows(t.cohorts, t.cohorts.c.run_id == run_id)}
+        rows = await self.rows(t.checkpoints, t.checkpoints.c.run_id == run_id)
+        return {(names[row.cohort_id], row.epoch, row.round): row.digest for row in rows}
+
+    async def heads(self, run_id: UUID) -> dict[str, str | None]:
+        rows = await self.rows(t.cohorts, t.cohorts.c.run_id == run_id)
+        return {row.name: row.head_digest for row in rows if row.phase != "retired"}
+
+    async def _serve(self, name: str) -> None:
+        client_id, shell, bus = self.clients[name], self.coordinator.shell, self.coordinator.bus
+        while True:
+            with bus.waiter(f"client:{client_id}") as waiter:
+                if name in self.offline:
+                    await asyncio.sleep(0.02)
+                    continue
+                try:
+                    granted = await shell.handle(ClaimTasks(client_id))
+                except Rejected:
+                    return
+                if not granted:
+                    await waiter.wait(0.2)
+            for grant in granted:
+                with contextlib.suppress(Rejected):
+                    await self._answer(name, grant)
+
+    async def _answer(self, name: str, grant: Granted) -> None:
+        task = grant.task
+        digest = None
+        if task.kind == "train":
+            async with self.coordinator.blobs.local(self.id, [task.model_digest]) as files:
+                base = read(files[task.model_digest])["w"]
+            seed = derive(grant.run.spec.seed, "local", grant.cohort.name, task.round, name)
+            digest = await self.put({"w": trained(base, self.data[name], seed)})
+        message = SubmitResult(task.id, task.client_id, task.lease_token or "", digest, 10 + self.data[name] % 7, {})
+        await self.coordinator.shell.handle(message)
+
+    async def put(self, tensors: dict[str, Any]) -> str:
+        path = self.directory / f"{new_id().hex}.safetensors"
+        write(path, tensors)
+        digest, inspection, num_bytes = await self.coordinator.blobs.adopt(self.id, path)
+        layout = inspection.layout
+        record = RecordBlob(self.id, digest, num_bytes, layout.digest(), layout.updatable().digest(), inspection.finite)
+        await self.coordinator.shell.handle(record)
+        return str(digest)
+
+
+def trained(base: Any, data: int, seed: int) -> Any:
+    """A step towards the client's own optimum, with noise drawn from the task's seed."""
+    optimum = np.random.default_rng(data).normal(size=base.shape)
+    noise = np.random.default_rng(seed).normal(scale=0.01, size=base.shape)
+    return (0.3 * (optimum - base.astype(np.float64)) + noise).astype(np.float32)
+
+
+@contextlib.asynccontextmanager
+async def federation(directory: Path, *names: str, url: str | None = None) -> AsyncIterator[Federation]:
+    directory.mkdir(parents=True, exist_ok=True)
+    coordinator = Coordinator(Settings(home=directory / "home", database_url=url))
+    await schema.upgrade(coordinator.database)
+    now = datetime.now(UTC)
+    made = Federation(coordinator, directory, new_id())
+    async with coordinator.database.write() as connection:
+        await connection.execute(t.federations.insert().values(id=made.id, name=f"f-{made.id}", created_at=now))
+    await coordinator.start_api()
+    try:
+        await made.enrol(*names)
+        made.init = await made.put({"w": np.zeros(SIZE, np.float32)})
+        yield made
+    finally:
+        await made.close()

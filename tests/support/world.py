@@ -1,0 +1,348 @@
+"""The whole world in memory: drives the engine as the shell, the pump and the clockwork do, without any I/O.
+
+Clients and kernels are replaced by hashes: what a client trains from a model, and what a kernel makes of its inputs,
+is named by a digest of exactly these. `provenance` remembers whose data is truly inside each digest, so that
+tests can compare what the lineage says with what went in.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from coordinator.engine import messages as m
+from coordinator.engine.decide import Decision, decide
+from coordinator.engine.entities import (
+    Checkpoint,
+    Client,
+    Cohort,
+    Contribution,
+    Erasure,
+    Job,
+    Parent,
+    Round,
+    Run,
+    State,
+    Task,
+    Update,
+)
+from coordinator.engine.events import Event
+from coordinator.engine.react import FollowUp, Wake, react
+from coordinator.engine.work import Granted, Refused
+from coordinator.runtime.pump import POSTS
+from services.core.digests import of_json
+from services.core.errors import Rejected
+from services.wire.v1.runs import ModelSpec, RunSpec
+
+FEDERATION = UUID(int=1)
+START = datetime(2030, 1, 1, tzinfo=UTC)
+MODEL_LAYOUT, UPDATE_LAYOUT = of_json("layout of the model"), of_json("layout of its floating tensors")
+MODELS_MADE_BY = ("init_model", "weighted_step", "merge_models", "stack_models")
+JOB_LEASE_S = 30.0
+CHORES = ("post", "collect-updates", "fence", "purge")
+WEIGHS_MODELS = m.SettleRun | m.FileErasure | m.FenceErasure | m.ReviewErasure
+"""Messages that may make one model of several, which takes the clients' numbers of samples."""
+
+
+def spec(**changes: Any) -> RunSpec:
+    values: dict[str, Any] = {"name": "digits", "model": ModelSpec(name="mlp"), **changes}
+    return RunSpec.model_validate(values)
+
+
+def is_wanted(state: State, job: Job) -> bool:
+    """The outbox's rule: kernels of a paused, ended or fenced line stay put."""
+    if job.kind != "kernel" or job.cohort_id is None or job.run_id is None:
+        return True
+    return state.runs[job.run_id].status == "running" and state.cohorts[job.cohort_id].epoch == job.epoch
+
+
+@dataclass
+class World:
+    state: State = field(default_factory=State)
+    now: datetime = START
+    events: list[Event] = field(default_factory=list)
+    wakes: set[str] = field(default_factory=set)
+    decisions: list[tuple[State, m.Envelope, Decision]] = field(default_factory=list)
+    provenance: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Digest of a model or update -> names of the clients whose data is in it."""
+    figures_of: Callable[[str], Mapping[str, float]] = lambda digest: {"accuracy": 0.5, "loss": 1.0}
+    """What judging the model with this digest says."""
+    _counter: itertools.count[int] = field(default_factory=itertools.count)
+
+    # --- the shell ----------------------------------------------------------------------------------------------------
+
+    def send(self, message: m.Message) -> Any:
+        """One message in one transaction; raises `Rejected` for a refusal, also for one that left a trace."""
+        (answer,) = self.send_together([message])
+        if isinstance(answer, Rejected):
+            raise answer
+        return answer
+
+    def send_together(self, messages: Sequence[m.Message]) -> list[Any]:
+        """Many messages in one transaction: all are decided first, then what they set in motion."""
+        follow_ups: deque[m.Message] = deque()
+        answers = [self._decide(message, follow_ups) for message in messages]
+        while follow_ups:
+            self._decide(follow_ups.popleft(), follow_ups)
+        return [Rejected(a.code, a.detail) if isinstance(a, Refused) else a for a in answers]
+
+    def _decide(self, message: m.Message, follow_ups: deque[m.Message]) -> Any:
+        envelope = m.Envelope(message, self.now, next(self._counter).to_bytes(16))
+        if isinstance(message, WEIGHS_MODELS):
+            self.state = replace(self.state, samples=self._samples())
+        try:
+            decision = decide(self.state, envelope)
+        except Rejected as rejection:
+            return rejection
+        self.decisions.append((self.state, envelope, decision))
+        self.state = decision.state
+        self.events += decision.events
+        for event in decision.events:
+            for command in react(event, decision.state):
+                match command:
+                    case FollowUp(message=follow_up):
+                        follow_ups.append(follow_up)
+                    case Wake(key=key):
+                        self.wakes.add(key)
+        return decision.reply
+
+    def _samples(self) -> dict[tuple[UUID, UUID], int]:
+        trained = (u for u in self.state.updates.values() if u.kind == "train")
+        newest_last = sorted(trained, key=lambda u: (u.received_at, u.id))
+        return {(u.cohort_id, u.client_id): u.num_samples for u in newest_last}
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    def tick(self) -> None:
+        """What the clockwork does: leases that ran out, deadlines that passed, rounds in lock-step, reviews."""
+        state = self.state
+        due: list[m.Message] = [
+            m.LeaseRanOut(t.id, t.lease_token or "")
+            for t in state.tasks.values()
+            if t.status == "leased" and t.due_at is not None and t.due_at <= self.now
+        ]
+        due += [
+            m.DeadlinePassed(r.id)
+            for r in state.rounds.values()
+            if r.status == "open" and r.due_at is not None and r.due_at <= self.now
+            if state.runs[r.run_id].status == "running"
+        ]
+        for message in due:
+            self.send(message)
+        self.review()
+
+    def review(self) -> None:
+        """Open the rounds that whole groups of cohorts wait for; see how far the requests to forget are."""
+        for run_id in self._runs_in_lockstep():
+            self.send(m.OpenRounds(run_id))
+        for erasure in sorted(self.state.erasures.values(), key=lambda one: one.id):
+            if erasure.status in ("fenced", "executing", "requires_action"):
+                self.send(m.ReviewErasure(erasure.id))
+
+    def _runs_in_lockstep(self) -> list[UUID]:
+        groups: dict[tuple[UUID, str], set[str]] = {}
+        for cohort in self.state.cohorts.values():
+            if cohort.is_lockstep and self.state.runs[cohort.run_id].status == "running":
+                groups.setdefault((cohort.run_id, cohort.group), set()).add(cohort.phase)
+        busy = {"starting", "asking", "computing"}
+        return sorted({run_id for (run_id, _), phases in groups.items() if "waiting" in phases and not phases & busy})
+
+    # --- operators ----------------------------------------------------------------------------------------------------
+
+    def enrol(self, *names: str) -> None:
+        for name in names:
+            client_id = UUID(int=next(self._counter) + 1000)
+            self.state = self.state.put(Client(client_id, FEDERATION, name, "active", self.now))
+
+    def create_run(self, **changes: Any) -> UUID:
+        run_id = UUID(int=next(self._counter) + 10_000)
+        self.send(m.CreateRun(run_id, FEDERATION, spec(**changes)))
+        return run_id
+
+    def file(self, *names: str, **changes: Any) -> UUID:
+        """Ask to forget these clients."""
+        erasure_id = UUID(int=next(self._counter) + 20_000)
+        deadline = self.now + timedelta(days=30)
+        self.send(m.FileErasure(erasure_id, FEDERATION, names, "the officer", deadline, "5a17", **changes))
+        return erasure_id
+
+    def fence(self, *names: str, **changes: Any) -> UUID:
+        """Ask to forget these clients, and fence."""
+        erasure_id = self.file(*names, **changes)
+        self.run_chores("fence")
+        return erasure_id
+
+    # --- clients ------------------------------------------------------------------------------------------------------
+
+    def client(self, name: str) -> UUID:
+        return next(c.id for c in self.state.clients.values() if c.name == name)
+
+    def claim(self, name: str) -> tuple[Granted, ...]:
+        granted: tuple[Granted, ...] = self.send(m.ClaimTasks(self.client(name)))
+        return granted
+
+    def store_blob(self, digest: str, layout: str = UPDATE_LAYOUT, finite: bool = True) -> str:
+        self.send(m.RecordBlob(FEDERATION, digest, 100, layout, UPDATE_LAYOUT, finite))
+        return digest
+
+    def train(self, task: Task) -> str:
+        """The digest of what the client makes of the task's model: the same again for the same model."""
+        digest = of_json({"client": task.client_name, "base": task.model_digest})
+        self.provenance[digest] = self.provenance[task.model_digest] | {task.client_name}
+        return self.store_blob(digest)
+
+    def answer_to(self, task: Task, num_samples: int = 10) -> m.SubmitResult:
+        metrics = dict(self.figures_of(task.model_digest)) if task.kind == "evaluate" else {}
+        digest = self.train(task) if task.kind == "train" else None
+        return m.SubmitResult(task.id, task.client_id, task.lease_token or "", digest, num_samples, metrics)
+
+    def submit(self, task: Task, num_samples: int = 10) -> Any:
+        return self.send(self.answer_to(task, num_samples))
+
+    def claim_and_submit(self, *names: str) -> None:
+        for name in names:
+            for granted in self.claim(name):
+                self.submit(granted.task)
+
+    # --- compute and chores -------------------------------------------------------------------------------------------
+
+    def lease_job(self, *kinds: str) -> Job | None:
+        """The oldest job that is ready or whose holder went silent, leased under a token of its own."""
+        for job in sorted(self.state.jobs.values(), key=lambda j: (j.created_at, j.id)):
+            is_due = job.due_at is None or job.due_at <= self.now
+            is_free = (job.status == "ready" and is_due) or (job.status == "leased" and is_due)
+            if job.kind in kinds and is_free and is_wanted(self.state, job):
+                token, until = f"job-{next(self._counter)}", self.now + timedelta(seconds=JOB_LEASE_S)
+                leased = replace(job, status="leased", lease_token=token, due_at=until, attempt=job.attempt + 1)
+                self.state = self.state.put(leased)
+                return leased
+        return None
+
+    def outcome_of(self, job: Job) -> m.JobDone:
+        token = job.lease_token or ""
+        if job.kernel == "knot_profile":
+            clients = enumerate(update["client"] for update in job.params["updates"])
+            clusters = {f"cluster:{client}": float(i % job.params["num_clusters"]) for i, client in clients}
+            return m.JobDone(job.id, token, None, clusters)
+        if job.kernel not in MODELS_MADE_BY:
+            return m.JobDone(job.id, token, None, self.figures_of(job.params["weights"]))
+        digest = of_json({"kernel": job.kernel, "params": dict(job.params)})
+        sources = [self.provenance[digest] for digest in job.inputs]
+        self.provenance[digest] = frozenset[str]().union(*sources)
+        blob = m.RecordBlob(FEDERATION, digest, 100, MODEL_LAYOUT, UPDATE_LAYOUT, True)
+        return m.JobDone(job.id, token, blob)
+
+    def run_kernels(self) -> int:
+        num_done = 0
+        while job := self.lease_job("kernel"):
+            self.send(self.outcome_of(job))
+            num_done += 1
+        return num_done
+
+    def run_chores(self, *kinds: str) -> None:
+        """Chores of these kinds, or of all."""
+        while job := self.lease_job(*(kinds or CHORES)):
+            if message := self._chore(job):
+                self.send_together([message])
+            held = self.state.jobs[job.id]
+            if held.lease_token == job.lease_token:
+                self.state = self.state.put(replace(held, status="done", due_at=None))
+
+    def _chore(self, job: Job) -> m.Message | None:
+        match job.kind:
+            case "post":
+                return POSTS[job.params["message"]](job)
+            case "fence":
+                return m.FenceErasure(UUID(job.params["erasure_id"]), job.id)
+            case "purge":
+                erasure = self.state.erasures[UUID(job.params["erasure_id"])]
+                return m.CompleteErasure(erasure.id, job.id, "signed") if erasure.status == "verifying" else None
+            case _:
+                return None
+
+    def settle(self) -> None:
+        """Everything that happens without a client and without time passing."""
+        num_events = -1
+        while num_events != len(self.events):
+            num_events = len(self.events)
+            self.run_kernels()
+            self.run_chores()
+            self.review()
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def run(self, run_id: UUID) -> Run:
+        return self.state.runs[run_id]
+
+    def cohort(self, run_id: UUID, name: str | None = None) -> Cohort:
+        """The run's cohort of that name; the first one without."""
+        return next(c for c in self.state.cohorts.values() if c.run_id == run_id and name in (None, c.name))
+
+    def cohorts(self, run_id: UUID) -> dict[str, Cohort]:
+        """By name, those that are not retired."""
+        own = (c for c in self.state.cohorts.values() if c.run_id == run_id and c.phase != "retired")
+        return {c.name: c for c in sorted(own, key=lambda c: c.name)}
+
+    def erasure(self, erasure_id: UUID) -> Erasure:
+        return self.state.erasures[erasure_id]
+
+    def awaited_round(self, run_id: UUID) -> Round:
+        awaiting = self.cohort(run_id).awaiting
+        assert awaiting is not None
+        return self.state.rounds[awaiting]
+
+    def task_of(self, name: str, status: str | None = None) -> Task:
+        """The client's newest task, of a status if given."""
+        own = (t for t in self.state.tasks.values() if t.client_name == name and status in (None, t.status))
+        return max(own, key=lambda t: (t.round, t.id))
+
+    def updates(self, status: str | None = None) -> list[Update]:
+        return [u for u in self.state.updates.values() if status in (None, u.status)]
+
+    def checkpoints(self, run_id: UUID) -> list[Checkpoint]:
+        own = (c for c in self.state.checkpoints.values() if c.run_id == run_id)
+        return sorted(own, key=lambda c: (c.epoch, c.round))
+
+    def contributions(self, checkpoint: Checkpoint) -> list[Contribution]:
+        own = (c for c in self.state.contributions.values() if c.checkpoint_id == checkpoint.id)
+        return sorted(own, key=lambda c: c.position)
+
+    def lineage(self, checkpoint: Checkpoint) -> list[Checkpoint]:
+        """The checkpoint and its bases, newest first."""
+        line = [checkpoint]
+        while (base_id := line[-1].base_id) is not None:
+            assert len(line) <= len(self.state.checkpoints), "the lineage has a cycle"
+            line.append(self.state.checkpoints[base_id])
+        return line
+
+    def parents(self, checkpoint_id: UUID | None) -> list[Parent]:
+        own = (p for p in self.state.parents.values() if p.checkpoint_id == checkpoint_id)
+        return sorted(own, key=lambda p: p.position)
+
+    def clients_in(self, checkpoint: Checkpoint) -> frozenset[str]:
+        """Whose updates the lineage says are in a model, through bases and parents alike."""
+        found, waiting = {checkpoint.id}, [checkpoint.id]
+        while waiting:
+            one = self.state.checkpoints[waiting.pop()]
+            above = {p.parent_id for p in self.parents(one.id)} | ({one.base_id} if one.base_id is not None else set())
+            waiting += above - found
+            found |= above
+        contributions = self.state.contributions.values()
+        return frozenset(self.state.clients[c.client_id].name for c in contributions if c.checkpoint_id in found)
+
+
+def with_run(*names: str, **changes: Any) -> tuple[World, UUID]:
+    """A world with these clients and one run that has just asked for its first round."""
+    world = World()
+    world.enrol(*names)
+    run_id = world.create_run(**changes)
+    world.settle()
+    return world, run_id

@@ -1,0 +1,65 @@
+"""The committed certificate: still valid, still made the same way, and dead after the change of any one byte."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.audit.certificate import CertificateInvalid, verify_bytes
+from services.audit.keys import read_public_keys
+from services.audit.predicate import commit
+from services.core import digests
+from tests.golden import certificate_v1 as golden
+
+CERTIFICATE = golden.CERTIFICATE.read_bytes()
+KEYS = read_public_keys(golden.PUBLIC_KEY.read_bytes())
+
+
+def test_golden_certificate_verifies() -> None:
+    statement = verify_bytes(CERTIFICATE, KEYS)
+    assert statement.predicate == golden.predicate()
+    assert statement.subjects == golden.SUBJECTS
+
+
+def test_golden_certificate_has_its_digest() -> None:
+    assert digests.of_bytes(CERTIFICATE) == golden.DIGEST.read_text().strip()
+
+
+def test_the_same_claim_and_key_give_the_same_bytes() -> None:
+    assert golden.certificate() == CERTIFICATE
+
+
+def test_golden_public_key_is_that_of_rfc_8032() -> None:
+    expected = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
+    assert [key.public_bytes_raw().hex() for key in KEYS] == [expected]
+
+
+def test_flipping_any_byte_invalidates_the_certificate() -> None:
+    changed = bytearray(CERTIFICATE)
+    for position in range(len(changed)):
+        changed[position] ^= 1 << position % 8
+        with pytest.raises(CertificateInvalid):
+            verify_bytes(bytes(changed), KEYS)
+        changed[position] = CERTIFICATE[position]
+
+
+def test_flipping_any_bit_of_a_signature_or_its_key_id_invalidates_the_certificate() -> None:
+    changed = bytearray(CERTIFICATE)
+    for position in range(CERTIFICATE.index(b'"signatures"'), len(changed)):
+        for bit in range(8):
+            changed[position] ^= 1 << bit
+            with pytest.raises(CertificateInvalid):
+                verify_bytes(bytes(changed), KEYS)
+            changed[position] = CERTIFICATE[position]
+
+
+def test_cutting_the_certificate_anywhere_invalidates_it() -> None:
+    for length in range(len(CERTIFICATE)):
+        with pytest.raises(CertificateInvalid):
+            verify_bytes(CERTIFICATE[:length], KEYS)
+
+
+def test_names_appear_only_as_commitments_that_need_the_salt() -> None:
+    assert b"hospital" not in golden.predicate().model_dump_json().encode()
+    (subject,) = verify_bytes(CERTIFICATE, KEYS).predicate.request.subjects
+    assert subject == commit("hospital-b", golden.SALT)
+    assert subject != commit("hospital-b", bytes(32))

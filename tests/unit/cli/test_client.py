@@ -1,0 +1,190 @@
+"""The operator's client against a small real HTTP server that answers what each test says."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lethe.cli import main
+from lethe.client import Client
+from lethe.failures import CommandFailed
+
+Answer = tuple[int, dict[str, Any] | str]
+
+
+class Server:
+    """Answers by "METHOD /path?query"; a list is answered one by one."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, list[Answer]] = {}
+        self.seen: list[tuple[str, dict[str, str], bytes]] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                call = f"{self.command} {self.path}"
+                outer.seen.append((call, {key.lower(): value for key, value in self.headers.items()}, body))
+                left = outer.answers.get(call, [(404, {"title": "nothing", "code": "not-found", "detail": call})])
+                status, content = left.pop(0) if len(left) > 1 else left[0]
+                data = content.encode() if isinstance(content, str) else json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = do_PUT = do_DELETE = answer
+
+            def log_message(self, format: str, *args: Any) -> None: ...
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = True
+        threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def lethe(monkeypatch: pytest.MonkeyPatch, server: Server, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run the command; gives (exit code, standard output, standard error)."""
+    monkeypatch.setenv("LETHE_URL", server.url)
+    monkeypatch.setenv("LETHE_TOKEN", "secret")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["lethe", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        captured = capsys.readouterr()
+        return int(caught.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+def test_a_problem_is_printed_with_title_detail_and_next_step(server: Server, lethe: Any) -> None:
+    problem = {"title": "Taken.", "detail": "there is a", "code": "name-taken", "retryable": False}
+    server.answers["POST /v1/federations"] = [(409, problem)]
+    code, out, err = lethe("federations", "create", "a")
+    assert (code, out) == (1, "")
+    assert "Taken. (name-taken, HTTP 409)" in err and "there is a" in err and "next:" in err
+
+
+def test_a_problem_without_a_known_step_points_to_its_documentation(server: Server, lethe: Any) -> None:
+    problem = {"title": "No.", "detail": "x", "code": "odd", "type": "/v1/problems/odd", "retryable": False}
+    server.answers["GET /v1/federations"] = [(422, problem)]
+    assert f"read {server.url}/v1/problems/odd" in lethe("federations", "list")[2]
+
+
+def test_nobody_listening_says_how_to_start_a_server() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        with Client(url, None) as client, pytest.raises(CommandFailed) as caught:
+            client.get("/v1/runs")
+    assert caught.value.exit_code == 1 and "lethe serve" in str(caught.value.next_step)
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    with Client("ftp://somewhere", None) as client, pytest.raises(CommandFailed, match="is no address"):
+        client.get("/v1/runs")
+
+
+def test_lists_are_read_to_the_last_page_and_printed_as_json_lines(server: Server, lethe: Any) -> None:
+    first = {"items": [{"name": "a", "id": "1"}], "next_cursor": "more"}
+    server.answers["GET /v1/federations"] = [(200, first)]
+    server.answers["GET /v1/federations?cursor=more"] = [(200, {"items": [{"name": "b", "id": "2"}]})]
+    code, out, _ = lethe("federations", "list", "--json")
+    assert code == 0
+    assert [json.loads(line)["name"] for line in out.splitlines()] == ["a", "b"]
+    assert server.seen[0][1]["authorization"] == "Bearer secret"
+
+
+def test_a_name_that_nothing_has_is_answered_with_the_names_there_are(server: Server, lethe: Any) -> None:
+    server.answers["GET /v1/runs"] = [(200, {"items": [{"name": "digits", "id": "1", "created_at": "2026"}]})]
+    code, _, err = lethe("runs", "show", "digit")
+    assert code == 1 and "there is no run called digit; there is digits" in err
+
+
+def test_the_newest_run_of_a_name_is_meant(server: Server) -> None:
+    runs = [{"name": "a", "id": "old", "created_at": "2026-01"}, {"name": "a", "id": "new", "created_at": "2026-02"}]
+    server.answers["GET /v1/runs"] = [(200, {"items": runs})]
+    with Client(server.url, None) as client:
+        assert client.run("a")["id"] == "new"
+
+
+def test_a_new_token_goes_alone_to_standard_output(server: Server, lethe: Any) -> None:
+    server.answers["GET /v1/federations"] = [(200, {"items": [{"name": "f", "id": "1"}]})]
+    server.answers["POST /v1/federations/1/clients"] = [(201, {"id": "2", "role": "client", "token": "t0ken"})]
+    assert lethe("clients", "add", "a")[1] == "t0ken\n"
+
+
+def test_a_new_token_goes_to_a_private_file(server: Server, lethe: Any, tmp_path: Path) -> None:
+    server.answers["GET /v1/federations"] = [(200, {"items": [{"name": "f", "id": "1"}]})]
+    server.answers["POST /v1/federations/1/clients"] = [(201, {"id": "2", "role": "client", "token": "t0ken"})]
+    file = tmp_path / "a.token"
+    code, out, _ = lethe("clients", "add", "a", "--token-out", str(file))
+    assert (code, out) == (0, "")
+    assert file.read_text() == "t0ken\n" and file.stat().st_mode & 0o777 == 0o600
+
+
+def test_no_token_is_issued_when_it_could_not_be_written(server: Server, lethe: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.token").touch()
+    assert lethe("clients", "add", "a", "--token-out", str(tmp_path / "a.token"))[0] == 2
+    assert not server.seen
+
+
+def test_an_unusable_run_file_sends_nothing(server: Server, lethe: Any, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("name: digits\nmodel: {name: mlp}\nrounds: 3")
+    code, _, err = lethe("runs", "create", str(tmp_path / "run.yaml"))
+    assert code == 2 and "rounds: unknown key" in err
+    assert not server.seen
+
+
+def test_events_go_on_after_a_break_where_they_stopped(server: Server) -> None:
+    def stream(seq: int) -> str:
+        return f": hello\n\nid: {seq}\nevent: RoundOpened\ndata: {json.dumps({'seq': seq})}\n\n"
+
+    server.answers["GET /v1/runs/1/events"] = [(200, stream(7)), (503, {"code": "unavailable"}), (200, stream(8))]
+    with Client(server.url, None) as client:
+        events = client.follow("1")
+        got = [next(events) for _ in range(4)]
+    assert got == [{"seq": 7}, None, None, {"seq": 8}]
+    assert [headers["last-event-id"] for _, headers, _ in server.seen] == ["0", "7", "7"]
+
+
+def test_an_upload_is_addressed_by_its_digest(server: Server, tmp_path: Path) -> None:
+    from services.core import digests
+
+    (tmp_path / "a").write_bytes(b"abc")
+    digest = digests.of_bytes(b"abc")
+    server.answers[f"PUT /v1/blobs/{digest}"] = [(201, {"digest": digest, "bytes": 3})]
+    with Client(server.url, None) as client:
+        assert client.upload(tmp_path / "a")["digest"] == digest
+    assert server.seen[0][2] == b"abc"
+
+
+def test_a_download_that_is_refused_leaves_no_file(server: Server, tmp_path: Path) -> None:
+    with Client(server.url, None) as client, pytest.raises(CommandFailed):
+        client.download("/v1/checkpoints/1/model", tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_benchmark_that_is_not_there_is_answered_with_what_is(lethe: Any) -> None:
+    code, _, err = lethe("bench", "nothing-like-this")
+    assert code == 2 and "there is no benchmark nothing-like-this" in err

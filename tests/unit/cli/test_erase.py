@@ -1,0 +1,190 @@
+"""`lethe erase`, `certificates` and `verify`: what is sent, what is printed, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lethe.cli import main
+from tests.golden.certificate_v1 import CERTIFICATE, PUBLIC_KEY
+from tests.unit.cli.test_client import Server
+
+REQUEST = {
+    "id": "r1",
+    "status": "received",
+    "subjects": ["b"],
+    "lines": [],
+    "reason": None,
+    "method": "auto",
+    "days_left": 29,
+    "created_at": "2026-01-01T00:00:00Z",
+}
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    server.answers["GET /v1/federations"] = [(200, {"items": [{"name": "f", "id": "1"}]})]
+    server.answers["POST /v1/erasure-requests"] = [(202, REQUEST)]
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def lethe(monkeypatch: pytest.MonkeyPatch, server: Server, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run the command; gives (exit code, standard output, standard error)."""
+    monkeypatch.setenv("LETHE_URL", server.url)
+    monkeypatch.setenv("LETHE_TOKEN", "secret")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["lethe", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        captured = capsys.readouterr()
+        return int(caught.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+def sent(server: Server) -> tuple[dict[str, str], Any]:
+    """Headers and body of the last request."""
+    _, headers, body = server.seen[-1]
+    return headers, json.loads(body)
+
+
+def test_a_request_names_the_clients_and_carries_a_key(server: Server, lethe: Any) -> None:
+    code, out, _ = lethe("erase", "--client", "b", "--client", "c", "--recovery-rounds", "3", "--json")
+    assert code == 0 and json.loads(out)["id"] == "r1"
+    headers, body = sent(server)
+    assert headers["idempotency-key"]
+    assert body == {
+        "federation_id": "1",
+        "subjects": ["b", "c"],
+        "method": "auto",
+        "recovery_rounds": 3,
+        "needs_approval": False,
+    }
+
+
+def test_approval_can_be_asked_for(server: Server, lethe: Any) -> None:
+    assert lethe("erase", "--client", "b", "--approve-first", "--idempotency-key", "k")[0] == 0
+    headers, body = sent(server)
+    assert (headers["idempotency-key"], body["needs_approval"]) == ("k", True)
+
+
+def test_without_a_client_nothing_is_sent(server: Server, lethe: Any) -> None:
+    code, _, err = lethe("erase")
+    assert code == 2 and "--client NAME" in err
+    assert not server.seen
+
+
+def test_a_client_may_file_without_reading_federations(server: Server, lethe: Any) -> None:
+    server.answers["GET /v1/federations"] = [(403, {"code": "forbidden", "title": "No."})]
+    assert lethe("erase", "--client", "b")[0] == 0
+    assert sent(server)[1]["federation_id"] is None
+
+
+def events(*statuses: str) -> str:
+    lines = [
+        {
+            "seq": seq,
+            "at": "2026-01-01T00:00:00.000Z",
+            "type": "ErasureMoved",
+            "data": {"status": status, "reason": None},
+        }
+        for seq, status in enumerate(statuses, 1)
+    ]
+    return "".join(f"id: {line['seq']}\ndata: {json.dumps(line)}\n\n" for line in lines)
+
+
+@pytest.mark.parametrize(("last", "expected"), [("completed", 0), ("failed", 1)])
+def test_watching_ends_with_the_request(server: Server, lethe: Any, last: str, expected: int) -> None:
+    server.answers["GET /v1/erasure-requests/r1/events"] = [(200, events("fenced", last))]
+    code, out, err = lethe("erase", "--client", "b", "--watch")
+    assert code == expected and "fenced" in out
+    assert ("lethe certificates get r1" in err) == (expected == 0)
+
+
+def test_a_preview_shows_each_method_and_the_choice(server: Server, lethe: Any) -> None:
+    cohort = {
+        "run": "digits",
+        "cohort": "all",
+        "action": "rolled-back",
+        "rounds_to_redo": 3,
+        "client_updates_to_redo": 9,
+    }
+    option = {"method": "retrain", "guarantee": "exact", "applies": True, "why_not": None, "cohorts": [cohort]}
+    option |= {"num_cohorts_untouched": 0, "rounds_to_redo": 3, "client_updates_to_redo": 9, "bytes_to_move": 1}
+    server.answers["POST /v1/erasure-requests:preview"] = [(200, {"options": [option], "chosen": "retrain"})]
+    code, out, err = lethe("erase", "preview", "--client", "b")
+    assert code == 0 and "rolled-back" in out and "auto would use retrain" in err
+    assert sent(server)[1] == {"federation_id": "1", "subjects": ["b"], "method": "auto"}
+
+
+def test_requests_are_judged(server: Server, lethe: Any) -> None:
+    for verdict in ("approve", "cancel", "deny"):
+        server.answers[f"POST /v1/erasure-requests/r1/{verdict}"] = [(200, REQUEST)]
+    assert lethe("erase", "approve", "r1")[0] == lethe("erase", "cancel", "r1")[0] == 0
+    assert lethe("erase", "deny", "r1", "--reason", "litigation hold")[0] == 0
+    assert sent(server)[1] == {"reason": "litigation hold"}
+    assert lethe("erase", "deny", "r1")[0] == 2
+
+
+def test_a_certificate_and_the_key_are_written_byte_for_byte(server: Server, lethe: Any, tmp_path: Path) -> None:
+    server.answers["GET /v1/erasure-requests/r1/certificate"] = [(200, CERTIFICATE.read_text())]
+    server.answers["GET /v1/erasure/discovery"] = [(200, {"public_key": PUBLIC_KEY.read_text(), "key_id": "sha256:…"})]
+    certificate, key = tmp_path / "certificate.json", tmp_path / "pub.pem"
+    assert lethe("certificates", "get", "r1", "-o", str(certificate))[0] == 0
+    assert lethe("certificates", "key", "-o", str(key))[0] == 0
+    assert certificate.read_bytes() == CERTIFICATE.read_bytes()
+    assert lethe("verify", str(certificate), "--key", str(key))[0] == 0
+
+
+def test_a_certificate_is_verified_without_a_network(server: Server, lethe: Any) -> None:
+    code, out, _ = lethe("verify", str(CERTIFICATE), "--key", str(PUBLIC_KEY))
+    assert code == 0 and "ok    signatures" in out and "note  " in out
+    assert not server.seen
+    code, out, _ = lethe("verify", str(CERTIFICATE), "--key", str(PUBLIC_KEY), "--json")
+    assert code == 0 and json.loads(out)["valid"] is True
+
+
+@pytest.mark.parametrize("position", [0, 100, -40, -1])
+def test_a_changed_byte_is_reported_with_the_reason(lethe: Any, tmp_path: Path, position: int) -> None:
+    data = bytearray(CERTIFICATE.read_bytes())
+    data[position] ^= 1
+    (tmp_path / "tampered.json").write_bytes(data)
+    code, out, err = lethe("verify", str(tmp_path / "tampered.json"), "--key", str(PUBLIC_KEY))
+    assert code == 1 and "FAIL" in out and "the certificate is not valid (" in err
+
+
+def test_a_model_that_the_certificate_does_not_speak_of_fails(lethe: Any) -> None:
+    code, _, err = lethe("verify", str(CERTIFICATE), "--key", str(PUBLIC_KEY), "--model", "sha256:" + "0" * 64)
+    assert code == 1 and "none of the models" in err
+
+
+def test_a_file_that_is_not_there_is_unusable_input(lethe: Any, tmp_path: Path) -> None:
+    assert lethe("verify", str(tmp_path / "none.json"), "--key", str(PUBLIC_KEY))[0] == 2
+    assert lethe("verify", str(CERTIFICATE), "--key", str(tmp_path / "none.pem"))[0] == 2
+
+
+def test_verification_needs_neither_torch_nor_a_database(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "class Poison:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in {'torch', 'sqlalchemy', 'fastapi', 'safetensors', 'coordinator'}:\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Poison())\n"
+        f"sys.argv = ['lethe', 'verify', {str(CERTIFICATE)!r}, '--key', {str(PUBLIC_KEY)!r}]\n"
+        "import lethe.replaying\n"
+        "from lethe.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,84 @@
+"""`lethe serve`, `db` and the demo's supervision, as real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from lethe.demo.processes import ProcessEnded, Processes
+
+READY_WITHIN_S = 90.0
+"""A cold start on a machine with busy neighbours; usually about two seconds."""
+
+
+def lethe(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("LETHE_")}
+    return subprocess.run(
+        [sys.executable, "-m", "lethe.cli", *arguments],
+        env={**inherited, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_serve_says_where_everything_is_answers_and_ends_gracefully(tmp_path: Path) -> None:
+    with Processes(tmp_path) as processes:
+        child = processes.start("coordinator", "serve", "--home", str(tmp_path / "home"), "--port", "0")
+        url = processes.wait_for_line(child, "ready ", within_s=READY_WITHIN_S)
+        said = "\n".join(child.tail(20))
+        assert f"{url}/docs" in said and str(tmp_path / "home" / "admin.token") in said
+        assert httpx.get(f"{url}/readyz", timeout=30).status_code == 200
+        token = (tmp_path / "home" / "admin.token").read_text().strip()
+        listed = lethe("--url", url, "federations", "list", "--json", LETHE_TOKEN=token)
+        assert (listed.returncode, listed.stdout) == (0, ""), listed.stderr
+        child.signal_group(signal.SIGTERM)
+        assert child.process.wait(30) == 0
+
+
+def test_serve_refuses_a_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = lethe("serve", "--home", str(tmp_path / "home"), "--port", str(taken.getsockname()[1]))
+    assert done.returncode == 1 and "cannot listen on" in done.stderr and "--port 0" in done.stderr
+
+
+def test_unusable_settings_are_named(tmp_path: Path) -> None:
+    done = lethe("serve", "--home", str(tmp_path), "--port", "99999")
+    assert done.returncode == 2 and "port: found 99999" in done.stderr
+
+
+def test_serve_refuses_a_schema_that_is_behind_and_names_the_command_that_upgrades_it(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    settings = {"LETHE_DATABASE_URL": postgres_url, "LETHE_HOME": str(tmp_path)}
+    refused = lethe("serve", "--port", "0", **settings)
+    assert refused.returncode == 1 and "next:  lethe db upgrade" in refused.stderr
+    upgraded = lethe("db", "upgrade", **settings)
+    assert upgraded.returncode == 0, upgraded.stderr
+    current = json.loads(lethe("db", "current", "--json", **settings).stdout)
+    assert current["current"] == current["newest"]
+
+
+def test_a_process_that_ended_is_noticed(tmp_path: Path) -> None:
+    with Processes(tmp_path) as processes:
+        child = processes.start("odd", "no-such-command")
+        with pytest.raises(ProcessEnded, match="odd ended with code 2"):
+            processes.wait_for_line(child, "ready", within_s=60)
+
+
+def test_no_process_outlives_its_block_even_when_the_block_fails(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), Processes(tmp_path) as processes:
+        child = processes.start("coordinator", "serve", "--home", str(tmp_path / "home"), "--port", "0")
+        raise RuntimeError
+    assert child.process.returncode is not None
+    with pytest.raises(ProcessLookupError):
+        os.killpg(child.process.pid, 0)

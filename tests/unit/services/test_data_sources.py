@@ -1,0 +1,138 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from services.data.inputs import as_inputs
+from services.data.sources import DataUnusable, load
+
+
+def save_npz(path: Path, **arrays: Any) -> str:
+    np.savez(path, **arrays)
+    return f"npz:{path}"
+
+
+def test_digits_ship_with_the_package() -> None:
+    data = load("digits")
+    assert data.x_train.shape == (1437, 1, 8, 8)
+    assert data.x_test.shape == (360, 1, 8, 8)
+    assert data.x_train.dtype == np.float32
+    assert data.x_train.min() == 0
+    assert data.x_train.max() == 1
+    assert set(data.y_train) == set(range(10))
+
+
+def test_builtin_digits_is_the_same_as_digits() -> None:
+    assert np.array_equal(load("builtin:digits").x_test, load("digits").x_test)
+
+
+def test_images_are_scaled_and_get_channels_first() -> None:
+    assert as_inputs(np.full((2, 4, 5), 255, np.uint8)).shape == (2, 1, 4, 5)
+    colour = as_inputs(np.arange(2 * 8 * 8 * 3, dtype=np.uint8).reshape(2, 8, 8, 3))
+    assert colour.shape == (2, 3, 8, 8)
+    assert colour[0, 1, 0, 0] == np.float32(1) / np.float32(255)
+
+
+def test_channels_first_stays_and_tables_are_not_scaled() -> None:
+    assert as_inputs(np.zeros((2, 3, 8, 3), np.uint8)).shape == (2, 3, 8, 3)
+    assert as_inputs(np.array([[7, 255]], np.uint8)).tolist() == [[7.0, 255.0]]
+    assert as_inputs(np.full((1, 2, 2), 9.0)).max() == 9
+
+
+def test_shards_of_one_source_cover_it() -> None:
+    shards = [load(f"digits#part={i}/4,how=dirichlet:0.5,seed=2") for i in range(4)]
+    assert sum(len(shard.y_train) for shard in shards) == 1437
+    assert sum(len(shard.y_test) for shard in shards) == 360
+
+
+def test_shard_with_too_few_test_samples_keeps_all_of_them(tmp_path: Path) -> None:
+    source = save_npz(
+        tmp_path / "d.npz", x_train=np.ones((9, 2)), y_train=np.arange(9) % 2, x_test=np.ones((2, 2)), y_test=[0, 1]
+    )
+    assert len(load(source + "#part=0/3").y_test) == 2
+
+
+def test_npz_without_test_arrays_has_an_empty_test_set(tmp_path: Path) -> None:
+    data = load(save_npz(tmp_path / "d.npz", x_train=np.ones((3, 2)), y_train=[0, 1, 0]))
+    assert len(data.y_test) == 0
+    assert data.x_test.shape == (0, 2)
+
+
+def test_npz_with_x_and_y_holds_out_the_same_share_each_time(tmp_path: Path) -> None:
+    source = save_npz(tmp_path / "d.npz", x=np.arange(20.0).reshape(10, 2), y=np.arange(10)) + "?test=0.3"
+    assert len(load(source).y_test) == 3
+    assert np.array_equal(load(source).y_test, load(source).y_test)
+
+
+def test_csv_takes_the_label_column_by_name_or_the_last(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("label,age,dose\n1,40,0.5\n0,30,1.5\n")
+    (tmp_path / "b.csv").write_text("age,dose,outcome\n40,0.5,1\n30,1.5,0\n")
+    for name in ("a", "b"):
+        data = load(f"csv:{tmp_path}/{name}.csv?test=0")
+        assert data.x_train.tolist() == [[40.0, 0.5], [30.0, 1.5]]
+        assert data.y_train.tolist() == [1, 0]
+
+
+def test_csv_names_its_label_and_classes(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("kind,age\nmalignant,40\nbenign,30\n")
+    data = load(f"csv:{tmp_path}/a.csv?label=kind&classes=benign,malignant&test=0")
+    assert data.y_train.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        ("parquet:a", "npz:FILE"),
+        ("npz:missing.npz", "missing.npz"),
+        ("csv:missing.csv", "looked in"),
+        ("builtin:mnist", "digits"),
+        ("digits?seed=1", "unknown options seed"),
+        ("digits#part=4/4", "from 0 to 3"),
+        ("digits#how=iid", "write it like"),
+        ("digits#part=0/2,colour=red", "colour"),
+        ("digits#part=0/2,how=magic", "dirichlet"),
+        ("digits#part=0/5000", "not empty"),
+    ],
+)
+def test_bad_source_says_what_to_do(source: str, hint: str) -> None:
+    with pytest.raises(DataUnusable, match=hint):
+        load(source)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "hint"),
+    [
+        ({"images": np.ones((2, 2))}, "x_train and y_train"),
+        ({"x": np.ones((2, 2)), "y": np.ones(2)}, "integers"),
+        ({"x": np.ones((3, 2)), "y": [0, 1]}, "rows"),
+        ({"x": np.ones((2, 2)), "y": [-1, 1]}, "from 0"),
+        ({"x": np.full((2, 2), np.nan), "y": [0, 1]}, "NaN"),
+        ({"x": np.array([["a"], ["b"]]), "y": [0, 1]}, "numbers"),
+        ({"x_train": np.ones((2, 2)), "y_train": [0, 1], "x_test": np.ones((2, 2))}, "both or neither"),
+        ({"x_train": np.ones((0, 2)), "y_train": np.array([], int)}, "no training samples"),
+    ],
+)
+def test_npz_that_cannot_be_used_says_why(tmp_path: Path, arrays: dict[str, Any], hint: str) -> None:
+    with pytest.raises(DataUnusable, match=hint):
+        load(save_npz(tmp_path / "d.npz", **arrays))
+
+
+def test_npz_holding_pickled_objects_is_refused(tmp_path: Path) -> None:
+    source = save_npz(tmp_path / "d.npz", x_train=np.array([{}, {}], dtype=object), y_train=[0, 1])
+    with pytest.raises(DataUnusable, match="plain"):
+        load(source)
+
+
+@pytest.mark.parametrize("text", ["", "a,label\n", "a,label\n1\n", "a,label\nx,1\n", "a,label\n1,yes\n"])
+def test_csv_that_cannot_be_used_says_why(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(DataUnusable, match=r"a\.csv"):
+        load(f"csv:{tmp_path}/a.csv")
+
+
+@pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04broken"])
+def test_npz_that_is_not_one_says_so(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "d.npz").write_bytes(content)
+    with pytest.raises(DataUnusable, match="savez"):
+        load(f"npz:{tmp_path}/d.npz")

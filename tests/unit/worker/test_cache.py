@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from worker.cache import ModelCache
+
+pytestmark = pytest.mark.anyio
+
+
+class Store:
+    """Where models come from; counts how often it is asked."""
+
+    def __init__(self, *models: bytes) -> None:
+        self.models = {digest_of(model): model for model in models}
+        self.fetched: list[str] = []
+
+    async def fetch(self, digest: str, num_bytes: int, path: Path) -> None:
+        self.fetched.append(digest)
+        await asyncio.sleep(0)
+        path.write_bytes(self.models[digest])
+
+
+def digest_of(model: bytes) -> str:
+    return "sha256:" + hashlib.sha256(model).hexdigest()
+
+
+async def get(cache: ModelCache, store: Store, model: bytes) -> bytes:
+    async with cache.hold(digest_of(model), len(model), store.fetch) as path:
+        return path.read_bytes()
+
+
+async def test_a_model_is_fetched_once(tmp_path: Path) -> None:
+    cache, store = ModelCache(tmp_path, 100), Store(b"model")
+    assert await get(cache, store, b"model") == await get(cache, store, b"model") == b"model"
+    assert len(store.fetched) == 1
+
+
+async def test_agents_that_ask_together_share_one_fetch(tmp_path: Path) -> None:
+    cache, store = ModelCache(tmp_path, 100), Store(b"model")
+    await asyncio.gather(*(get(cache, store, b"model") for _ in range(5)))
+    assert len(store.fetched) == 1
+
+
+async def test_the_least_recently_used_model_goes_first(tmp_path: Path) -> None:
+    cache, store = ModelCache(tmp_path, 10), Store(b"aaaa", b"bbbb", b"cccc")
+    for age, model in enumerate((b"bbbb", b"aaaa")):
+        await get(cache, store, model)
+        [path] = tmp_path.glob(f"{digest_of(model).removeprefix('sha256:')}*")
+        os.utime(path, (age, age))
+    await get(cache, store, b"cccc")
+    await get(cache, store, b"aaaa")
+    assert store.fetched.count(digest_of(b"aaaa")) == 1
+    await get(cache, store, b"bbbb")
+    assert store.fetched.count(digest_of(b"bbbb")) == 2
+
+
+async def test_a_model_in_use_is_never_removed(tmp_path: Path) -> None:
+    cache, store = ModelCache(tmp_path, 4), Store(b"aaaa", b"bbbb")
+    async with cache.hold(digest_of(b"aaaa"), 4, store.fetch) as path:
+        await get(cache, store, b"bbbb")
+        assert path.exists()
+
+
+async def test_a_damaged_file_of_an_earlier_process_is_fetched_again(tmp_path: Path) -> None:
+    store = Store(b"model")
+    await get(ModelCache(tmp_path, 100), store, b"model")
+    [path] = tmp_path.iterdir()
+    path.write_bytes(b"m0del")
+    assert await get(ModelCache(tmp_path, 100), store, b"model") == b"model"
+
+
+async def test_a_failed_fetch_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def fail(digest: str, num_bytes: int, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise OSError
+
+    with pytest.raises(OSError):
+        async with ModelCache(tmp_path, 100).hold(digest_of(b"model"), 5, fail):
+            pass
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,275 @@
+"""One agent serves one client: open a session, then claim, carry out and submit until told to stop.
+
+A session is opened at the start and again only after a claim whose answer got lost: opening one makes the coordinator
+hand out this client's leased tasks again, which recovers the lost grant at once, and would take away work in hand. So
+an agent that is training rides out a restart of the coordinator and submits with the token it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable
+from concurrent.futures import Executor
+from enum import IntEnum
+from typing import Final, TypeVar
+
+from services.core.errors import Rejected
+from services.wire.v1.work import PROTOCOL, Failure, Session, SessionRequest, Submission, TaskGrant
+from worker.answers import BlobMissing, CoordinatorSaidNo, Dropped, Refused, Stopped, TryLater
+from worker.cache import ModelCache
+from worker.execution import Order, Result, Workbench
+from worker.failures import failure_of
+from worker.lease import Lease
+from worker.progress import Reporter
+from worker.shutdown import Shutdown
+from worker.transport import Transport
+
+POLL_S: Final = 25.0
+HAND_BACK_WITHIN_S: Final = 5.0
+MAX_UPLOADS: Final = 5
+"""How often a result is uploaded anew when the coordinator keeps losing it."""
+
+T = TypeVar("T")
+
+
+class Ending(IntEnum):
+    """Exit codes of the worker."""
+
+    DONE = 0
+    STOPPED = 1
+    UNUSABLE = 2
+    NOTHING_TO_DO = 3
+
+
+class Agent:
+    def __init__(
+        self,
+        *,
+        transport: Transport,
+        workbench: Workbench,
+        cache: ModelCache,
+        pool: Executor,
+        reporter: Reporter,
+        shutdown: Shutdown,
+        version: str,
+    ) -> None:
+        """`pool` bounds how many tasks train at a time; the agents of a fleet share it, the cache and the shutdown."""
+        self._transport = transport
+        self._workbench = workbench
+        self._cache = cache
+        self._pool = pool
+        self._reporter = reporter
+        self._shutdown = shutdown
+        self._version = version
+        self._session: Session | None = None
+        self._had_session = False
+        self._max_blob_bytes = 0
+
+    async def run(self, *, once: bool = False, wait_s: float = POLL_S) -> Ending:
+        """Serve until shutdown. `once`: carry out what the first claim brings, or give up after `wait_s`.
+
+        Raises what loading the client's task raises: without a task there is nothing to serve.
+        """
+        devices = await self._in_thread(self._workbench.load)
+        request = SessionRequest(agent_version=self._version, protocol=PROTOCOL, devices=devices)
+        give_up_at = asyncio.get_running_loop().time() + wait_s if once else math.inf
+        try:
+            while not self._shutdown.requested.is_set():
+                claim = asyncio.create_task(self._claim(request, give_up_at))
+                await self._first(claim, self._shutdown.requested)
+                grants = await _result_or_cancel(claim)
+                if grants:
+                    await self._carry_out_all(grants)
+                if once:
+                    return self._ending_of_once(grants)
+        except CoordinatorSaidNo as no:
+            self._reporter.stopped(no)
+            return Ending.STOPPED
+        return Ending.DONE
+
+    def _ending_of_once(self, grants: list[TaskGrant] | None) -> Ending:
+        if grants or self._shutdown.requested.is_set():
+            return Ending.DONE
+        if not self._had_session:
+            self._reporter.stopped(Refused("unreachable", "no session could be opened within the wait"))
+            return Ending.STOPPED
+        self._reporter.nothing_to_do()
+        return Ending.NOTHING_TO_DO
+
+    # claiming
+
+    async def _claim(self, request: SessionRequest, give_up_at: float) -> list[TaskGrant]:
+        """Insist until there is work; empty only when `give_up_at` (loop time) has passed."""
+        loop = asyncio.get_running_loop()
+        fruitless = 0
+        while True:
+            asked_at = loop.time()
+            try:
+                if self._session is None:
+                    self._session = await self._open_session(request)
+                wait_s = math.ceil(min(POLL_S, self._session.max_wait_s, max(0.0, give_up_at - asked_at)))
+                if grants := await self._transport.claim_once(wait_s):
+                    return grants
+                if loop.time() - asked_at >= min(1.0, wait_s):
+                    fruitless = 0
+                    pause_s = 0.0
+                else:  # answered without waiting: do not turn that into a busy loop
+                    fruitless += 1
+                    pause_s = self._transport.backoff.delay(fruitless)
+            except TryLater as later:
+                if not later.answered:
+                    self._session = None
+                pause_s = self._transport.backoff.delay(fruitless, later.retry_after_s)
+                fruitless += 1
+                self._reporter.retrying(later, pause_s)
+            except Refused as refused:
+                if not self._had_session:
+                    raise
+                pause_s = self._transport.backoff.delay(fruitless)  # most likely something between us, for a while
+                fruitless += 1
+                self._reporter.retrying(refused, pause_s)
+            if loop.time() >= give_up_at:
+                return []
+            await asyncio.sleep(min(pause_s, max(0.0, give_up_at - loop.time())))
+
+    async def _open_session(self, request: SessionRequest) -> Session:
+        session = await self._transport.open_session_once(request)
+        self._had_session, self._max_blob_bytes = True, session.max_blob_bytes
+        self._reporter.session_opened(session)
+        return session
+
+    # working
+
+    async def _carry_out_all(self, grants: list[TaskGrant]) -> None:
+        """One after the other; all leases are kept alive from the start."""
+        async with contextlib.AsyncExitStack() as stack:
+            leases = [await stack.enter_async_context(Lease(grant, self._transport)) for grant in grants]
+            for lease in leases:
+                self._reporter.claimed(lease.grant, lease.fraction_done)
+                if self._shutdown.requested.is_set():
+                    await self._hand_back(lease)
+                else:
+                    await self._carry_out(lease)
+                await lease.release()
+
+    async def _carry_out(self, lease: Lease) -> None:
+        work = asyncio.create_task(self._work(lease))
+        try:
+            await self._first(work, lease.lost, self._shutdown.overdue)
+            if lease.why_lost is not None:
+                await self._abandon(work, lease)
+                if isinstance(lease.why_lost, Stopped):
+                    raise lease.why_lost
+                self._reporter.dropped(lease.grant, lease.why_lost)
+            elif not work.done():
+                lease.stop.set()
+                await self._hand_back(lease)
+            else:
+                work.result()
+        finally:
+            await self._abandon(work, lease)
+
+    async def _work(self, lease: Lease) -> None:
+        """From grant to submission. Ends quietly once `lease.stop` is set: whoever set it says why."""
+        grant = lease.grant
+        result: Result | None = None
+        try:
+            async with self._cache.hold(grant.weights, grant.weights_bytes, self._transport.download) as weights:
+                order = Order(grant, weights, lease.advance, lease.stop.is_set)
+                result = await self._in_thread(lambda: self._workbench.execute(order), lease.stop.set)
+            if not lease.stop.is_set():
+                await self._deliver(lease, result)
+                self._reporter.submitted(grant, result.num_samples, result.metrics)
+        except Stopped:
+            raise
+        except Dropped as dropped:
+            self._reporter.dropped(grant, dropped)
+        except Exception as error:  # the client's own code may raise anything
+            if not lease.stop.is_set():
+                await self._report_failure(lease, error)
+        finally:
+            if result is not None and result.update is not None:
+                result.update.path.unlink(missing_ok=True)
+
+    async def _deliver(self, lease: Lease, result: Result) -> None:
+        grant, update = lease.grant, result.update
+        if update is not None and update.num_bytes > self._max_blob_bytes:
+            raise Rejected("too-large", f"the update has {update.num_bytes} bytes, allowed are {self._max_blob_bytes}")
+        submission = Submission(
+            lease_token=grant.lease_token,
+            update=update.digest if update is not None else None,
+            num_samples=result.num_samples,
+            metrics=result.metrics,
+        )
+        for upload in range(MAX_UPLOADS):
+            if update is not None:
+                await self._transport.upload(update.digest, update.path, maybe_started=grant.attempt > 1 or upload > 0)
+            lease.awaiting_verdict = True
+            try:
+                await self._transport.submit(grant.task_id, submission)
+                return
+            except BlobMissing as missing:
+                self._reporter.retrying(missing, 0.0)
+            finally:
+                lease.awaiting_verdict = False
+        raise Refused("blob-missing", f"the coordinator lost the update {MAX_UPLOADS} times")
+
+    async def _report_failure(self, lease: Lease, error: Exception) -> None:
+        failure = failure_of(error, lease.grant.lease_token)
+        self._reporter.failed(lease.grant, error, retryable=failure.retryable)
+        try:
+            await self._transport.fail(lease.grant.task_id, failure)
+        except (Dropped, Refused, BlobMissing) as no:
+            self._reporter.dropped(lease.grant, no)
+
+    async def _hand_back(self, lease: Lease) -> None:
+        self._reporter.handed_back(lease.grant)
+        failure = Failure(
+            lease_token=lease.grant.lease_token, retryable=True, handed_back=True, reason="agent shutting down"
+        )
+        with contextlib.suppress(TimeoutError, CoordinatorSaidNo):  # otherwise the lease runs out by itself
+            async with asyncio.timeout(HAND_BACK_WITHIN_S):
+                await self._transport.fail(lease.grant.task_id, failure)
+
+    # waiting
+
+    async def _in_thread(self, function: Callable[[], T], ask_to_stop: Callable[[], None] = lambda: None) -> T:
+        """Run in the pool. When cancelled, `ask_to_stop` and wait: models and data have one user at a time."""
+        job = self._pool.submit(function)
+        running = asyncio.wrap_future(job)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            ask_to_stop()
+            if not job.cancel():
+                await asyncio.wait([running])
+                running.exception()  # how abandoned work ends interests nobody
+            raise
+
+    async def _first(self, task: asyncio.Task[T], *events: asyncio.Event) -> None:
+        """Return when the task is done or an event is set."""
+        waits = [asyncio.create_task(event.wait()) for event in events]
+        try:
+            await asyncio.wait([task, *waits], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def _abandon(self, work: asyncio.Task[None], lease: Lease) -> None:
+        """Wait until the work has ended; not for long once shutdown is overdue, because no thread can be killed."""
+        lease.stop.set()
+        work.cancel()
+        await self._first(work, self._shutdown.overdue)
+        await asyncio.wait([work], timeout=HAND_BACK_WITHIN_S)
+        if work.done() and not work.cancelled():
+            work.exception()  # whoever needs it has seen it
+
+
+async def _result_or_cancel(task: asyncio.Task[T]) -> T | None:
+    if task.done():
+        return task.result()
+    task.cancel()
+    await asyncio.wait([task])
+    return None

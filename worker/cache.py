@@ -1,0 +1,93 @@
+"""Models on disk, named by digest. Bounded: the least recently used go first. Several agents and processes may share
+the directory, because a file appears under its name only when complete."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+Fetch = Callable[[str, int, Path], Awaitable[None]]
+"""(digest, num_bytes, path): bring the blob into `path`, checked; see Transport.download."""
+
+SUFFIX: Final = ".safetensors"
+
+
+class ModelCache:
+    def __init__(self, directory: Path, max_bytes: int) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._max_bytes = max_bytes
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._in_use: dict[str, int] = {}
+        self._checked: set[str] = set()
+
+    @contextlib.asynccontextmanager
+    async def hold(self, digest: str, num_bytes: int, fetch: Fetch) -> AsyncIterator[Path]:
+        """The path of the model, fetched when it is not here yet (once, however many ask); kept while held."""
+        self._in_use[digest] = self._in_use.get(digest, 0) + 1
+        try:
+            async with self._locks.setdefault(digest, asyncio.Lock()):
+                path = self._path(digest)
+                if not await self._is_sound(digest, path, num_bytes):
+                    await self._bring(digest, num_bytes, path, fetch)
+                with contextlib.suppress(OSError):
+                    os.utime(path)
+            yield path
+        finally:
+            self._in_use[digest] -= 1
+            if not self._in_use[digest]:
+                del self._in_use[digest]
+                self._locks.pop(digest, None)
+
+    def _path(self, digest: str) -> Path:
+        return self._directory / (digest.removeprefix("sha256:") + SUFFIX)
+
+    async def _is_sound(self, digest: str, path: Path, num_bytes: int) -> bool:
+        """A file left by an earlier process is hashed once: without fsync, a power cut can leave anything."""
+        try:
+            if path.stat().st_size != num_bytes:
+                return False
+            if digest not in self._checked:
+                if await asyncio.to_thread(_sha256, path) != digest:
+                    return False
+                self._checked.add(digest)
+        except FileNotFoundError:
+            return False
+        return True
+
+    async def _bring(self, digest: str, num_bytes: int, path: Path, fetch: Fetch) -> None:
+        self._make_room(num_bytes)
+        partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
+        try:
+            await fetch(digest, num_bytes, partial)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+        self._checked.add(digest)
+
+    def _make_room(self, num_bytes: int) -> None:
+        files = []
+        for path in self._directory.glob(f"*{SUFFIX}"):
+            with contextlib.suppress(FileNotFoundError):
+                status = path.stat()
+                files.append((status.st_mtime_ns, status.st_size, path))
+        total = sum(size for _, size, _ in files) + num_bytes
+        for _, size, path in sorted(files):
+            if total <= self._max_bytes:
+                return
+            digest = "sha256:" + path.name.removesuffix(SUFFIX)
+            if digest not in self._in_use:
+                path.unlink(missing_ok=True)
+                self._checked.discard(digest)
+                total -= size
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,163 @@
+"""What a grant means: the kind of task names its handler. Runs in a training thread; imports torch at first use.
+
+Data and built models stay in memory between rounds. A model taken from the shelf carries nothing over: all of its
+state_dict is overwritten and gradients are dropped, so equal grants give equal bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from services.core import digests
+from services.core.errors import InvariantBroken
+from services.wire.v1.work import Device, TaskGrant
+from worker.failures import WorkFailed
+from worker.task_loading import TaskUnusable
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from services.training.task import ClientTask
+
+MODELS_KEPT: Final = 2
+
+
+@dataclass(frozen=True)
+class Update:
+    path: Path
+    digest: str
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class Result:
+    update: Update | None
+    num_samples: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Order:
+    """One grant on the workbench. `on_progress` and `should_stop` are called between batches."""
+
+    grant: TaskGrant
+    weights: Path
+    on_progress: Callable[[float], None]
+    should_stop: Callable[[], bool]
+
+
+class Workbench:
+    """One client's task, data and models. `load` and `execute` are for one thread at a time."""
+
+    def __init__(self, load_task: Callable[[], ClientTask], device: str, scratch: Path) -> None:
+        """`scratch`: where updates are written; whoever takes a Result removes its file."""
+        self.scratch = scratch
+        self._load_task = load_task
+        self._device_name = device
+        self._loaded: tuple[ClientTask, torch.device] | None = None
+        self._models: OrderedDict[str, nn.Module] = OrderedDict()
+
+    def load(self) -> list[Device]:
+        """Import torch and read the data, before any work is claimed. Raises TaskUnusable."""
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's condition for deterministic products
+        import torch
+
+        from services.training import devices
+
+        torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import the compiler: seconds
+        try:
+            device = devices.pick(self._device_name)
+        except (ValueError, RuntimeError) as error:
+            raise TaskUnusable(str(error)) from error
+        self._loaded = (self._load_task(), device)
+        return [devices.describe(device)]
+
+    def execute(self, order: Order) -> Result:
+        """Raises WorkFailed, or whatever the client's own code raises; TrainingStopped when asked to stop."""
+        import torch
+
+        torch.set_num_threads(1)  # per thread in OpenMP builds, hence here and not once
+        started = time.perf_counter()
+        result = HANDLERS[order.grant.kind](self, order)
+        metrics = {**result.metrics, "seconds": time.perf_counter() - started}
+        figures = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        return Result(result.update, result.num_samples, figures)
+
+    @property
+    def task(self) -> ClientTask:
+        return self._ready()[0]
+
+    @property
+    def device(self) -> torch.device:
+        return self._ready()[1]
+
+    def model_with(self, order: Order) -> nn.Module:
+        """The grant's model, holding the grant's weights."""
+        from services.training.local import load_weights
+
+        key = digests.of_json(order.grant.model.model_dump(mode="json"))
+        model = self._models.pop(key, None)
+        if model is None:
+            model = self.task.model(order.grant.model)
+        self._models[key] = model
+        while len(self._models) > MODELS_KEPT:
+            self._models.popitem(last=False)
+        model.zero_grad(set_to_none=True)
+        load_weights(model, order.weights)
+        return model
+
+    def _ready(self) -> tuple[ClientTask, torch.device]:
+        if self._loaded is None:
+            raise InvariantBroken("work was given to a workbench that is not loaded")
+        return self._loaded
+
+
+def _train(bench: Workbench, order: Order) -> Result:
+    from services.training import local
+
+    model = bench.model_with(order)
+    base = local.snapshot(model)
+    path = bench.scratch / f"{uuid.uuid4().hex}.safetensors"
+    try:
+        metrics = local.train(
+            bench.task,
+            model,
+            order.grant.local,
+            order.grant.seed,
+            bench.device,
+            on_progress=order.on_progress,
+            should_stop=order.should_stop,
+        )
+        local.write_update(path, local.delta(base, model.state_dict()))
+    except local.TrainingFailed as error:
+        raise WorkFailed(str(error)) from error
+    return Result(_describe(path), bench.task.num_train, metrics)
+
+
+def _evaluate(bench: Workbench, order: Order) -> Result:
+    from services.training.evaluation import evaluate
+
+    metrics = evaluate(bench.task, bench.model_with(order), bench.device)
+    num_samples = int(metrics.pop("num_samples"))
+    if num_samples == 0:
+        raise WorkFailed("this client holds no data to evaluate on")
+    return Result(None, num_samples, metrics)
+
+
+HANDLERS: Final[dict[str, Callable[[Workbench, Order], Result]]] = {"train": _train, "evaluate": _evaluate}
+
+
+def _describe(path: Path) -> Update:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return Update(path, f"sha256:{digest}", path.stat().st_size)

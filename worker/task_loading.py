@@ -1,0 +1,97 @@
+"""From `--task` and `--data` to the object that knows the client's model, batches and loss.
+
+`builtin:…` is a classifier over a data source; `FILE.py:Class` or `package.module:Class` is the data holder's own
+class, loaded from this machine (the coordinator never sends code) and checked against the protocol before any work is
+claimed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from services.training.task import ClientTask
+
+PROTOCOL_MEMBERS: Final = ("model", "num_train", "num_eval", "train_batches", "eval_batches", "loss", "score")
+_SAMPLE_AXES: Final = {"image-classifier": ("channels", "height", "width"), "tabular-classifier": ("features",)}
+
+
+class TaskUnusable(Exception):
+    """The task or its data cannot be loaded; the message says what to change."""
+
+
+def load_task(task: str, data: str | None) -> ClientTask:
+    """Slow: imports torch and reads the data. Raises TaskUnusable."""
+    kind, _, name = task.partition(":")
+    if kind == "builtin":
+        return _load_builtin(name, data)
+    return _load_own(task, data)
+
+
+def _load_builtin(name: str, data: str | None) -> ClientTask:
+    from services.data.sources import DataUnusable, load
+    from services.training.task import BUILTIN_TASKS
+
+    if name not in BUILTIN_TASKS:
+        known = ", ".join(f"builtin:{known}" for known in BUILTIN_TASKS)
+        raise TaskUnusable(f"no built-in task {name!r}; there are {known}")
+    if data is None:
+        raise TaskUnusable(f"builtin:{name} needs data: --data npz:FILE, csv:FILE or builtin:digits")
+    try:
+        dataset = load(data)
+    except DataUnusable as error:
+        raise TaskUnusable(str(error)) from error
+    if (axes := _SAMPLE_AXES.get(name)) and dataset.x_train.ndim - 1 != len(axes):
+        shape = dataset.x_train.shape[1:]
+        raise TaskUnusable(f"builtin:{name} takes samples of shape ({', '.join(axes)}); those of {data} have {shape}")
+    return BUILTIN_TASKS[name](dataset)
+
+
+def _load_own(task: str, data: str | None) -> ClientTask:
+    place, _, class_name = task.rpartition(":")
+    if not place or not class_name:
+        raise TaskUnusable(f"--task {task}: write builtin:NAME, path/to/file.py:ClassName or package.module:ClassName")
+    module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
+    factory = getattr(module, class_name, None)
+    if not callable(factory):
+        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
+        raise TaskUnusable(f"{place} has no class {class_name}; it has {', '.join(classes) or 'no classes'}")
+    try:
+        own = factory() if data is None else factory(data)
+    except Exception as error:
+        raise TaskUnusable(f"{class_name}({data!r} as its data) raised {type(error).__name__}: {error}") from error
+    if missing := [name for name in PROTOCOL_MEMBERS if not hasattr(own, name)]:
+        raise TaskUnusable(f"{class_name} lacks {', '.join(missing)}: see the ClientTask protocol in worker/README.md")
+    loaded: ClientTask = own
+    return loaded
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Like running a script: modules beside the file can be imported by it."""
+    if not path.is_file():
+        raise TaskUnusable(f"no file {path} (looked in {Path.cwd()})")
+    name = f"lethe_task_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise TaskUnusable(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if (folder := str(path.resolve().parent)) not in sys.path:
+        sys.path.append(folder)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise TaskUnusable(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _import_module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise TaskUnusable(f"module {name} cannot be imported: {type(error).__name__}: {error}") from error
