@@ -28,6 +28,7 @@ from coordinator.api import (
 )
 from coordinator.api.auth import Keyring
 from coordinator.api.context import Context
+from coordinator.api.express import Express
 from coordinator.api.lookout import Lookout
 from coordinator.api.metrics import Metrics
 from coordinator.api.middleware import Doorkeeper
@@ -78,6 +79,7 @@ def assemble() -> FastAPI:
         redirect_slashes=False,
         separate_input_output_schemas=False,
     )
+    app.router.routes.append(Express())
     for router in _ROUTERS:
         app.include_router(router)
     problems.install(app)

@@ -10,7 +10,7 @@ from uuid import UUID
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from coordinator.api.auth import Caller, Downloader, Uploader
-from coordinator.api.blob_answers import MEDIA_TYPE, send_blob
+from coordinator.api.blob_answers import MEDIA_TYPE, SMALL_BYTES, send_blob
 from coordinator.api.bodies import answer
 from coordinator.api.problems import problems
 from coordinator.blobs.port import Complete, Partial, StorageFull
@@ -59,9 +59,10 @@ async def put_blob(
     owner, total = await _owner(caller, federation_id), _announced_bytes(request)
     if total > caller.context.coordinator.settings.max_blob_bytes:
         raise _too_large(caller)
-    num_bytes = await _stored_bytes(caller, owner, digest)
-    if num_bytes is not None:
-        return answer(BlobInfo(digest=digest, bytes=num_bytes))
+    if total > SMALL_BYTES or "expect" in request.headers:  # else reading the body costs less than looking
+        num_bytes = await _stored_bytes(caller, owner, digest)
+        if num_bytes is not None:
+            return answer(BlobInfo(digest=digest, bytes=num_bytes))
     try:
         return await _receive(request, caller, owner, digest, offset=0, total=total)
     except Rejected as rejected:

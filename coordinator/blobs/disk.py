@@ -6,18 +6,48 @@ import asyncio
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from coordinator.blobs.port import StorageFull
+from services.core.errors import InvariantBroken
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 READ_BYTES: Final = 2**20
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+
+
+class Disk(Protocol):
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Start and do not wait: for clean-up in a task that may be cancelled."""
+
+
+class _ThisThread:
+    """For code that is on a thread of the disk's already."""
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return work(*args, **kwargs)
+
+    def submit(self, work: Callable[[], None]) -> None:
+        work()
+
+
+THIS_THREAD: Final = _ThisThread()
+
+
+def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that has nothing to wait for."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise InvariantBroken("it waits after all")
 
 
 class DiskThreads:
@@ -32,7 +62,6 @@ class DiskThreads:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Start and do not wait: for clean-up in a task that may be cancelled."""
         try:
             self._executor.submit(work)
         except RuntimeError:  # shut down

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -22,7 +23,10 @@ from uuid import UUID
 
 from coordinator.blobs.disk import (
     READ_BYTES,
+    THIS_THREAD,
+    Disk,
     DiskThreads,
+    at_once,
     full_disk_noticed,
     install,
     pieces_of,
@@ -31,7 +35,16 @@ from coordinator.blobs.disk import (
     write_all,
 )
 from coordinator.blobs.port import Complete, Received, StorageFull, StoredBlob
-from coordinator.blobs.reception import Check, checked_range, hex_of, not_found, offset_mismatch, receive_into
+from coordinator.blobs.reception import (
+    Check,
+    checked_range,
+    hex_of,
+    not_found,
+    offset_mismatch,
+    once,
+    receive_into,
+    taken,
+)
 from coordinator.crashpoints import crashpoint
 from services.core.errors import InvariantBroken
 from services.tensors.inspection import Inspection, Inspector
@@ -39,6 +52,17 @@ from services.tensors.inspection import Inspection, Inspector
 PIECE_BYTES: Final = 2**20
 """Each piece is one trip to a thread; with smaller ones the trips cost more CPU than the hashing."""
 _NUM_THREADS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Arriving:
+    """An upload: where it ends up, where its parts wait, what it claims to be."""
+
+    path: Path
+    part_path: Path
+    digest: str
+    offset: int
+    total: int
 
 
 class FileBlobStore:
@@ -61,17 +85,33 @@ class FileBlobStore:
     async def receive(
         self, owner: UUID, digest: str, *, sender: str, offset: int, total: int, chunks: AsyncIterable[bytes]
     ) -> Received:
-        path = self._path(owner, digest)
-        part = await self._disk.run(self._open_part, path, self._part_path(owner, digest, sender), offset, total)
+        arriving = Arriving(self._path(owner, digest), self._part_path(owner, digest, sender), digest, offset, total)
+        if offset == 0 and total <= PIECE_BYTES:
+            body, chunks = await taken(chunks, total)
+            if len(body) == total:
+                return await self._disk.run(self._receive_at_once, arriving, body)
+        return await self._receive(self._disk, arriving, chunks)
+
+    async def _receive(self, disk: Disk, arriving: Arriving, chunks: AsyncIterable[bytes]) -> Received:
+        part = await disk.run(self._open_part, disk, arriving)
         if part is None:
-            inspection = await self._disk.run(_inspect, path)
+            inspection = await disk.run(_inspect, arriving.path)
             return Complete(inspection, inspection.num_bytes, existed=True)
         try:
             return await receive_into(
-                part, digest=digest, offset=offset, total=total, chunks=chunks, piece_bytes=PIECE_BYTES
+                part,
+                digest=arriving.digest,
+                offset=arriving.offset,
+                total=arriving.total,
+                chunks=chunks,
+                piece_bytes=PIECE_BYTES,
             )
         finally:
-            self._disk.submit(part.close)
+            disk.submit(part.close)
+
+    def _receive_at_once(self, arriving: Arriving, body: bytes) -> Received:
+        """A small body that is all there: one trip to a thread instead of one for each step."""
+        return at_once(self._receive(THIS_THREAD, arriving, once(body)))
 
     async def open(self, owner: UUID, digest: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         path = self._path(owner, digest)
@@ -121,28 +161,29 @@ class FileBlobStore:
 
     def _path(self, owner: UUID, digest: str) -> Path:
         name = hex_of(digest)
-        return self._root / str(owner) / name[:2] / name
+        return Path(f"{self._root}/{owner}/{name[:2]}/{name}")
 
     def _part_path(self, owner: UUID, digest: str, sender: str) -> Path:
         sender_hash = hashlib.sha256(sender.encode()).hexdigest()[:24]
-        return self._parts / str(owner) / f"{hex_of(digest)}.{sender_hash}"
+        return Path(f"{self._parts}/{owner}/{hex_of(digest)}.{sender_hash}")
 
-    def _open_part(self, path: Path, part_path: Path, offset: int, total: int) -> _FilePart | None:
+    def _open_part(self, disk: Disk, arriving: Arriving) -> _FilePart | None:
         """None when the blob is complete already."""
-        if path.exists():
+        if arriving.path.exists():
             return None
         with full_disk_noticed():
-            self._check_reserve(max(0, total - offset))
-            part_path.parent.mkdir(parents=True, exist_ok=True)
+            self._check_reserve(max(0, arriving.total - arriving.offset))
+            arriving.part_path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                fd = os.open(part_path, os.O_RDWR | os.O_CLOEXEC | (0 if offset else os.O_CREAT), 0o600)
+                creating = 0 if arriving.offset else os.O_CREAT
+                fd = os.open(arriving.part_path, os.O_RDWR | os.O_CLOEXEC | creating, 0o600)
             except FileNotFoundError:
                 raise offset_mismatch(0) from None
         stored = os.fstat(fd).st_size
-        if stored != offset:
+        if stored != arriving.offset:
             os.close(fd)
             raise offset_mismatch(stored)
-        return _FilePart(self._disk, fd, part_path, path)
+        return _FilePart(disk, fd, arriving.part_path, arriving.path)
 
     def _adopt(self, owner: UUID, source: Path) -> tuple[str, Inspection, int]:
         num_bytes = source.stat().st_size
@@ -200,7 +241,7 @@ class _FilePart:
     left it. So an upload never waits behind a dead one, and of two live ones the slower is told to look again.
     """
 
-    def __init__(self, disk: DiskThreads, fd: int, part_path: Path, path: Path) -> None:
+    def __init__(self, disk: Disk, fd: int, part_path: Path, path: Path) -> None:
         self._disk = disk
         self._fd: int | None = fd
         self._part_path = part_path

@@ -108,6 +108,35 @@ async def _gather(chunks: AsyncIterable[bytes], piece_bytes: int) -> AsyncIterat
         yield held
 
 
+async def once(body: bytes) -> AsyncIterator[bytes]:
+    yield body
+
+
+async def taken(chunks: AsyncIterable[bytes], most: int) -> tuple[bytes, AsyncIterator[bytes]]:
+    """What a stream brings, up to a little over `most` bytes (nothing if it breaks), and the stream as if nothing had
+    been taken from it."""
+    held, num_held = [], 0
+    source, broken = aiter(chunks), None
+    try:
+        while num_held <= most:
+            held.append(await anext(source))
+            num_held += len(held[-1])
+    except StopAsyncIteration:
+        pass
+    except Exception as error:
+        broken = error
+
+    async def again() -> AsyncIterator[bytes]:
+        for chunk in held:
+            yield chunk
+        if broken is not None:
+            raise broken
+        async for chunk in source:
+            yield chunk
+
+    return b"".join(held) if broken is None else b"", again()
+
+
 def hex_of(digest: str) -> str:
     """The part of a digest that may name a file; whatever is not a digest names nothing."""
     if not is_digest(digest):

@@ -26,7 +26,8 @@ class Wake:
 
 
 Command = FollowUp | Wake
-JOBS = "jobs"
+KERNELS = "jobs:kernel"
+CHORES = "jobs:chore"
 CLOCK = "clock"
 
 
@@ -56,7 +57,9 @@ def react(event: e.Event, after: State) -> Iterator[Command]:
             yield from (Wake(client_key(task.client_id)) for task in tasks if task.status == "ready")
         case e.TaskReleased(task_id=task_id) | e.TaskPromoted(task_id=task_id) | e.TaskReissued(task_id=task_id):
             yield Wake(client_key(after.tasks[task_id].client_id))
-        case e.JobRequested() | e.JobReturned() | e.RunResumed():
-            yield Wake(JOBS)
+        case e.JobRequested(job=job):
+            yield Wake(KERNELS if job.kind == "kernel" else CHORES)
+        case e.JobReturned() | e.RunResumed():
+            yield Wake(KERNELS)
         case _:
             return

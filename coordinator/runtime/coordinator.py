@@ -15,6 +15,7 @@ from coordinator.blobs.port import BlobStore
 from coordinator.bus.local import LocalBus
 from coordinator.bus.port import Bus
 from coordinator.engine.events import Event
+from coordinator.engine.react import CHORES, KERNELS
 from coordinator.runtime.clockwork import Clockwork
 from coordinator.runtime.erasure import SIGNING_KEY, Erasing
 from coordinator.runtime.pump import Pump, chore_runner, kernel_runner
@@ -25,7 +26,7 @@ from coordinator.tombstones.files import FileTombstoneLog
 
 log = structlog.get_logger()
 CHORE_LEASE_S = 30.0
-CHORES = ("post", "collect-updates", "fence", "purge")
+CHORE_KINDS = ("post", "collect-updates", "fence", "purge")
 
 
 class Coordinator:
@@ -57,7 +58,7 @@ class Coordinator:
             log.warning("erasures.fenced-again", count=again, reason="the database is older than the tombstones")
         self._spawn(Clockwork(self.database, self.bus, self.shell, self.blobs).forever())
         chores = chore_runner(self.database, self.shell, self.blobs, self.erasing)
-        self._spawn(Pump(self.database, self.bus, self.shell, CHORES, CHORE_LEASE_S, chores).forever())
+        self._spawn(Pump(self.database, self.bus, CHORES, CHORE_KINDS, CHORE_LEASE_S, chores).forever())
         if self.settings.compute == "threads":
             self._spawn_kernels()
 
@@ -88,7 +89,7 @@ class Coordinator:
 
     def _spawn_kernels(self) -> None:
         runner = kernel_runner(self.shell, self.blobs, self._kernels)
-        pump = Pump(self.database, self.bus, self.shell, ("kernel",), self.settings.kernel_lease_s, runner)
+        pump = Pump(self.database, self.bus, KERNELS, ("kernel",), self.settings.kernel_lease_s, runner)
         self._spawn(pump.forever())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

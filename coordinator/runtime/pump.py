@@ -24,7 +24,6 @@ from coordinator.bus.port import Bus
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import Job
 from coordinator.engine.messages import JobDone, JobFailed, Message, PauseRun, RecordBlob, SettleRun
-from coordinator.engine.react import JOBS
 from coordinator.runtime.erasure import Erasing
 from coordinator.runtime.shell import Shell
 from coordinator.store import outbox
@@ -47,17 +46,21 @@ class Pump:
     """One worker on the outbox; run several for parallel kernels."""
 
     def __init__(
-        self, database: Database, bus: Bus, shell: Shell, kinds: tuple[str, ...], lease_s: float, run: Runner
+        self, database: Database, bus: Bus, bell: str, kinds: tuple[str, ...], lease_s: float, run: Runner
     ) -> None:
-        self._database, self._bus, self._shell = database, bus, shell
+        """`bell`: the key that is rung when there is such a job."""
+        self._database, self._bus, self._bell = database, bus, bell
         self._kinds, self._lease_s, self._run = kinds, lease_s, run
 
     async def forever(self) -> None:
-        with self._bus.waiter(JOBS) as waiter:
+        is_rung = False
+        with self._bus.waiter(self._bell) as waiter:
             while True:
                 try:
-                    if not await self._one():
-                        await waiter.wait(LOOK_EVERY_S)
+                    if (is_rung or await self._has_job()) and await self._one():
+                        is_rung = False
+                    else:
+                        is_rung = await waiter.wait(LOOK_EVERY_S)
                 except Unavailable as error:
                     log.warning("pump.waits", error=str(error)[:200])
                     await asyncio.sleep(LOOK_EVERY_S)
@@ -65,12 +68,13 @@ class Pump:
                     log.error("pump.broke", kinds=self._kinds, exc_info=error)
                     await asyncio.sleep(LOOK_EVERY_S)
 
-    async def _one(self) -> bool:
-        token = uuid4().hex
+    async def _has_job(self) -> bool:
         async with self._database.read() as connection:
             now = await self._database.now(connection)
-            if not await outbox.has_job(connection, self._kinds, now):
-                return False
+            return await outbox.has_job(connection, self._kinds, now)
+
+    async def _one(self) -> bool:
+        token = uuid4().hex
         async with self._database.write() as connection:
             now = await self._database.now(connection)
             job = await outbox.lease_job(connection, self._kinds, now, self._lease_s, token)
@@ -141,7 +145,8 @@ def chore_runner(database: Database, shell: Shell, blobs: BlobStore, erasing: Er
                 with contextlib.suppress(Rejected):
                     await shell_patiently(shell, POSTS[job.params["message"]](job))
             case "collect-updates":
-                await _collect_updates(database, blobs, job)
+                await _collect_updates(database, blobs, job, token)
+                return
             case "fence":
                 await erasing.fence(job)
             case "purge":
@@ -154,7 +159,7 @@ def chore_runner(database: Database, shell: Shell, blobs: BlobStore, erasing: Er
     return run
 
 
-async def _collect_updates(database: Database, blobs: BlobStore, job: Job) -> None:
+async def _collect_updates(database: Database, blobs: BlobStore, job: Job, token: str) -> None:
     """Drop updates that retention no longer keeps: bytes first, then their records, in one transaction, so that a
     record without bytes can only be left by a crash, and then this job runs again."""
     if job.cohort_id is None:
@@ -164,6 +169,7 @@ async def _collect_updates(database: Database, blobs: BlobStore, job: Job) -> No
         unused = await outbox.forget_updates(connection, job.federation_id, found) if found else []
         for digest in unused:
             await blobs.delete(job.federation_id, digest)
+        await outbox.finish_chore(connection, job.id, token)
 
 
 async def shell_patiently(shell: Shell, message: Message) -> Any:

@@ -44,7 +44,7 @@ class Settings(BaseSettings):
 
     @property
     def url(self) -> str:
-        return self.database_url or f"sqlite+aiosqlite:///{self.home.absolute() / 'lethe.db'}"
+        return self.database_url or f"sqlite:///{self.home.absolute() / 'lethe.db'}"
 
     @property
     def is_embedded(self) -> bool:

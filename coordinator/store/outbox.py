@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -15,35 +14,43 @@ from coordinator.engine.messages import DeadlinePassed, LeaseRanOut, Message
 from coordinator.store import tables as t
 from coordinator.store.rows import to_entity
 
+_now = sa.bindparam("now", type_=t.jobs.c.due_at.type)
+_FREE = (t.jobs.c.status == "ready") & (t.jobs.c.due_at.is_(None) | (t.jobs.c.due_at <= _now))
+_ABANDONED = (t.jobs.c.status == "leased") & (t.jobs.c.due_at <= _now)
+_WANTED = (t.runs.c.status == "running") & (t.cohorts.c.epoch == t.jobs.c.epoch)
+_OLDEST = (
+    sa.select(t.jobs.c.id)
+    .outerjoin(t.runs, t.runs.c.id == t.jobs.c.run_id)
+    .outerjoin(t.cohorts, t.cohorts.c.id == t.jobs.c.cohort_id)
+    .where(
+        t.jobs.c.kind.in_(sa.bindparam("kinds", expanding=True)),
+        _FREE | _ABANDONED,
+        _WANTED | (t.jobs.c.kind != "kernel"),
+    )
+    .order_by(t.jobs.c.created_at, t.jobs.c.id)
+    .limit(1)
+    .with_for_update(skip_locked=True, of=t.jobs)
+)
+_LEASE = (
+    t.jobs.update()
+    .where(t.jobs.c.id == _OLDEST.scalar_subquery())
+    .values(
+        status="leased",
+        lease_token=sa.bindparam("token"),
+        due_at=sa.bindparam("until", type_=t.jobs.c.due_at.type),
+        attempt=t.jobs.c.attempt + 1,
+    )
+    .returning(t.jobs)
+)
+
 
 async def lease_job(
     connection: AsyncConnection, kinds: Sequence[str], now: datetime, lease_s: float, token: str
 ) -> Job | None:
     """Take the oldest job that is ready or whose holder went silent. Kernels of a paused or fenced line stay put."""
-    jobs, runs, cohorts = t.jobs, t.runs, t.cohorts
-    free = (jobs.c.status == "ready") & (jobs.c.due_at.is_(None) | (jobs.c.due_at <= now))
-    abandoned = (jobs.c.status == "leased") & (jobs.c.due_at <= now)
-    wanted = (runs.c.status == "running") & (cohorts.c.epoch == jobs.c.epoch)
-    statement = (
-        sa.select(jobs)
-        .outerjoin(runs, runs.c.id == jobs.c.run_id)
-        .outerjoin(cohorts, cohorts.c.id == jobs.c.cohort_id)
-        .where(jobs.c.kind.in_(kinds), free | abandoned, wanted | (jobs.c.kind != "kernel"))
-        .order_by(jobs.c.created_at, jobs.c.id)
-        .limit(1)
-        .with_for_update(skip_locked=True, of=jobs)
-    )
-    row = (await connection.execute(statement)).first()
-    if row is None:
-        return None
-    leased: dict[str, Any] = {
-        "status": "leased",
-        "lease_token": token,
-        "due_at": now + timedelta(seconds=lease_s),
-        "attempt": row.attempt + 1,
-    }
-    await connection.execute(jobs.update().where(jobs.c.id == row.id).values(**leased))
-    return to_entity(Job, (await connection.execute(sa.select(jobs).where(jobs.c.id == row.id))).one())
+    leased = {"kinds": list(kinds), "now": now, "token": token, "until": now + timedelta(seconds=lease_s)}
+    row = (await connection.execute(_LEASE, leased)).first()
+    return to_entity(Job, row) if row is not None else None
 
 
 async def renew_job(connection: AsyncConnection, job_id: UUID, token: str, until: datetime) -> bool:
@@ -100,9 +107,11 @@ async def claimable_clients(connection: AsyncConnection, client_ids: Sequence[UU
     return list(found.scalars())
 
 
+_HELD_FOR_STORAGE = sa.select(t.runs.c.id).where(t.runs.c.status == "paused", t.runs.c.hold == "storage-full")
+
+
 async def runs_held_for_storage(connection: AsyncConnection) -> list[UUID]:
-    statement = sa.select(t.runs.c.id).where(t.runs.c.status == "paused", t.runs.c.hold == "storage-full")
-    return list((await connection.execute(statement)).scalars())
+    return list((await connection.execute(_HELD_FOR_STORAGE)).scalars())
 
 
 async def updates_to_collect(connection: AsyncConnection, cohort_id: UUID, up_to_round: int) -> list[tuple[UUID, str]]:
@@ -168,23 +177,26 @@ async def forget_blob(connection: AsyncConnection, federation_id: UUID, digest: 
     await connection.execute(t.blobs.delete().where(own))
 
 
+_BUSY = t.cohorts.c.phase.in_(("starting", "asking", "computing"))
+_IN_LOCKSTEP = (
+    sa.select(t.cohorts.c.run_id)
+    .join(t.runs, t.runs.c.id == t.cohorts.c.run_id)
+    .where(t.cohorts.c.is_lockstep, t.runs.c.status == "running")
+    .group_by(t.cohorts.c.run_id, t.cohorts.c.group)
+    .having(sa.func.count().filter(_BUSY) == 0, sa.func.count().filter(t.cohorts.c.phase == "waiting") > 0)
+)
+
+
 async def runs_in_lockstep(connection: AsyncConnection) -> list[UUID]:
     """Running runs with a group whose cohorts all wait for their next round."""
-    cohorts, runs = t.cohorts, t.runs
-    busy = cohorts.c.phase.in_(("starting", "asking", "computing"))
-    statement = (
-        sa.select(cohorts.c.run_id)
-        .join(runs, runs.c.id == cohorts.c.run_id)
-        .where(cohorts.c.is_lockstep, runs.c.status == "running")
-        .group_by(cohorts.c.run_id, cohorts.c.group)
-        .having(sa.func.count().filter(busy) == 0, sa.func.count().filter(cohorts.c.phase == "waiting") > 0)
-    )
-    return sorted(set((await connection.execute(statement)).scalars()))
+    return sorted(set((await connection.execute(_IN_LOCKSTEP)).scalars()))
+
+
+_UNDER_WAY = sa.select(t.erasures.c.id).where(t.erasures.c.status.in_(("fenced", "executing", "requires_action")))
 
 
 async def erasures_under_way(connection: AsyncConnection) -> list[UUID]:
-    statement = sa.select(t.erasures.c.id).where(t.erasures.c.status.in_(("fenced", "executing", "requires_action")))
-    return list((await connection.execute(statement)).scalars())
+    return list((await connection.execute(_UNDER_WAY)).scalars())
 
 
 async def cohorts_with(connection: AsyncConnection, client_ids: list[UUID]) -> list[tuple[UUID, UUID, int]]:

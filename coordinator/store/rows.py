@@ -37,6 +37,9 @@ TABLES: Final[dict[type[Any], sa.Table]] = {
     entities.Blob: tables.blobs,
 }
 """In an order that satisfies the foreign keys on insertion."""
+FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    table.name: tuple(field.name for field in dataclasses.fields(kind)) for kind, table in TABLES.items()
+}
 
 
 @lru_cache(maxsize=256)
@@ -52,7 +55,7 @@ def to_entity(kind: type[E], row: sa.Row[Any]) -> E:
 
 
 def to_row(entity: Entity) -> dict[str, Any]:
-    values = {f.name: getattr(entity, f.name) for f in dataclasses.fields(entity)}
+    values = {name: getattr(entity, name) for name in FIELDS[entity.table]}
     if isinstance(entity, entities.Run):
         values["spec"] = entity.spec.model_dump(mode="json")
     return values
@@ -93,11 +96,9 @@ async def write_changes(connection: AsyncConnection, before: State, after: State
         old, new = getattr(before, kind.table), getattr(after, kind.table)
         if old is new:
             continue
-        changed = [entity for key, entity in new.items() if old.get(key) is not entity]
-        inserts = [entity for entity in changed if entity.key not in old]
-        updates = [entity for entity in changed if entity.key in old]
-        await _insert(connection, table, inserts)
-        await _update(connection, table, updates)
+        changed = [(old.get(key), entity) for key, entity in new.items() if old.get(key) is not entity]
+        await _insert(connection, table, [entity for known, entity in changed if known is None])
+        await _update(connection, table, [(known, entity) for known, entity in changed if known is not None])
 
 
 async def _insert(connection: AsyncConnection, table: sa.Table, new: Sequence[Entity]) -> None:
@@ -105,18 +106,23 @@ async def _insert(connection: AsyncConnection, table: sa.Table, new: Sequence[En
         await connection.execute(table.insert(), [to_row(entity) for entity in new])
 
 
-async def _update(connection: AsyncConnection, table: sa.Table, changed: Iterable[Entity]) -> None:
-    rows = [{f"_{name}": value for name, value in to_row(entity).items()} for entity in changed]
-    if rows:
-        await connection.execute(_update_statement(table), rows)
+async def _update(connection: AsyncConnection, table: sa.Table, changed: Sequence[tuple[Entity, Entity]]) -> None:
+    """Only the columns that changed; records that changed in the same ones go together."""
+    keys = [column.name for column in table.primary_key.columns]
+    batches: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for known, entity in changed:
+        row = to_row(entity)
+        names = tuple(name for name in row if getattr(known, name) != getattr(entity, name))
+        if names:
+            batches.setdefault(names, []).append({f"_{name}": row[name] for name in (*keys, *names)})
+    for names, rows in batches.items():
+        await connection.execute(_update_statement(table, names), rows)
 
 
-@lru_cache(maxsize=32)
-def _update_statement(table: sa.Table) -> sa.Update:
-    keys = list(table.primary_key.columns)
-    others = [column for column in table.columns if not column.primary_key]
+@lru_cache(maxsize=512)
+def _update_statement(table: sa.Table, names: tuple[str, ...]) -> sa.Update:
     return (
         table.update()
-        .where(*(column == sa.bindparam(f"_{column.name}") for column in keys))
-        .values({column.name: sa.bindparam(f"_{column.name}") for column in others})
+        .where(*(column == sa.bindparam(f"_{column.name}") for column in table.primary_key.columns))
+        .values({name: sa.bindparam(f"_{name}") for name in names})
     )

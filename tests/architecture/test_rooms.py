@@ -31,7 +31,7 @@ for room in rooms:
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
 
-COORDINATOR_ONLY = "sqlalchemy,asyncpg,aiosqlite,alembic,redis,fastapi,starlette,uvicorn,prometheus_client,ortools"
+COORDINATOR_ONLY = "sqlalchemy,asyncpg,alembic,redis,fastapi,starlette,uvicorn,prometheus_client,ortools"
 TENSOR_LIBRARIES = "torch,safetensors,ortools,transformers"
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
-        return f"sqlite+aiosqlite:///{tmp_path / 'lethe.db'}"
+        return f"sqlite:///{tmp_path / 'lethe.db'}"
     found: str = request.getfixturevalue("postgres_url")
     return found
 

@@ -31,7 +31,7 @@ class Store:
     """An SQLite database in memory, driven from code that knows no event loop."""
 
     runner: asyncio.Runner = field(default_factory=asyncio.Runner)
-    database: Database = field(default_factory=lambda: Database("sqlite+aiosqlite:///:memory:"))
+    database: Database = field(default_factory=lambda: Database("sqlite:///:memory:"))
     mirrored: State = field(default_factory=State)
 
     def open(self) -> None:

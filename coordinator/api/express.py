@@ -1,0 +1,123 @@
+"""A way past FastAPI's general machinery for the requests that make up a round: claim, model, update, result.
+
+It leads to the same functions. Whatever is not plainly well-formed takes the general way, which says what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+import orjson
+from fastapi import Request, Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import Message, Receive, Scope, Send
+
+from coordinator.api import blobs, work
+from coordinator.api.auth import Allow
+from services.core.digests import is_digest
+from services.wire.v1.work import Submission
+
+MOST_BODY_BYTES: Final = 16_384
+_GENERAL: Final = "lethe.general"
+_CLAIM: Final = "/v1/tasks/claim"
+_TASKS, _RESULT, _BLOBS = "/v1/tasks/", "/result", "/v1/blobs/"
+_LONGEST_PREFER: Final = 200
+
+Handler = Callable[[Request], Awaitable[Response | None]]
+"""None: take the general way."""
+
+_may_work, _may_upload, _may_download = Allow("work"), Allow("upload"), Allow("download")
+
+
+class Express(BaseRoute):
+    """Stands first among the routes."""
+
+    def __init__(self) -> None:
+        self.path = ""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if scope["type"] != "http" or scope["query_string"] or _GENERAL in scope:
+            return Match.NONE, {}
+        found = _handler(scope["method"], scope["path"])
+        if found is None:
+            return Match.NONE, {}
+        path, handler = found
+        return Match.FULL, {"route": _Labelled(path), "lethe.handler": handler}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        handler: Handler = scope["lethe.handler"]
+        response = await handler(request)
+        if response is None:
+            scope[_GENERAL] = True
+            again = _replayed(request, receive)
+            await scope["router"].app(scope, again, send)
+        else:
+            await response(scope, receive, send)
+
+
+class _Labelled:
+    """What the metrics want to know of a route."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+
+def _handler(method: str, path: str) -> tuple[str, Handler] | None:
+    if method == "POST" and path == _CLAIM:
+        return _CLAIM, _claim
+    if path.startswith(_BLOBS) and is_digest(digest := path[len(_BLOBS) :]):
+        if method == "GET":
+            return "/v1/blobs/{digest}", partial(_get_blob, digest=digest)
+        if method == "PUT":
+            return "/v1/blobs/{digest}", partial(_put_blob, digest=digest)
+    if method == "PUT" and path.startswith(_TASKS) and path.endswith(_RESULT):
+        return "/v1/tasks/{task_id}/result", partial(_submit, task_id=path[len(_TASKS) : -len(_RESULT)])
+    return None
+
+
+async def _claim(request: Request) -> Response | None:
+    prefer = request.headers.get("prefer")
+    if prefer is not None and len(prefer) > _LONGEST_PREFER:
+        return None
+    return await work.claim_tasks(request, await _may_work(request), prefer)
+
+
+async def _get_blob(request: Request, digest: str) -> Response:
+    return await blobs.get_blob(request, digest, await _may_download(request))
+
+
+async def _put_blob(request: Request, digest: str) -> Response:
+    return await blobs.put_blob(request, digest, await _may_upload(request))
+
+
+async def _submit(request: Request, task_id: str) -> Response | None:
+    if request.headers.get("content-type") != "application/json":
+        return None
+    announced = request.headers.get("content-length", "")
+    if not announced.isdecimal() or int(announced[:20]) > MOST_BODY_BYTES:
+        return None
+    caller, content = await _may_work(request), await request.body()
+    try:
+        task, body = UUID(task_id), Submission.model_validate(orjson.loads(content))
+    except ValueError:  # also what orjson and pydantic raise
+        return None
+    if b"\\u0000" in content:
+        return None
+    return await work.submit_result(task, body, caller)
+
+
+def _replayed(request: Request, receive: Receive) -> Receive:
+    """The body once more, if it was read."""
+    read: bytes | None = getattr(request, "_body", None)
+    if read is None:
+        return receive
+    left: list[Message] = [{"type": "http.request", "body": read, "more_body": False}]
+
+    async def again() -> Any:
+        return left.pop() if left else await receive()
+
+    return again

@@ -1,0 +1,119 @@
+"""SQLite on the event loop's own thread.
+
+SQLite answers in microseconds; sending each statement to a thread and back costs more than the statement. So statements
+run inline, and only a commit, which waits for the disk, goes to a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.pool import NullPool, StaticPool
+
+T = TypeVar("T")
+PRAGMAS: Final = ("busy_timeout=5000", "journal_mode=WAL", "busy_timeout=0", "synchronous=FULL", "foreign_keys=ON")
+BUSY_ATTEMPTS: Final = 200
+"""How often to ask for the write lock, up to 50 ms apart, before giving up (about ten seconds)."""
+
+
+class SqliteConnection:
+    """The part of SQLAlchemy's `AsyncConnection` that the store uses."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+
+    async def execute(
+        self, statement: sa.Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
+    ) -> sa.CursorResult[Any]:
+        return self._connection.execute(statement, parameters)
+
+    async def run_sync(self, work: Callable[[sa.Connection], T]) -> T:
+        return work(self._connection)
+
+
+class Sqlite:
+    """One open connection serves all readers, as each statement sees what is committed; another serves the writer."""
+
+    def __init__(self, path: str) -> None:
+        is_in_memory = path in ("", ":memory:")
+        self._engine = sa.create_engine(
+            "sqlite://", creator=lambda: _connect(path), poolclass=StaticPool if is_in_memory else NullPool
+        )
+        self._writing = asyncio.Lock()
+        self._open: dict[str, sa.Connection] = {}
+
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[SqliteConnection]:
+        """One transaction; commits when the block ends well. There is one writer at a time: others wait in line."""
+        async with self._writing:
+            with self._kept("write") as connection:
+                await _begin(connection)
+                try:
+                    yield SqliteConnection(connection)
+                    await _commit(connection)
+                except BaseException:
+                    with suppress(sa.exc.SQLAlchemyError):
+                        connection.exec_driver_sql("ROLLBACK")
+                    raise
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[SqliteConnection]:
+        with self._kept("read") as connection:
+            yield SqliteConnection(connection)
+
+    def close(self) -> None:
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()
+        self._engine.dispose()
+
+    @contextmanager
+    def _kept(self, use: str) -> Iterator[sa.Connection]:
+        """After trouble with a connection the next in line opens another."""
+        connection = self._open.get(use)
+        if connection is None:
+            connection = self._open[use] = self._engine.connect()
+        try:
+            yield connection
+        except sa.exc.SQLAlchemyError:
+            if self._open.get(use) is connection:
+                del self._open[use]
+                with suppress(sa.exc.SQLAlchemyError):
+                    connection.close()
+            raise
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    """Autocommit: transactions are opened and closed by explicit statements. A busy database answers at once."""
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=1000)
+    for pragma in PRAGMAS:
+        connection.execute(f"PRAGMA {pragma}")
+    return connection
+
+
+async def _begin(connection: sa.Connection) -> None:
+    """Wait for other processes' turn to write without holding up this one's event loop."""
+    for attempt in range(BUSY_ATTEMPTS):
+        try:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            return
+        except OperationalError as error:
+            if "locked" not in str(error) or attempt == BUSY_ATTEMPTS - 1:
+                raise
+            await asyncio.sleep(min(0.05, 0.001 * 2**attempt))
+
+
+async def _commit(connection: sa.Connection) -> None:
+    """To its end, even when whoever waits for it is cancelled: SQLite must not be used otherwise meanwhile."""
+    committing = asyncio.ensure_future(asyncio.to_thread(connection.exec_driver_sql, "COMMIT"))
+    try:
+        await asyncio.shield(committing)
+    except asyncio.CancelledError:
+        await asyncio.wait([committing])
+        raise

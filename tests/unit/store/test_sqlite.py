@@ -1,0 +1,87 @@
+"""SQLite on the loop's own thread: transactions, cancellation, trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from coordinator.store.sqlite import Sqlite
+
+pytestmark = pytest.mark.anyio
+COUNT = sa.text("SELECT count(*) FROM t")
+ADD = sa.text("INSERT INTO t VALUES (7)")
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Sqlite]:
+    opened = Sqlite(str(tmp_path / "a.db"))
+    async with opened.write() as connection:
+        await connection.execute(sa.text("CREATE TABLE t (x)"))
+    yield opened
+    opened.close()
+
+
+async def count(database: Sqlite) -> int:
+    async with database.read() as connection:
+        return int((await connection.execute(COUNT)).scalar_one())
+
+
+async def test_a_reader_sees_what_is_committed_and_nothing_else(database: Sqlite) -> None:
+    async with database.write() as connection:
+        await connection.execute(ADD)
+        assert await count(database) == 0
+    assert await count(database) == 1
+
+
+async def test_a_block_that_fails_changes_nothing_and_the_next_goes_on(database: Sqlite) -> None:
+    with pytest.raises(sa.exc.OperationalError):
+        async with database.write() as connection:
+            await connection.execute(ADD)
+            await connection.execute(sa.text("SELECT * FROM nowhere"))
+    assert await count(database) == 0
+    async with database.write() as connection:
+        await connection.execute(ADD)
+    assert await count(database) == 1
+
+
+async def test_a_cancelled_commit_is_carried_to_its_end(database: Sqlite, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end, in_thread = threading.Event(), asyncio.to_thread
+
+    async def slowly(work: Any, *args: Any) -> Any:
+        return await in_thread(lambda: (may_end.wait(5), work(*args)))
+
+    async def write() -> None:
+        async with database.write() as connection:
+            await connection.execute(ADD)
+
+    monkeypatch.setattr(asyncio, "to_thread", slowly)
+    writing = asyncio.create_task(write())
+    await asyncio.sleep(0.01)
+    writing.cancel()
+    asyncio.get_running_loop().call_later(0.05, may_end.set)
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    monkeypatch.undo()
+    assert await count(database) == 1
+    async with database.write() as connection:
+        await connection.execute(ADD)
+    assert await count(database) == 2
+
+
+async def test_writers_of_two_processes_take_turns(database: Sqlite, tmp_path: Path) -> None:
+    other = Sqlite(str(tmp_path / "a.db"))
+
+    async def add_ten(one: Sqlite) -> None:
+        for _ in range(10):
+            async with one.write() as connection:
+                await connection.execute(ADD)
+
+    await asyncio.gather(add_ten(database), add_ten(other))
+    other.close()
+    assert await count(database) == 20
