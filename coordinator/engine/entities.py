@@ -334,6 +334,7 @@ class Erasure:
     samples: Mapping[str, list[int]]
     """scope samples: the indices to forget, by client name."""
     method: str
+    """As asked for."""
     guarantee: Literal["exact", "approximate"]
     regulation: str
     requested_by: str
@@ -345,6 +346,8 @@ class Erasure:
     version: int = 1
     reason: str | None = None
     duplicate_of: UUID | None = None
+    chosen: str | None = None
+    """The method that it is carried out with; settled at the fence, by the state of that moment."""
     fenced_at: datetime | None = None
     first_clean_at: datetime | None = None
     completed_at: datetime | None = None
@@ -427,6 +430,15 @@ class Blob:
         return self.federation_id, self.digest
 
 
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a cohort has cost so far, the leavers' part left out."""
+
+    updates_per_round: float
+    bytes_per_update: float
+    """The model out and the update back."""
+
+
 Entity = (
     Client
     | Run
@@ -468,6 +480,8 @@ class State:
     certificates: Mapping[UUID, Certificate] = field(default_factory=dict)
     samples: Mapping[tuple[UUID, UUID], int] = field(default_factory=dict)
     """(cohort, client): the number of samples that the client last reported there; loaded where models are merged."""
+    traffic: Mapping[UUID, Traffic] = field(default_factory=dict)
+    """By cohort, where an erasure is planned; cohorts that never published an aggregate are left out."""
     blobs: Mapping[tuple[UUID, str], Blob] = field(default_factory=dict)
 
     def put(self, *entities: Entity) -> State:

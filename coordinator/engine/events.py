@@ -336,6 +336,8 @@ class ErasureMoved:
     fenced_at: datetime | None = None
     first_clean_at: datetime | None = None
     completed_at: datetime | None = None
+    chosen: str | None = None
+    """At the fence: the method that it is carried out with."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,8 +192,8 @@ def _fresh_program(sources: tuple[dict[str, Any], ...]) -> dict[str, Any]:
 def _move_erasure(state: State, event: e.ErasureMoved) -> State:
     erasure = state.erasures[event.erasure_id]
     moved = replace(erasure, status=event.status, reason=event.reason, version=erasure.version + 1)
-    times = {name: getattr(event, name) for name in ("fenced_at", "first_clean_at", "completed_at")}
-    moved = replace(moved, **{name: at for name, at in times.items() if at is not None})
+    news = {name: getattr(event, name) for name in ("fenced_at", "first_clean_at", "completed_at", "chosen")}
+    moved = replace(moved, **{name: value for name, value in news.items() if value is not None})
     changed: list[Entity] = [moved]
     if event.status in SETTLED:
         changed += [replace(s, active=False) for s in state.subjects.values() if s.erasure_id == erasure.id]

@@ -34,6 +34,7 @@ from coordinator.engine.entities import (
     Task,
     Update,
 )
+from coordinator.store import history
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch, fetch_by, to_entity
 
@@ -387,6 +388,8 @@ class _Loader:
             await self._add(Parent, t.parents.c.checkpoint_id.in_(checkpoint_ids))
             by_leaver = t.contributions.c.client_id.in_(leaver_ids)
             await self._add(Contribution, by_leaver, t.contributions.c.checkpoint_id.in_(checkpoint_ids))
+            traffic = await history.traffic(self.connection, self._cohorts_of(whole), leaver_ids)
+            self.state = replace(self.state, traffic={**self.state.traffic, **traffic})
         if merging:
             heads = [c.head_id for c in self.state.cohorts.values() if c.run_id in merging and c.head_id is not None]
             await self._add(Checkpoint, t.checkpoints.c.id.in_(heads))

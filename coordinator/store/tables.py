@@ -362,6 +362,7 @@ erasures = Table(
     Column("version", Integer, nullable=False),
     Column("reason", Text),
     Column("duplicate_of", Uuid, ForeignKey("erasures.id"), index=True),
+    Column("chosen", String(40)),
     Column("fenced_at", Instant),
     Column("first_clean_at", Instant),
     Column("completed_at", Instant),

@@ -129,7 +129,7 @@ def list_(
     columns: dict[str, Column] = {
         "status": "status",
         "clients": lambda request: ", ".join(request["subjects"]),
-        "method": "method",
+        "method": lambda request: request["chosen"] or request["method"],
         "days left": "days_left",
         "filed": when("created_at"),
         "reason": "reason",

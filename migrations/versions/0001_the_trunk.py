@@ -71,6 +71,7 @@ def upgrade() -> None:
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("duplicate_of", sa.Uuid(), nullable=True),
+        sa.Column("chosen", sa.String(length=40), nullable=True),
         sa.Column("fenced_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("first_clean_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("completed_at", sa.DateTime(timezone=True), nullable=True),

@@ -43,7 +43,7 @@ class _Wanted(Message):
     recovery_rounds: Annotated[int, Field(ge=0, le=10_000)] | None = Field(
         default=None,
         description="Rounds that a re-initialised cohort trains before the request counts as done; when absent, 5 in a "
-        "completed run and none in one that goes on training anyway.",
+        "completed run (or as many as it had) and none in one that goes on training anyway.",
     )
 
     @field_validator("scope")
@@ -104,7 +104,10 @@ class ErasureRequest(Message):
     version: int
     subjects: list[Name]
     scope: Scope
-    method: str
+    method: str = Field(description="As asked for.")
+    chosen: str | None = Field(
+        description="The method that it is carried out with: settled at the fence, by the state of that moment."
+    )
     guarantee: Guarantee
     regulation: str
     requested_by: str
