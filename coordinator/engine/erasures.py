@@ -56,6 +56,7 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
         legal_deadline=message.legal_deadline,
         recovery_rounds=message.recovery_rounds,
         duplicate_of=duplicate_of,
+        callbacks=list(message.callbacks),
     )
     subjects = tuple(Subject(erasure.id, c.id, c.name, active=duplicate_of is None) for c in clients)
     draft.emit(e.ErasureFiled(erasure, subjects))

@@ -15,6 +15,7 @@ from coordinator.engine.entities import (
     Cohort,
     CohortPhase,
     Contribution,
+    Delivery,
     Erasure,
     ErasureStatus,
     Hold,
@@ -372,6 +373,21 @@ class CertificateIssued:
     certificate: Certificate
 
 
+@dataclass(frozen=True, slots=True)
+class DeliveryRequested:
+    delivery: Delivery
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryAttempted:
+    """`next_attempt_at` None: it is settled, delivered without an error, else failed for good."""
+
+    delivery_id: UUID
+    at: datetime
+    error: str | None
+    next_attempt_at: datetime | None
+
+
 Event = (
     RunCreated
     | CohortFormed
@@ -421,4 +437,6 @@ Event = (
     | LineClean
     | LineDone
     | CertificateIssued
+    | DeliveryRequested
+    | DeliveryAttempted
 )

@@ -21,6 +21,7 @@ from coordinator.engine.entities import (
     Client,
     Cohort,
     Contribution,
+    Delivery,
     Entity,
     Erasure,
     Job,
@@ -57,6 +58,9 @@ class Needs:
     """Erasures whose subjects' runs are needed whole."""
     reviews: set[UUID] = field(default_factory=set)
     """Erasures whose lines and their runs' cohorts are needed."""
+    announced: set[UUID] = field(default_factory=set)
+    """Erasures whose deliveries are numbered on."""
+    deliveries: set[UUID] = field(default_factory=set)
     merging: set[UUID] = field(default_factory=set)
     """Runs whose merged model may have to be made: members, their samples, heads."""
     whole: set[UUID] = field(default_factory=set)
@@ -113,6 +117,12 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
                 needs.reviews.add(erasure_id)
             case m.CompleteErasure(erasure_id=erasure_id, job_id=job_id):
                 needs.erasures.add(erasure_id)
+                needs.jobs.add(job_id)
+            case m.AnnounceErasure(erasure_id=erasure_id):
+                needs.erasures.add(erasure_id)
+                needs.announced.add(erasure_id)
+            case m.SettleDelivery(delivery_id=delivery_id, job_id=job_id):
+                needs.deliveries.add(delivery_id)
                 needs.jobs.add(job_id)
             case m.OpenRounds(run_id=run_id):
                 needs.runs.add(run_id)
@@ -200,6 +210,9 @@ class _Loader:
     async def load(self) -> State:
         needs = self.needs
         leaver_ids = await self._load_erasures()
+        if needs.announced or needs.deliveries:
+            of_request = t.deliveries.c.erasure_id.in_(needs.announced)
+            await self._add(Delivery, of_request | t.deliveries.c.id.in_(needs.deliveries), lock=True)
         if needs.runs:
             await self._add_by(Run, t.runs.c.id, needs.runs, lock=True)
         await self._lock_cohorts()
