@@ -32,6 +32,7 @@ class RoundLine:
     loss: float | None = None
     seconds: float | None = None
     note: str = ""
+    cohort: str = ""
 
 
 @dataclass
@@ -46,6 +47,8 @@ class RunView:
     rounds: dict[tuple[str | None, int], RoundLine] = field(default_factory=dict)
     published_at: list[datetime] = field(default_factory=list)
     newest: int = 0
+    cohorts: dict[str | None, str] = field(default_factory=dict)
+    """Names by id."""
 
     @property
     def has_ended(self) -> bool:
@@ -63,6 +66,8 @@ class RunView:
         """Fold one event in. Returns the round that it published, if any."""
         data: dict[str, Any] = event["data"]
         match event["type"]:
+            case "CohortFormed":
+                self.cohorts[event.get("cohort_id")] = str(data.get("cohort"))
             case "RunPaused":
                 self.status, self.reason = "paused", str(data.get("reason") or "")
             case "RunResumed":
@@ -104,17 +109,20 @@ class RunView:
 
     def _line(self, event: dict[str, Any]) -> RoundLine:
         number = int(event["data"].get("round", 0))
-        return self.rounds.setdefault((event.get("cohort_id"), number), RoundLine(number))
+        cohort_id = event.get("cohort_id")
+        cohort = self.cohorts.get(cohort_id, "") if len(self.cohorts) > 1 else ""
+        return self.rounds.setdefault((cohort_id, number), RoundLine(number, cohort=cohort))
 
 
 def show_live(view: RunView) -> Group:
     """The newest rounds as a table, with one line on the whole run below."""
-    table = new_table("round", "received", "failed", "accuracy", "loss", "seconds", "phase", "")
+    table = new_table("cohort", "round", "received", "failed", "accuracy", "loss", "seconds", "phase", "")
     for line in list(view.rounds.values())[-ROUNDS_SHOWN:]:
         received = f"{line.num_received}/{line.num_selected}" if line.num_selected else None
         accuracy = None if line.accuracy is None else f"{line.accuracy:.4f}"
         seconds = None if line.seconds is None else f"{line.seconds:.2f}"
-        values = (line.number, received, line.num_failed or None, accuracy, line.loss, seconds, line.phase, line.note)
+        figures = (line.number, received, line.num_failed or None, accuracy, line.loss, seconds)
+        values = (line.cohort, *figures, line.phase, line.note)
         table.add_row(*(cell(value) if value != "" else Text() for value in values))
     return Group(table, Text(summary(view), style="bold"))
 
@@ -132,9 +140,11 @@ def summary(view: RunView) -> str:
 
 def round_in_one_line(view: RunView, line: RoundLine) -> str:
     accuracy = "" if line.accuracy is None else f"  accuracy {line.accuracy:.4f}"
-    received = f"  {line.num_received}/{line.num_selected} updates" if line.num_selected else "  initial model"
+    made_of = f"  {line.num_received}/{line.num_selected} updates" if line.num_selected else ""
+    made_of = made_of or ("  initial model" if line.number == 0 else "  of other models")
     seconds = "" if line.seconds is None else f"  {line.seconds:.2f} s"
-    return f"round {line.number}/{view.rounds_planned}{received}{accuracy}{seconds}"
+    cohort = f"{line.cohort}: " if line.cohort else ""
+    return f"{cohort}round {line.number}/{view.rounds_planned}{made_of}{accuracy}{seconds}"
 
 
 def watch(

@@ -16,7 +16,6 @@ from coordinator.api import (
     blobs,
     checkpoints,
     clients,
-    erasure_events,
     erasures,
     events,
     federations,
@@ -50,7 +49,6 @@ _ROUTERS: Final = (
     checkpoints.router,
     events.router,
     erasures.router,
-    erasure_events.router,
     health.router,
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -28,6 +28,7 @@ from services.wire.v1.erasure import (
     LEGAL_DAYS,
     Discovery,
     ErasureCreate,
+    ErasureDelivery,
     ErasureDenial,
     ErasurePreview,
     ErasurePreviewRequest,
@@ -49,6 +50,7 @@ _FILING: Final = (
     "already-erased",
     "too-few-clients",
     "method-unavailable",
+    "callback-refused",
     "too-large",
     "unsupported-media-type",
 )
@@ -129,6 +131,17 @@ async def get_erasure(erasure_id: UUID, caller: Follower) -> Response:
     return await _answer_request(caller, erasure_id)
 
 
+@router.get(
+    "/erasure-requests/{erasure_id}/deliveries", response_model=Page[ErasureDelivery], responses=problems(*_ALWAYS)
+)
+async def list_deliveries(request: Request, erasure_id: UUID, caller: Follower, position: WantedPage) -> Response:
+    """What was, or is to be, posted to the request's callbacks, oldest first."""
+    async with caller.context.coordinator.database.read() as connection:
+        await erasures.require(connection, erasure_id, view_of(caller))
+        page = await erasures.deliveries(connection, erasure_id, position)
+    return answer_page(request, page)
+
+
 @router.post(
     "/erasure-requests/{erasure_id}/approve", response_model=ErasureRequest, responses=problems(*_ALWAYS, "conflict")
 )
@@ -201,7 +214,14 @@ async def _message(
         recovery_rounds=wanted.recovery_rounds,
         regulation=filed.regulation if filed is not None else "",
         needs_approval=filed is not None and filed.needs_approval,
+        callbacks=_callbacks(caller, filed) if filed is not None else (),
     )
+
+
+def _callbacks(caller: Caller, filed: ErasureCreate) -> tuple[dict[str, Any], ...]:
+    for callback in filed.callbacks:
+        caller.context.coordinator.notifying.check_url(callback.url)
+    return tuple(callback.model_dump() for callback in filed.callbacks)
 
 
 def _deadline(wanted: datetime | None, now: datetime) -> datetime:

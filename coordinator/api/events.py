@@ -1,69 +1,69 @@
-"""A run's journal: as a stream of server-sent events that can be resumed, or as pages."""
+"""The journals of runs and of requests to forget."""
 
 from __future__ import annotations
 
-from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
-from coordinator.api.auth import Caller, Reader
-from coordinator.api.bodies import answer_page
-from coordinator.api.problems import problems
-from coordinator.api.streaming import BATCH, LARGEST, SSE, Journal, answer_stream, resumed_at
-from coordinator.engine.react import run_key
-from coordinator.store import queries
-from coordinator.store.paging import Position, encode
+from coordinator.api.auth import Follower, Reader
+from coordinator.api.erasures import view_of
+from coordinator.api.streaming import Journal, WantedEvents, answer_journal, journal_responses
+from coordinator.engine.react import erasure_key, run_key
+from coordinator.store import erasures, queries
+from coordinator.store.paging import Position
+from services.wire.v1.erasure import ErasureEvent
 from services.wire.v1.resources import Event, Page
 
-router = APIRouter(prefix="/v1/runs", tags=["events"])
-
-After = Annotated[int, Query(ge=0, le=LARGEST, description="Only events with a larger `seq`.")]
-PageCursor = Annotated[str | None, Query(max_length=500, description="Pages: `next_cursor` of the one before.")]
-PageLimit = Annotated[int, Query(ge=1, le=200, description="Pages: at most so many.")]
-LastEventId = Annotated[str | None, Header(max_length=20, description="Streams: resume after this one.")]
+router = APIRouter(prefix="/v1")
 
 
 @router.get(
-    "/{run_id}/events",
+    "/runs/{run_id}/events",
+    tags=["events"],
     response_model=Page[Event],
-    responses={
-        200: {
-            "description": "A stream, or a page with `Accept: application/json`.",
-            "content": {SSE: {"schema": {"type": "string"}}},
-        },
-        204: {"description": "The run has ended and the caller has seen everything."},
-        **problems("unauthenticated", "forbidden", "not-found"),
-    },
+    responses=journal_responses(
+        "The run has ended and the caller has seen everything.", "unauthenticated", "forbidden", "not-found"
+    ),
 )
-async def list_events(
-    request: Request,
-    run_id: UUID,
-    caller: Reader,
-    after: After = 0,
-    cursor: PageCursor = None,
-    limit: PageLimit = 50,
-    last_event_id: LastEventId = None,
-) -> Response:
+async def list_events(request: Request, run_id: UUID, caller: Reader, wanted: WantedEvents) -> Response:
     """What happened to the run, in order: ids, digests and counts."""
     coordinator = caller.context.coordinator
     async with coordinator.database.read() as connection:
         await queries.require_run(connection, run_id, caller.within)
-        if "application/json" in request.headers.get("accept", ""):
-            page = await queries.events(connection, run_id, Position(limit, cursor or encode(after)))
-            return answer_page(request, page)
-    return await answer_stream(coordinator.bus, _journal(caller, run_id), resumed_at(last_event_id, after))
 
-
-def _journal(caller: Caller, run_id: UUID) -> Journal:
-    database = caller.context.coordinator.database
-
-    async def after(seen: int) -> list[Event]:
-        async with database.read() as connection:
-            return (await queries.events(connection, run_id, Position(BATCH, encode(seen)))).items
+    async def page(position: Position) -> Page[Event]:
+        async with coordinator.database.read() as connection:
+            return await queries.events(connection, run_id, position)
 
     async def has_ended() -> bool:
-        async with database.read() as connection:
+        async with coordinator.database.read() as connection:
             return await queries.has_ended(connection, run_id)
 
-    return Journal(run_key(run_id), after, has_ended)
+    return await answer_journal(request, coordinator.bus, Journal(run_key(run_id), page, has_ended), wanted)
+
+
+@router.get(
+    "/erasure-requests/{erasure_id}/events",
+    tags=["erasure"],
+    response_model=Page[ErasureEvent],
+    responses=journal_responses(
+        "The request is over and the caller has seen everything.",
+        *("unauthenticated", "forbidden", "client-removed", "not-found"),
+    ),
+)
+async def list_erasure_events(request: Request, erasure_id: UUID, caller: Follower, wanted: WantedEvents) -> Response:
+    """What happened to the request, in order; the stream ends when it is completed, denied, cancelled or failed."""
+    coordinator = caller.context.coordinator
+    async with coordinator.database.read() as connection:
+        await erasures.require(connection, erasure_id, view_of(caller))
+
+    async def page(position: Position) -> Page[ErasureEvent]:
+        async with coordinator.database.read() as connection:
+            return await erasures.events(connection, erasure_id, position)
+
+    async def has_ended() -> bool:
+        async with coordinator.database.read() as connection:
+            return await erasures.has_settled(connection, erasure_id)
+
+    return await answer_journal(request, coordinator.bus, Journal(erasure_key(erasure_id), page, has_ended), wanted)

@@ -58,6 +58,7 @@ PROBLEMS: Final[dict[str, ProblemType]] = {
         ("already-erased", 409, None),
         ("too-few-clients", 409, None),
         ("method-unavailable", 409, None),
+        ("callback-refused", 422, None),
         ("superseded", 410, None),
         ("certificate-not-ready", 409, None),
         ("invalid-request", 422, None),

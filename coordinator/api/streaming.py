@@ -1,19 +1,22 @@
-"""A journal as server-sent events that can be resumed: `id:` is the sequence number, `event:` the type."""
+"""A journal as pages, or as server-sent events that can be resumed: `id:` is the sequence number, `event:` the type."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Any, Final
 
-from fastapi import Response
+from fastapi import Depends, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from coordinator.api.bodies import answer_page
+from coordinator.api.problems import problems
 from coordinator.bus.port import Bus
+from coordinator.store.paging import Position, encode
 from services.core.errors import Rejected
 from services.wire.v1.erasure import ErasureEvent
-from services.wire.v1.resources import Event
+from services.wire.v1.resources import Event, Page
 
 SSE: Final = "text/event-stream"
 LOOK_EVERY_S: Final = 5.0
@@ -25,26 +28,65 @@ LARGEST: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """What a stream is read from. `key` is rung after new events; `after(seq)` gives the next ones."""
+    """What is read from. `key` is rung after new events."""
 
     key: str
-    after: Callable[[int], Awaitable[Sequence[Event | ErasureEvent]]]
+    page: Callable[[Position], Awaitable[Page[Any]]]
     has_ended: Callable[[], Awaitable[bool]]
 
+    async def after(self, seq: int) -> list[Event | ErasureEvent]:
+        return (await self.page(Position(BATCH, encode(seq)))).items
 
-def resumed_at(last_event_id: str | None, after: int) -> int:
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The part of a journal that a request asks for."""
+
+    after: int
+    position: Position
+    last_event_id: str | None
+
+
+def _wanted(
+    after: Annotated[int, Query(ge=0, le=LARGEST, description="Only events with a larger `seq`.")] = 0,
+    cursor: Annotated[str | None, Query(max_length=500, description="Pages: `next_cursor` of the one before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=200, description="Pages: at most so many.")] = 50,
+    last_event_id: Annotated[str | None, Header(max_length=20, description="Streams: resume after this one.")] = None,
+) -> Wanted:
+    return Wanted(after, Position(limit, cursor or encode(after)), last_event_id)
+
+
+WantedEvents = Annotated[Wanted, Depends(_wanted)]
+
+
+def journal_responses(when_over: str, *codes: str) -> dict[int | str, dict[str, Any]]:
+    """The `responses=` of an operation that answers with a journal."""
+    return {
+        200: {
+            "description": "A stream, or a page with `Accept: application/json`.",
+            "content": {SSE: {"schema": {"type": "string"}}},
+        },
+        204: {"description": when_over},
+        **problems(*codes),
+    }
+
+
+async def answer_journal(request: Request, bus: Bus, journal: Journal, wanted: Wanted) -> Response:
+    if "application/json" in request.headers.get("accept", ""):
+        return answer_page(request, await journal.page(wanted.position))
+    seen = _resumed_at(wanted.last_event_id, wanted.after)
+    if not await journal.after(seen) and await journal.has_ended():
+        return Response(status_code=204)  # tells an EventSource to stop reconnecting
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_stream(bus, journal, seen), headers=headers, media_type=SSE)
+
+
+def _resumed_at(last_event_id: str | None, after: int) -> int:
     if last_event_id is None:
         return after
     if not last_event_id.isdecimal() or int(last_event_id) > LARGEST:
         raise Rejected("invalid-request", "Last-Event-ID must be the id of an event of this journal")
     return int(last_event_id)
-
-
-async def answer_stream(bus: Bus, journal: Journal, seen: int) -> Response:
-    if not await journal.after(seen) and await journal.has_ended():
-        return Response(status_code=204)  # tells an EventSource to stop reconnecting
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_stream(bus, journal, seen), headers=headers, media_type=SSE)
 
 
 async def _stream(bus: Bus, journal: Journal, seen: int) -> AsyncIterator[bytes]:

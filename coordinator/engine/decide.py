@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, assert_never
 from uuid import UUID
 
-from coordinator.engine import erasures, programs, runs, work
+from coordinator.engine import erasures, notices, programs, runs, work
 from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
@@ -61,6 +61,10 @@ def _dispatch(draft: Draft, message: m.Message) -> Any:
             return erasures.review_erasure(draft, message)
         case m.CompleteErasure():
             return erasures.complete_erasure(draft, message)
+        case m.AnnounceErasure():
+            return notices.announce(draft, message)
+        case m.SettleDelivery():
+            return notices.settle_delivery(draft, message)
         case m.OpenRounds(run_id=run_id):
             return programs.open_rounds(draft, run_id)
         case m.OpenSession():

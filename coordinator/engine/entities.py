@@ -243,9 +243,9 @@ class Job:
     cohort_id: UUID | None
     federation_id: UUID
     epoch: int
-    kind: Literal["kernel", "post", "collect-updates", "fence", "purge"]
+    kind: Literal["kernel", "post", "collect-updates", "fence", "purge", "notify"]
     """kernel: maths for the compute role; post: a message for a transaction of its own; collect-updates: retention;
-    fence and purge: the steps of an erasure that reach outside the database."""
+    fence and purge: the steps of an erasure that reach outside the database; notify: a delivery to a callback."""
     kernel: str | None
     params: Mapping[str, Any]
     inputs: list[str]
@@ -334,6 +334,7 @@ class Erasure:
     samples: Mapping[str, list[int]]
     """scope samples: the indices to forget, by client name."""
     method: str
+    """As asked for."""
     guarantee: Literal["exact", "approximate"]
     regulation: str
     requested_by: str
@@ -345,6 +346,10 @@ class Erasure:
     version: int = 1
     reason: str | None = None
     duplicate_of: UUID | None = None
+    callbacks: list[dict[str, Any]] = field(default_factory=list)
+    """Where changes are posted to, as {url, secret}."""
+    chosen: str | None = None
+    """The method that it is carried out with; settled at the fence, by the state of that moment."""
     fenced_at: datetime | None = None
     first_clean_at: datetime | None = None
     completed_at: datetime | None = None
@@ -408,6 +413,32 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True)
+class Delivery:
+    """A change of a request, on its way to one of its callbacks."""
+
+    table: ClassVar = "deliveries"
+    id: UUID
+    erasure_id: UUID
+    seq: int
+    """Numbers the changes of the request."""
+    callback: int
+    """Which of the request's callbacks."""
+    url: str
+    type: str
+    payload: Mapping[str, Any]
+    created_at: datetime
+    status: Literal["pending", "delivered", "failed"] = "pending"
+    attempts: int = 0
+    next_attempt_at: datetime | None = None
+    delivered_at: datetime | None = None
+    error: str | None = None
+
+    @property
+    def key(self) -> UUID:
+        return self.id
+
+
+@dataclass(frozen=True, slots=True)
 class Blob:
     """What the door found out about a stored blob."""
 
@@ -427,6 +458,15 @@ class Blob:
         return self.federation_id, self.digest
 
 
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a cohort has cost so far, the leavers' part left out."""
+
+    updates_per_round: float
+    bytes_per_update: float
+    """The model out and the update back."""
+
+
 Entity = (
     Client
     | Run
@@ -443,6 +483,7 @@ Entity = (
     | Subject
     | Line
     | Certificate
+    | Delivery
     | Blob
 )
 
@@ -466,8 +507,11 @@ class State:
     subjects: Mapping[tuple[UUID, UUID], Subject] = field(default_factory=dict)
     lines: Mapping[tuple[UUID, UUID], Line] = field(default_factory=dict)
     certificates: Mapping[UUID, Certificate] = field(default_factory=dict)
+    deliveries: Mapping[UUID, Delivery] = field(default_factory=dict)
     samples: Mapping[tuple[UUID, UUID], int] = field(default_factory=dict)
     """(cohort, client): the number of samples that the client last reported there; loaded where models are merged."""
+    traffic: Mapping[UUID, Traffic] = field(default_factory=dict)
+    """By cohort, where an erasure is planned; cohorts that never published an aggregate are left out."""
     blobs: Mapping[tuple[UUID, str], Blob] = field(default_factory=dict)
 
     def put(self, *entities: Entity) -> State:

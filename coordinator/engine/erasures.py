@@ -10,7 +10,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from coordinator.engine import events as e
-from coordinator.engine import families, surgery
+from coordinator.engine import families, planner, surgery
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import (
@@ -30,23 +30,17 @@ from coordinator.engine.runs import stop_cohort
 from services.core.errors import Rejected
 from services.unlearning.methods import METHODS
 
-RECOVERY_ROUNDS = 5
-"""Rounds of training that a re-initialised line of a completed run gets when the request does not say."""
-
 
 def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
     if known := draft.state.erasures.get(message.erasure_id):
         return known
     clients = _subjects(draft.state, message)
-    method = METHODS.get(message.method)
-    if message.method != "auto" and method is None:
-        known_names = ", ".join(["auto", *sorted(METHODS)])
-        raise Rejected("method-unavailable", f"no erasure method is called {message.method}; known are {known_names}")
-    if method is not None and message.guarantee == "exact" and method.guarantee != "exact":
-        raise Rejected("method-unavailable", f"{message.method} is approximate and the request asks for exact")
+    _check_method_is_known(message.method)
     duplicate_of = _same_request(draft.state, [c.id for c in clients])
     if duplicate_of is None:
-        _check_enough_remain(draft.state, frozenset(c.id for c in clients))
+        leavers = frozenset(c.id for c in clients)
+        _check_enough_remain(draft.state, leavers)
+        _check_method_applies(draft.state, message, leavers)
     erasure = Erasure(
         id=message.erasure_id,
         federation_id=message.federation_id,
@@ -62,6 +56,7 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
         legal_deadline=message.legal_deadline,
         recovery_rounds=message.recovery_rounds,
         duplicate_of=duplicate_of,
+        callbacks=list(message.callbacks),
     )
     subjects = tuple(Subject(erasure.id, c.id, c.name, active=duplicate_of is None) for c in clients)
     draft.emit(e.ErasureFiled(erasure, subjects))
@@ -96,11 +91,12 @@ def fence_erasure(draft: Draft, message: m.FenceErasure) -> Erasure:
     if erasure.status != "received" or erasure.duplicate_of is not None:
         return erasure
     leavers = frozenset(s.client_id for s in draft.state.subjects.values() if s.erasure_id == erasure.id)
+    chosen = planner.choose(planner.options(draft.state, erasure, leavers), erasure.method)
     for run in sorted(draft.state.runs.values(), key=lambda r: r.id):
-        _fence_run(draft, erasure, run, leavers)
+        _fence_run(draft, erasure, run, leavers, reinitialise=chosen.method.needs_sub_cohorts)
     for client_id in sorted(leavers):
         draft.emit(e.ClientErased(client_id, erasure.id))
-    draft.emit(e.ErasureMoved(erasure.id, "fenced", fenced_at=draft.now))
+    draft.emit(e.ErasureMoved(erasure.id, "fenced", fenced_at=draft.now, chosen=chosen.name))
     return draft.state.erasures[erasure.id]
 
 
@@ -186,6 +182,20 @@ def _check_enough_remain(state: State, leavers: frozenset[UUID]) -> None:
             raise Rejected("too-few-clients", detail)
 
 
+def _check_method_is_known(method: str) -> None:
+    if method != planner.AUTO and method not in METHODS:
+        known_names = ", ".join([planner.AUTO, *sorted(METHODS)])
+        raise Rejected("method-unavailable", f"no erasure method is called {method}; known are {known_names}")
+
+
+def _check_method_applies(state: State, message: m.FileErasure, leavers: frozenset[UUID]) -> None:
+    if message.method == planner.AUTO:
+        return
+    for option in planner.options(state, message, leavers):
+        if option.name == message.method and option.why_not is not None:
+            raise Rejected("method-unavailable", f"{option.name} does not apply: {option.why_not}; ask for auto")
+
+
 def _open_request(state: State, erasure_id: UUID, status: str, what: str) -> Erasure:
     erasure = state.erasures.get(erasure_id)
     if erasure is None:
@@ -215,8 +225,7 @@ def _request(draft: Draft, erasure: Erasure, kind: str) -> None:
 # --- the fence --------------------------------------------------------------------------------------------------------
 
 
-def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID]) -> None:
-    reinitialise = erasure.method in ("auto", "reinit")
+def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID], *, reinitialise: bool) -> None:
     cut = surgery.plan(draft.state, run.id, leavers, reinitialise=reinitialise)
     if gone := _clients_of(draft.state, run) & leavers:
         draft.emit(e.RunShrunk(run.id, max(0, run.num_clients - len(gone))))
@@ -275,8 +284,7 @@ def _cut_cohort(draft: Draft, erasure: Erasure, run: Run, one: surgery.CohortCut
             draft.emit(fenced)
         case "re-initialised":
             sources = [families.source(draft, state.cohorts[cohort_id]) for cohort_id in one.sources]
-            recovery = _recovery_rounds(erasure, run)
-            target = cohort.round + recovery
+            target = cohort.round + planner.recovery_rounds(erasure, run, cohort)
             extra = max(0, target - run.spec.stop.rounds - cohort.extra_rounds)
             draft.emit(replace(fenced, round=cohort.round, sources=tuple(sources), extra_rounds=extra))
             line = replace(line, sources=sources, target_round=target)
@@ -284,12 +292,6 @@ def _cut_cohort(draft: Draft, erasure: Erasure, run: Run, one: surgery.CohortCut
         draft.emit(e.CohortEnded(cohort.id, "finished", f"the run was {run.status}"))
         line = replace(line, clean_at=draft.now, done_at=draft.now)
     draft.emit(e.LineFenced(line))
-
-
-def _recovery_rounds(erasure: Erasure, run: Run) -> int:
-    if erasure.recovery_rounds is not None:
-        return erasure.recovery_rounds
-    return RECOVERY_ROUNDS if run.status == "completed" else 0
 
 
 def _fence_merged(draft: Draft, run: Run, cut: surgery.Cut) -> bool:

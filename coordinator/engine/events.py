@@ -15,6 +15,7 @@ from coordinator.engine.entities import (
     Cohort,
     CohortPhase,
     Contribution,
+    Delivery,
     Erasure,
     ErasureStatus,
     Hold,
@@ -336,6 +337,8 @@ class ErasureMoved:
     fenced_at: datetime | None = None
     first_clean_at: datetime | None = None
     completed_at: datetime | None = None
+    chosen: str | None = None
+    """At the fence: the method that it is carried out with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +371,21 @@ class LineDone:
 @dataclass(frozen=True, slots=True)
 class CertificateIssued:
     certificate: Certificate
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRequested:
+    delivery: Delivery
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryAttempted:
+    """`next_attempt_at` None: it is settled, delivered without an error, else failed for good."""
+
+    delivery_id: UUID
+    at: datetime
+    error: str | None
+    next_attempt_at: datetime | None
 
 
 Event = (
@@ -419,4 +437,6 @@ Event = (
     | LineClean
     | LineDone
     | CertificateIssued
+    | DeliveryRequested
+    | DeliveryAttempted
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 from coordinator.engine import events as e
 from coordinator.engine.entities import SETTLED, Entity, Round, State, Task
@@ -175,6 +175,10 @@ def evolve(state: State, event: e.Event) -> State:
             return state.put(replace(state.lines[erasure_id, cohort_id], done_at=at))
         case e.CertificateIssued(certificate=certificate):
             return state.put(certificate)
+        case e.DeliveryRequested(delivery=delivery):
+            return state.put(delivery)
+        case e.DeliveryAttempted():
+            return _attempt_delivery(state, event)
     assert_never(event)
 
 
@@ -192,12 +196,21 @@ def _fresh_program(sources: tuple[dict[str, Any], ...]) -> dict[str, Any]:
 def _move_erasure(state: State, event: e.ErasureMoved) -> State:
     erasure = state.erasures[event.erasure_id]
     moved = replace(erasure, status=event.status, reason=event.reason, version=erasure.version + 1)
-    times = {name: getattr(event, name) for name in ("fenced_at", "first_clean_at", "completed_at")}
-    moved = replace(moved, **{name: at for name, at in times.items() if at is not None})
+    news = {name: getattr(event, name) for name in ("fenced_at", "first_clean_at", "completed_at", "chosen")}
+    moved = replace(moved, **{name: value for name, value in news.items() if value is not None})
     changed: list[Entity] = [moved]
     if event.status in SETTLED:
         changed += [replace(s, active=False) for s in state.subjects.values() if s.erasure_id == erasure.id]
     return state.put(*changed)
+
+
+def _attempt_delivery(state: State, event: e.DeliveryAttempted) -> State:
+    delivery = state.deliveries[event.delivery_id]
+    attempted = replace(delivery, attempts=delivery.attempts + 1, error=event.error)
+    if event.error is None:
+        return state.put(replace(attempted, status="delivered", delivered_at=event.at, next_attempt_at=None))
+    status: Literal["pending", "failed"] = "pending" if event.next_attempt_at is not None else "failed"
+    return state.put(replace(attempted, status=status, next_attempt_at=event.next_attempt_at))
 
 
 def _accept(state: State, event: e.UpdateAccepted) -> State:

@@ -101,8 +101,9 @@ def entry(event: e.Event, after: State) -> Entry | None:
         case e.ErasureFiled(erasure=erasure, subjects=subjects):
             data = {"scope": erasure.scope, "method": erasure.method, "num_subjects": len(subjects)}
             return Entry(None, None, kind, data, erasure.id)
-        case e.ErasureMoved(erasure_id=erasure_id, status=status, reason=reason):
-            return Entry(None, None, kind, {"status": status, "reason": reason}, erasure_id)
+        case e.ErasureMoved(erasure_id=erasure_id, status=status, reason=reason, chosen=chosen):
+            data = {"status": status, "reason": reason} | ({"method": chosen} if chosen is not None else {})
+            return Entry(None, None, kind, data, erasure_id)
         case e.LineFenced(line=line):
             data = {"cohort": line.cohort_name, "action": line.action, "epoch": line.epoch_after}
             return Entry(line.run_id, line.cohort_id, kind, data, line.erasure_id)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from coordinator.engine.entities import Hold
+from coordinator.engine.entities import ErasureStatus, Hold
 from services.wire.v1.runs import RunSpec
 
 # --- operators --------------------------------------------------------------------------------------------------------
@@ -62,6 +62,8 @@ class FileErasure:
     regulation: str = "GDPR Art. 17"
     recovery_rounds: int | None = None
     needs_approval: bool = False
+    callbacks: tuple[dict[str, Any], ...] = ()
+    """As {url, secret}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,29 @@ class CompleteErasure:
 
 
 @dataclass(frozen=True, slots=True)
+class AnnounceErasure:
+    """Tell the request's callbacks what has become of it."""
+
+    erasure_id: UUID
+    change: str
+    """A status, or `first_clean`."""
+    status: ErasureStatus
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SettleDelivery:
+    """What became of one attempt to deliver."""
+
+    delivery_id: UUID
+    job_id: UUID
+    error: str | None
+    """None: the receiver has it."""
+    is_final: bool = False
+    """The receiver wants no further attempt."""
+
+
+@dataclass(frozen=True, slots=True)
 class SettleRun:
     """The outbox's word that a cohort of the run has ended."""
 
@@ -231,6 +256,8 @@ Message = (
     | FenceErasure
     | ReviewErasure
     | CompleteErasure
+    | AnnounceErasure
+    | SettleDelivery
     | OpenRounds
     | OpenSession
     | ClaimTasks

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from coordinator.engine import events as e
 from coordinator.engine import messages as m
-from coordinator.engine.entities import State
+from coordinator.engine.entities import ErasureStatus, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class Wake:
 Command = FollowUp | Wake
 KERNELS = "jobs:kernel"
 CHORES = "jobs:chore"
+NOTICES = "jobs:notice"
 CLOCK = "clock"
 
 
@@ -43,13 +44,26 @@ def erasure_key(erasure_id: UUID) -> str:
     return f"erasure:{erasure_id}"
 
 
+def _announcement(
+    after: State, erasure_id: UUID, change: str, status: ErasureStatus, reason: str | None
+) -> Iterator[Command]:
+    if after.erasures[erasure_id].callbacks:
+        yield FollowUp(m.AnnounceErasure(erasure_id, change, status, reason))
+
+
 def react(event: e.Event, after: State) -> Iterator[Command]:
     match event:
         case e.CohortFormed(cohort=cohort):
             yield FollowUp(m.StartProgram(cohort.id))
         case e.CohortFenced(cohort_id=cohort_id) | e.CohortRestarted(cohort_id=cohort_id):
             yield FollowUp(m.StartProgram(cohort_id))
-        case e.CohortWaits() | e.CheckpointPublished() | e.ErasureMoved():
+        case e.ErasureFiled(erasure=erasure):
+            yield from _announcement(after, erasure.id, erasure.status, erasure.status, None)
+        case e.ErasureMoved(erasure_id=erasure_id, status=status, reason=reason):
+            yield Wake(CLOCK)
+            change = "first_clean" if event.first_clean_at is not None else status
+            yield from _announcement(after, erasure_id, change, status, reason)
+        case e.CohortWaits() | e.CheckpointPublished():
             yield Wake(CLOCK)
         case e.RoundFilled(round_id=round_id) | e.RoundStarved(round_id=round_id):
             yield FollowUp(m.CollectRound(round_id))
@@ -58,7 +72,7 @@ def react(event: e.Event, after: State) -> Iterator[Command]:
         case e.TaskReleased(task_id=task_id) | e.TaskPromoted(task_id=task_id) | e.TaskReissued(task_id=task_id):
             yield Wake(client_key(after.tasks[task_id].client_id))
         case e.JobRequested(job=job):
-            yield Wake(KERNELS if job.kind == "kernel" else CHORES)
+            yield Wake({"kernel": KERNELS, "notify": NOTICES}.get(job.kind, CHORES))
         case e.JobReturned() | e.RunResumed():
             yield Wake(KERNELS)
         case _:

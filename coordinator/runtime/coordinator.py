@@ -15,9 +15,10 @@ from coordinator.blobs.port import BlobStore
 from coordinator.bus.local import LocalBus
 from coordinator.bus.port import Bus
 from coordinator.engine.events import Event
-from coordinator.engine.react import CHORES, KERNELS
+from coordinator.engine.react import CHORES, KERNELS, NOTICES
 from coordinator.runtime.clockwork import Clockwork
 from coordinator.runtime.erasure import SIGNING_KEY, Erasing
+from coordinator.runtime.notifying import Notifying
 from coordinator.runtime.pump import Pump, chore_runner, kernel_runner
 from coordinator.runtime.settings import Settings
 from coordinator.runtime.shell import Shell
@@ -48,6 +49,9 @@ class Coordinator:
             FileTombstoneLog(settings.evidence_path / "tombstones.jsonl"),
             settings.evidence_path / SIGNING_KEY,
         )
+        self.notifying = Notifying(
+            self.database, self.shell, settings.callback_hosts, settings.evidence_path / SIGNING_KEY
+        )
         self._kernels = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kernel")
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -59,6 +63,8 @@ class Coordinator:
         self._spawn(Clockwork(self.database, self.bus, self.shell, self.blobs).forever())
         chores = chore_runner(self.database, self.shell, self.blobs, self.erasing)
         self._spawn(Pump(self.database, self.bus, CHORES, CHORE_KINDS, CHORE_LEASE_S, chores).forever())
+        notices = Pump(self.database, self.bus, NOTICES, ("notify",), CHORE_LEASE_S, self.notifying.run)
+        self._spawn(notices.forever())  # apart from the chores: a slow receiver must hold up no fence
         if self.settings.compute == "threads":
             self._spawn_kernels()
 

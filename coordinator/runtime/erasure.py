@@ -125,7 +125,7 @@ class Erasing:
         counts["cohort"] = p.Count(planned=len(found.lines), done=done)
         predicate = p.ErasurePredicate(
             request=_request(found, now),
-            method=p.Method(name=found.erasure.method, parameters={"recovery_rounds": found.erasure.recovery_rounds}),
+            method=p.Method(name=_method(found), parameters={"recovery_rounds": found.erasure.recovery_rounds}),
             guarantee=p.Guarantee.plain(found.erasure.guarantee),
             cohorts=tuple(_outcome(found, index) for index in range(len(found.lines))),
             artefacts=tuple(dispositions),
@@ -167,6 +167,12 @@ def _served(found: Dossier) -> list[tuple[str, UUID, str]]:
         if c.head_id is not None and c.head_digest is not None and c.phase != "retired" and c.kind != "profile"
     ]
     return sorted(rows)
+
+
+def _method(found: Dossier) -> str:
+    if found.erasure.chosen is None:
+        raise InvariantBroken("a certificate without a method")
+    return found.erasure.chosen
 
 
 def _salt(found: Dossier) -> bytes:

@@ -40,6 +40,10 @@ class Settings(BaseSettings):
         default=30.0, gt=0, description="After this silence another compute process takes a kernel over."
     )
     max_wait_s: float = Field(default=25.0, gt=0, le=300, description="The longest long poll.")
+    callback_hosts: str = Field(
+        default="",
+        description="Hosts that callbacks of erasure requests may go to: names or name:port, comma-separated; none.",
+    )
     log_json: bool = False
 
     @property

@@ -18,7 +18,7 @@ from coordinator.engine.entities import SETTLED
 from coordinator.store import tables as t
 from coordinator.store.paging import Position, page
 from services.core.errors import Rejected
-from services.wire.v1.erasure import ErasureEvent, ErasureLine, ErasureRequest, ErasureStatus
+from services.wire.v1.erasure import ErasureDelivery, ErasureEvent, ErasureLine, ErasureRequest, ErasureStatus
 from services.wire.v1.resources import Page
 
 
@@ -57,6 +57,13 @@ async def require(connection: AsyncConnection, erasure_id: UUID, view: View) -> 
 async def events(connection: AsyncConnection, erasure_id: UUID, position: Position) -> Page[ErasureEvent]:
     statement = sa.select(t.erasure_log).where(t.erasure_log.c.erasure_id == erasure_id)
     return await page(connection, statement, t.erasure_log.c.seq, position, lambda row: ErasureEvent(**row._mapping))
+
+
+async def deliveries(connection: AsyncConnection, erasure_id: UUID, position: Position) -> Page[ErasureDelivery]:
+    """In the order of their ids: by time."""
+    shown = [t.deliveries.c[name] for name in ErasureDelivery.model_fields]
+    statement = sa.select(*shown).where(t.deliveries.c.erasure_id == erasure_id)
+    return await page(connection, statement, t.deliveries.c.id, position, lambda row: ErasureDelivery(**row._mapping))
 
 
 async def has_settled(connection: AsyncConnection, erasure_id: UUID) -> bool:

@@ -1,24 +1,15 @@
-"""What cohorts have cost so far: the figures that the preview of an erasure estimates from. Reads only."""
+"""What cohorts have cost so far: the figures that erasures are planned by. Reads only."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from coordinator.engine.entities import Traffic
 from coordinator.store import tables as t
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """Of one cohort, the leavers' part left out."""
-
-    updates_per_round: float
-    bytes_per_update: float
-    """The model out and the update back."""
 
 
 async def traffic(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.engine.entities import Job
+from coordinator.engine.entities import Delivery, Job
 from coordinator.engine.messages import DeadlinePassed, LeaseRanOut, Message
 from coordinator.store import tables as t
 from coordinator.store.rows import to_entity
@@ -219,6 +220,25 @@ async def revoke_credentials(connection: AsyncConnection, client_ids: list[UUID]
 async def erasure_status(connection: AsyncConnection, erasure_id: UUID) -> str | None:
     statement = sa.select(t.erasures.c.status).where(t.erasures.c.id == erasure_id)
     return (await connection.execute(statement)).scalar_one_or_none()
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A delivery with the secret of its callback."""
+
+    delivery: Delivery
+    secret: str | None
+
+
+async def parcel(connection: AsyncConnection, delivery_id: UUID) -> Parcel:
+    statement = (
+        sa.select(t.deliveries, t.erasures.c.callbacks)
+        .join(t.erasures, t.erasures.c.id == t.deliveries.c.erasure_id)
+        .where(t.deliveries.c.id == delivery_id)
+    )
+    row = (await connection.execute(statement)).one()
+    values = {name: value for name, value in row._mapping.items() if name != "callbacks"}
+    return Parcel(Delivery(**values), row.callbacks[row.callback]["secret"])
 
 
 async def names_of(connection: AsyncConnection, client_ids: list[UUID]) -> list[str]:

@@ -34,6 +34,7 @@ TABLES: Final[dict[type[Any], sa.Table]] = {
     entities.Parent: tables.parents,
     entities.Line: tables.lines,
     entities.Certificate: tables.certificates,
+    entities.Delivery: tables.deliveries,
     entities.Blob: tables.blobs,
 }
 """In an order that satisfies the foreign keys on insertion."""

@@ -21,6 +21,7 @@ from coordinator.engine.entities import (
     Client,
     Cohort,
     Contribution,
+    Delivery,
     Entity,
     Erasure,
     Job,
@@ -34,6 +35,7 @@ from coordinator.engine.entities import (
     Task,
     Update,
 )
+from coordinator.store import history
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch, fetch_by, to_entity
 
@@ -56,6 +58,9 @@ class Needs:
     """Erasures whose subjects' runs are needed whole."""
     reviews: set[UUID] = field(default_factory=set)
     """Erasures whose lines and their runs' cohorts are needed."""
+    announced: set[UUID] = field(default_factory=set)
+    """Erasures whose deliveries are numbered on."""
+    deliveries: set[UUID] = field(default_factory=set)
     merging: set[UUID] = field(default_factory=set)
     """Runs whose merged model may have to be made: members, their samples, heads."""
     whole: set[UUID] = field(default_factory=set)
@@ -112,6 +117,12 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
                 needs.reviews.add(erasure_id)
             case m.CompleteErasure(erasure_id=erasure_id, job_id=job_id):
                 needs.erasures.add(erasure_id)
+                needs.jobs.add(job_id)
+            case m.AnnounceErasure(erasure_id=erasure_id):
+                needs.erasures.add(erasure_id)
+                needs.announced.add(erasure_id)
+            case m.SettleDelivery(delivery_id=delivery_id, job_id=job_id):
+                needs.deliveries.add(delivery_id)
                 needs.jobs.add(job_id)
             case m.OpenRounds(run_id=run_id):
                 needs.runs.add(run_id)
@@ -199,6 +210,9 @@ class _Loader:
     async def load(self) -> State:
         needs = self.needs
         leaver_ids = await self._load_erasures()
+        if needs.announced or needs.deliveries:
+            of_request = t.deliveries.c.erasure_id.in_(needs.announced)
+            await self._add(Delivery, of_request | t.deliveries.c.id.in_(needs.deliveries), lock=True)
         if needs.runs:
             await self._add_by(Run, t.runs.c.id, needs.runs, lock=True)
         await self._lock_cohorts()
@@ -387,6 +401,8 @@ class _Loader:
             await self._add(Parent, t.parents.c.checkpoint_id.in_(checkpoint_ids))
             by_leaver = t.contributions.c.client_id.in_(leaver_ids)
             await self._add(Contribution, by_leaver, t.contributions.c.checkpoint_id.in_(checkpoint_ids))
+            traffic = await history.traffic(self.connection, self._cohorts_of(whole), leaver_ids)
+            self.state = replace(self.state, traffic={**self.state.traffic, **traffic})
         if merging:
             heads = [c.head_id for c in self.state.cohorts.values() if c.run_id in merging and c.head_id is not None]
             await self._add(Checkpoint, t.checkpoints.c.id.in_(heads))

@@ -362,6 +362,8 @@ erasures = Table(
     Column("version", Integer, nullable=False),
     Column("reason", Text),
     Column("duplicate_of", Uuid, ForeignKey("erasures.id"), index=True),
+    Column("callbacks", Json, nullable=False),
+    Column("chosen", String(40)),
     Column("fenced_at", Instant),
     Column("first_clean_at", Instant),
     Column("completed_at", Instant),
@@ -424,6 +426,27 @@ certificates = Table(
     Column("erasure_id", Uuid, ForeignKey("erasures.id"), primary_key=True),
     Column("envelope", Text, nullable=False),
     Column("issued_at", Instant, nullable=False),
+)
+
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("erasure_id", Uuid, ForeignKey("erasures.id"), nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("callback", Integer, nullable=False),
+    Column("url", String(2000), nullable=False),
+    Column("type", String(40), nullable=False),
+    Column("payload", Json, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("next_attempt_at", Instant),
+    Column("delivered_at", Instant),
+    Column("error", Text),
+    _one_of("status", "pending", "delivered", "failed"),
+    # Each change goes to each callback once.
+    UniqueConstraint("erasure_id", "seq", "callback"),
 )
 
 erasure_log = Table(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -44,6 +45,12 @@ def erase(
     approve_first: Annotated[
         bool, typer.Option("--approve-first", help="Do nothing until `lethe erase approve`.")
     ] = False,
+    callback: Annotated[
+        list[str] | None, typer.Option(metavar="URL", help="Post each change there; repeat for several.")
+    ] = None,
+    callback_secret_file: Annotated[
+        Path | None, typer.Option(help="A file with the secret (whsec_…) that posts are signed with.")
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Follow the request until it is over.")] = False,
     idempotency_key: Annotated[
         str | None, typer.Option(help="The same request again under the same key files no second one.")
@@ -59,6 +66,7 @@ def erase(
 
     body = _wanted(client, method, recovery_rounds)
     body |= {"needs_approval": approve_first} | ({"regulation": regulation} if regulation else {})
+    body |= _callbacks(callback, callback_secret_file)
     with connect(context) as coordinator:
         body["federation_id"] = _federation_id(coordinator, federation)
         headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
@@ -129,7 +137,7 @@ def list_(
     columns: dict[str, Column] = {
         "status": "status",
         "clients": lambda request: ", ".join(request["subjects"]),
-        "method": "method",
+        "method": lambda request: request["chosen"] or request["method"],
         "days left": "days_left",
         "filed": when("created_at"),
         "reason": "reason",
@@ -153,6 +161,24 @@ def watch(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
     """What happens to a request, until it is over. Code 1 unless it completed."""
     with connect(context) as coordinator:
         _follow(coordinator, id, json)
+
+
+@app.command(**examples("lethe erase deliveries 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
+def deliveries(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
+    """What was, or is to be, posted to the request's callbacks."""
+    from lethe.printing import Column, print_records, when
+
+    columns: dict[str, Column] = {
+        "change": "type",
+        "to": "url",
+        "status": "status",
+        "attempts": "attempts",
+        "next": when("next_attempt_at"),
+        "delivered": when("delivered_at"),
+        "error": "error",
+    }
+    with connect(context) as coordinator:
+        print_records(coordinator.pages(f"{REQUESTS}/{id}/deliveries"), columns, as_json=json)
 
 
 @app.command(**examples("lethe erase approve 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
@@ -189,6 +215,16 @@ def _wanted(clients: list[str] | None, method: str, recovery_rounds: int | None)
     if recovery_rounds is not None:
         wanted["recovery_rounds"] = recovery_rounds
     return wanted
+
+
+def _callbacks(urls: list[str] | None, secret_file: Path | None) -> dict[str, Any]:
+    if not urls:
+        return {}
+    try:
+        secret = secret_file.read_text("utf-8").strip() if secret_file is not None else None
+    except OSError as error:
+        raise CommandFailed(f"cannot read {secret_file}: {error.strerror}", exit_code=UNUSABLE) from error
+    return {"callbacks": [{"url": url} | ({"secret": secret} if secret is not None else {}) for url in urls]}
 
 
 def _federation_id(coordinator: Client, federation: str | None) -> str | None:

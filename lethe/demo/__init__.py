@@ -1,1 +1,1 @@
-"""`lethe demo`: a whole federation on this machine, in real processes, with a coordinator that is killed on the way."""
+"""`lethe demo`: a whole federation on this machine, in real processes: it trains, is killed on the way, and forgets."""

@@ -1,13 +1,12 @@
-"""What the demo does, step by step: start, enrol, train, kill the coordinator, start it again, look at the result."""
+"""What the demo does, step by step: start, train two runs, kill the coordinator on the way, forget a client, verify."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
@@ -16,16 +15,26 @@ from uuid import uuid4
 from rich.console import Console
 
 from lethe import run_file
-from lethe.client import Client
-from lethe.commands.checkpoints import accuracy_of, lineage_in_one_line
+from lethe.aftermath import Aftermath, aftermath
+from lethe.client import Client, Record
 from lethe.demo.processes import Child, Processes
-from lethe.printing import cell, new_table
+from lethe.replaying import Findings, replay_served
 from lethe.watching import RoundLine, RunView, watch
+from services.audit.verification import Verdict, check
 
-NUM_CLIENTS: Final = 5
+CLINICS: Final = tuple(f"clinic-{letter}" for letter in "abcdef")
+NUM_PROCESSES: Final = 3
+LEAVER: Final = "clinic-b"
+RECOVERY_ROUNDS: Final = 2
 READY_WITHIN_S: Final = 60.0
 KERNEL_LEASE_S: Final = "3"
 """Should the kill hit an aggregation, it is taken over after this silence; the default suits larger models."""
+CLUSTERS: Final = "clusters"
+TREE: Final = "tree"
+TOPOLOGIES: Final[dict[str, dict[str, Any]]] = {
+    CLUSTERS: {"kind": "clusters", "num_clusters": 2, "assignment": "knot", "min_size": 2},
+    TREE: {"kind": "tree", "shape": "huffman"},
+}
 
 Event = dict[str, Any] | None
 
@@ -37,20 +46,21 @@ class DemoFailed(Exception):
 @dataclass(frozen=True)
 class Outcome:
     url: str
-    run_id: str
-    checkpoints: list[dict[str, Any]]
-    lineage: Mapping[str, Any]
-    num_updates: Mapping[int, int]
-    """By round."""
     killed_in_round: int
+    request: Record
+    aftermaths: dict[str, list[Aftermath]]
+    """By run."""
+    verdict: Verdict
+    findings: Findings
     kept_in: Path | None = None
 
 
-def run_spec(rounds: int) -> dict[str, Any]:
+def run_spec(topology: str, rounds: int) -> dict[str, Any]:
     return {
-        "name": "digits",
+        "name": topology,
         "model": {"name": "cnn", "params": {"input_shape": [8, 8], "num_classes": 10}},
-        "local": {"epochs": 1, "batch_size": 16, "learning_rate": 0.05},
+        "topology": TOPOLOGIES[topology],
+        "local": {"epochs": 2, "batch_size": 16, "learning_rate": 0.1},
         "validation": {"data": "builtin:digits"},
         "stop": {"rounds": rounds},
         "lease_s": 15.0,
@@ -71,14 +81,21 @@ class Story:
         url = self._start_coordinator(port=0)
         token = (self._directory / "coordinator" / "admin.token").read_text("utf-8").strip()
         with Client(url, token) as client:
-            federation = client.post("/v1/federations", {"name": "demo"})
-            self._start_workers(client, federation["id"], url)
-            run = self._create_run(client, federation["id"])
-            view = RunView(run["name"], run["rounds_planned"])
-            watch(view, self._with_a_kill(client, run["id"], view), self._console)
-            if view.status != "completed":
-                raise DemoFailed(f"the run {view.status}: {view.reason}")
-            return self._examine(client, url, run["id"])
+            federation_id = client.post("/v1/federations", {"name": "demo"})["id"]
+            self._start_workers(client, federation_id, url)
+            self._say(f"\n1. KNOT clusters: {self._rounds} rounds in two clusters that know nothing of each other")
+            runs = {CLUSTERS: self._train(client, federation_id, CLUSTERS, shown=("cluster-", "merged"))}
+            if self._killed_in_round is None:
+                raise DemoFailed("the coordinator was never killed")
+            self._say(f"\n2. an influence tree: {self._rounds} rounds; only the whole federation's model is shown")
+            runs[TREE] = self._train(client, federation_id, TREE, shown=("root",))
+            request = self._forget(client, federation_id)
+            aftermaths = {name: aftermath(client, run["id"], request) for name, run in runs.items()}
+            _check_untouched(aftermaths)
+            verdict, findings = self._verify(client, request)
+            return Outcome(url, self._killed_in_round, request, aftermaths, verdict, findings)
+
+    # --- processes ----------------------------------------------------------------------------------------------------
 
     def _start_coordinator(self, port: int) -> str:
         self._starts += 1
@@ -91,43 +108,27 @@ class Story:
         return self._processes.wait_for_line(child, "ready ", within_s=READY_WITHIN_S)
 
     def _start_workers(self, client: Client, federation_id: str, url: str) -> None:
-        self._say(f"enrolling {NUM_CLIENTS} clients and starting their workers, each with its own share of real digits")
-        for number in range(NUM_CLIENTS):
-            name = f"clinic-{'abcdefghij'[number]}"
-            issued = client.post(f"/v1/federations/{federation_id}/clients", {"name": name})
-            token_file = self._directory / f"{name}.token"
-            token_file.touch(mode=0o600)
-            token_file.write_text(issued["token"])
-            self._processes.start(
-                name,
-                *("worker", "--coordinator", url, "--token-file", str(token_file)),
-                *("--task", "builtin:image-classifier"),
-                *("--data", f"builtin:digits#part={number}/{NUM_CLIENTS},how=dirichlet:0.5,seed=0"),
-                *("--cache-dir", str(self._directory / f"{name}.cache"), "--display", "log", "--grace", "2"),
-            )
-
-    def _create_run(self, client: Client, federation_id: str) -> dict[str, Any]:
-        spec = run_file.resolve(
-            run_spec(self._rounds), lambda path: str(client.upload(path, federation_id=federation_id)["digest"])
+        self._say(
+            f"enrolling {len(CLINICS)} clinics, each with its own share of real digits, on {NUM_PROCESSES} workers"
         )
-        body = {"federation_id": federation_id, "spec": spec}
-        run: dict[str, Any] = client.post("/v1/runs", body, headers={"Idempotency-Key": str(uuid4())})
-        self._say(f"run {run['name']}: {self._rounds} rounds of federated averaging, judged on 360 held-out digits")
-        return run
+        path = f"/v1/federations/{federation_id}/clients"
+        tokens = [client.post(path, {"name": name})["token"] for name in CLINICS]
+        for number in range(NUM_PROCESSES):
+            members = [
+                {"token": tokens[i], "data": f"builtin:digits#part={i}/{len(CLINICS)},how=dirichlet:1,seed=0"}
+                for i in range(number, len(CLINICS), NUM_PROCESSES)
+            ]
+            fleet = self._directory / f"worker-{number}.yaml"  # JSON is YAML
+            fleet.touch(mode=0o600)
+            fleet.write_text(json.dumps({"coordinator": url, "clients": members}))
+            cache = str(self._directory / f"worker-{number}.cache")
+            options = ("--cache-dir", cache, "--display", "log", "--grace", "2")
+            self._processes.start(f"worker-{number}", "worker", "--fleet", str(fleet), *options)
 
-    def _with_a_kill(self, client: Client, run_id: str, view: RunView) -> Iterator[Event]:
-        """The run's events. In the middle, with a round half done, the coordinator is killed and started again."""
-        for event in self._supervised(client.follow(run_id)):
-            yield event
-            if event is None or event["type"] != "UpdateAccepted" or self._killed_in_round is not None:
-                continue
-            if event["data"]["round"] > self._kill_after:
-                self._kill_and_restart(event["data"]["round"], event.get("cohort_id"), view)
-
-    def _kill_and_restart(self, round: int, cohort_id: str | None, view: RunView) -> None:
+    def _kill_and_restart(self, round: int, line: RoundLine, view: RunView) -> None:
         self._killed_in_round = round
-        view.rounds.setdefault((cohort_id, round), RoundLine(round)).note = "coordinator killed and restarted"
-        port = self._url_port(self._coordinator)
+        line.note = "coordinator killed and restarted"
+        port = int(self._processes.wait_for_line(self._coordinator, "ready ", within_s=1.0).rpartition(":")[2])
         view.is_connected = False
         killed = self._processes.kill(self._coordinator.name)
         self._say(f"*** SIGKILL to the coordinator (process {killed.process.pid}) in the middle of round {round} ***")
@@ -135,8 +136,71 @@ class Story:
         self._start_coordinator(port)
         self._say(f"*** started again on the same port after {time.monotonic() - started:.1f} s; the run goes on ***")
 
-    def _url_port(self, child: Child) -> int:
-        return int(self._processes.wait_for_line(child, "ready ", within_s=1.0).rpartition(":")[2])
+    # --- training -----------------------------------------------------------------------------------------------------
+
+    def _train(self, client: Client, federation_id: str, topology: str, shown: tuple[str, ...]) -> Record:
+        spec = run_file.resolve(
+            run_spec(topology, self._rounds),
+            lambda path: str(client.upload(path, federation_id=federation_id)["digest"]),
+        )
+        body = {"federation_id": federation_id, "spec": spec}
+        run: Record = client.post("/v1/runs", body, headers={"Idempotency-Key": str(uuid4())})
+        view = RunView(run["name"], run["rounds_planned"])
+        watch(view, self._shown(client, run["id"], view, shown), self._console)
+        if view.status != "completed":
+            raise DemoFailed(f"the run {view.status}: {view.reason}")
+        return run
+
+    def _shown(self, client: Client, run_id: str, view: RunView, shown: tuple[str, ...]) -> Iterator[Event]:
+        """The events of the run and of cohorts whose names begin so. In the middle of the first run, with a round half
+        done, the coordinator is killed and started again."""
+        names: dict[str | None, str] = {None: shown[0]}
+        for event in self._supervised(client.follow(run_id)):
+            if event is not None and event["type"] == "CohortFormed":
+                names[event["cohort_id"]] = event["data"]["cohort"]
+            if event is not None and not names[event["cohort_id"]].startswith(shown):
+                continue
+            yield event
+            if event is None or event["type"] != "UpdateAccepted" or self._killed_in_round is not None:
+                continue
+            if (round := event["data"]["round"]) > self._kill_after:
+                self._kill_and_restart(round, view.rounds[event["cohort_id"], round], view)
+
+    # --- forgetting ---------------------------------------------------------------------------------------------------
+
+    def _forget(self, client: Client, federation_id: str) -> Record:
+        body = {"federation_id": federation_id, "subjects": [LEAVER], "recovery_rounds": RECOVERY_ROUNDS}
+        self._say(f"\n3. POST /v1/erasure-requests {json.dumps(body)}")
+        preview = client.post("/v1/erasure-requests:preview", body)
+        for option in preview["options"]:
+            cost = f"{option['client_updates_to_redo']} client updates to redo in {len(option['cohorts'])} cohorts"
+            chosen = "  <- auto" if option["method"] == preview["chosen"] else ""
+            self._say(f"   {option['method']:<8} {cost}, {option['num_cohorts_untouched']} untouched{chosen}")
+        request = client.post("/v1/erasure-requests", body, headers={"Idempotency-Key": str(uuid4())})
+        path = f"/v1/erasure-requests/{request['id']}"
+        started, said = time.monotonic(), ""
+        for event in self._supervised(client.follow(request["id"], of="erasure-requests")):
+            if event is not None and event["type"] == "ErasureMoved" and event["data"]["status"] != said:
+                said = event["data"]["status"]
+                self._say(f"   {time.monotonic() - started:5.1f} s  {said}")
+        request = client.get(path)
+        if request["status"] != "completed":
+            raise DemoFailed(f"the request is {request['status']}: {request['reason']}")
+        return dict(request)
+
+    def _verify(self, client: Client, request: Record) -> tuple[Verdict, Findings]:
+        certificate, key = self._directory / "certificate.json", self._directory / "lethe.pub.pem"
+        client.download(f"/v1/erasure-requests/{request['id']}/certificate", certificate)
+        key.write_text(client.get("/v1/erasure/discovery")["public_key"], "utf-8")
+        verdict = check(certificate.read_bytes(), key.read_bytes())
+        if not verdict.valid or verdict.statement is None:
+            raise DemoFailed(f"the certificate is not valid: {verdict.checks}")
+        findings = replay_served(client, verdict.statement, lambda text: None)
+        if not findings.passed:
+            raise DemoFailed(f"the replay fails: {findings.why_not}")
+        return verdict, findings
+
+    # --- plumbing -----------------------------------------------------------------------------------------------------
 
     def _supervised(self, events: Iterator[Event]) -> Iterator[Event]:
         """The events, read in a thread, so that a dead process or an overlong story is noticed while none come."""
@@ -146,6 +210,7 @@ class Story:
             try:
                 for event in events:
                     queue.put(event)
+                queue.put(StopIteration())
             except BaseException as error:  # handed to the main thread
                 queue.put(error)
 
@@ -158,59 +223,19 @@ class Story:
                 item = queue.get(timeout=0.5)
             except Empty:
                 continue
+            if isinstance(item, StopIteration):
+                return
             if isinstance(item, BaseException):
                 raise item
             yield item
-
-    def _examine(self, client: Client, url: str, run_id: str) -> Outcome:
-        checkpoints = sorted(client.pages(f"/v1/runs/{run_id}/checkpoints"), key=lambda found: int(found["round"]))
-        rounds = [found["round"] for found in checkpoints]
-        if rounds != list(range(self._rounds + 1)):
-            raise DemoFailed(f"rounds are missing or doubled: {rounds}")
-        if self._killed_in_round is None:
-            raise DemoFailed("the coordinator was never killed")
-        num_updates = {found["number"]: found["num_received"] for found in client.pages(f"/v1/runs/{run_id}/rounds")}
-        lineage = client.get(f"/v1/checkpoints/{checkpoints[-1]['id']}/lineage")
-        return Outcome(url, run_id, checkpoints, lineage, num_updates, self._killed_in_round)
 
     def _say(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def play(console: Console, *, directory: Path | None, keep: bool, rounds: int, limit_s: float) -> Outcome:
-    """The whole demo; every process has ended when this returns or raises. Failure prints the ends of the logs."""
-    place = directory or Path(tempfile.mkdtemp(prefix="lethe-demo-"))
-    place.mkdir(parents=True, exist_ok=True)
-    processes = Processes(place)
-    try:
-        with processes:
-            outcome = Story(place, processes, console, rounds=rounds, limit_s=limit_s).tell()
-        return replace(outcome, kept_in=place if directory is not None or keep else None)
-    except Exception:
-        print_tails(console, place)
-        raise
-    finally:
-        if directory is None and not keep:
-            shutil.rmtree(place, ignore_errors=True)
-
-
-def print_tails(console: Console, directory: Path) -> None:
-    for log in sorted(directory.glob("*.log")):
-        console.print(f"--- the end of {log.name}", highlight=False, markup=False)
-        for line in log.read_text("utf-8", errors="replace").splitlines()[-12:]:
-            console.print("    " + line, highlight=False, markup=False)
-
-
-def print_outcome(console: Console, outcome: Outcome) -> None:
-    table = new_table("round", "accuracy", "loss", "updates", "")
-    for checkpoint in outcome.checkpoints:
-        accuracy = accuracy_of(checkpoint["metrics"])
-        table.add_row(
-            cell(checkpoint["round"]),
-            cell(None if accuracy is None else f"{accuracy:.4f}"),
-            cell(checkpoint["metrics"].get("validation_loss")),
-            cell(outcome.num_updates.get(checkpoint["round"])),
-            "<- coordinator killed and restarted here" if checkpoint["round"] == outcome.killed_in_round else "",
-        )
-    console.print(table)
-    console.print("lineage: " + lineage_in_one_line(outcome.lineage), highlight=False, markup=False, soft_wrap=True)
+def _check_untouched(aftermaths: dict[str, list[Aftermath]]) -> None:
+    """What does not contain the client keeps its bytes."""
+    for run, cohorts in aftermaths.items():
+        for one in cohorts:
+            if one.action == "untouched" and one.before != one.now:
+                raise DemoFailed(f"{one.cohort} of {run} was to keep its model")

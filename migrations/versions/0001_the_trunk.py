@@ -71,6 +71,10 @@ def upgrade() -> None:
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("duplicate_of", sa.Uuid(), nullable=True),
+        sa.Column(
+            "callbacks", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=False
+        ),
+        sa.Column("chosen", sa.String(length=40), nullable=True),
         sa.Column("fenced_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("first_clean_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("completed_at", sa.DateTime(timezone=True), nullable=True),
@@ -212,6 +216,29 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_credentials_client_id"), "credentials", ["client_id"], unique=False)
     op.create_index(op.f("ix_credentials_federation_id"), "credentials", ["federation_id"], unique=False)
+
+    op.create_table(
+        "deliveries",
+        sa.Column("id", sa.Uuid(), nullable=False),
+        sa.Column("erasure_id", sa.Uuid(), nullable=False),
+        sa.Column("seq", sa.Integer(), nullable=False),
+        sa.Column("callback", sa.Integer(), nullable=False),
+        sa.Column("url", sa.String(length=2000), nullable=False),
+        sa.Column("type", sa.String(length=40), nullable=False),
+        sa.Column(
+            "payload", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=False
+        ),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("status", sa.String(length=16), nullable=False),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("next_attempt_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("delivered_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.CheckConstraint("status IN ('pending', 'delivered', 'failed')", name=op.f("ck_deliveries_known_status")),
+        sa.ForeignKeyConstraint(["erasure_id"], ["erasures.id"], name=op.f("fk_deliveries_erasure_id_erasures")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_deliveries")),
+        sa.UniqueConstraint("erasure_id", "seq", "callback", name=op.f("uq_deliveries_erasure_id")),
+    )
 
     op.create_table(
         "erasure_log",

@@ -21,7 +21,7 @@ from services.program.contract import (
 )
 from services.topology.knot import default_bounds
 from services.topology.spec import Clusters
-from services.training.rounds import merge_step
+from services.training.rounds import evaluation_step, merge_step
 from services.wire.message import Message
 
 
@@ -103,7 +103,8 @@ def clusters_of(figures: dict[str, float] | object) -> dict[str, tuple[int, ...]
 
 
 class MergeState(Message):
-    phase: Literal["merging", "publishing", "done"]
+    phase: Literal["merging", "judging", "publishing", "done"]
+    model: str | None = None
 
 
 class MergeProgram:
@@ -112,21 +113,33 @@ class MergeProgram:
     state_type = MergeState
 
     def start(self, view: CohortView) -> tuple[MergeState, Step]:
-        merge = getattr(view.spec.topology, "merge", "weighted_average")
-        if len(view.sources) == 1 and merge != "ensemble":
-            return MergeState(phase="publishing"), self._published(view.sources[0].digest, view)
+        if len(view.sources) == 1 and not self._is_ensemble(view):
+            return self._judge(view.sources[0].digest, view)
         step = merge_step(view.sources)
-        if merge == "ensemble":
+        if self._is_ensemble(view):
             step = Compute("stack_models", step.params, step.inputs)
         return MergeState(phase="merging"), step
 
     def resume(self, state: MergeState, outcome: Outcome, view: CohortView) -> tuple[MergeState, Step]:
         match state.phase, outcome:
             case "merging", Computed(digest=str(digest)):
-                return MergeState(phase="publishing"), self._published(digest, view)
+                return self._judge(digest, view)
+            case "judging", Computed(figures=figures) if state.model is not None:
+                judged = {f"validation_{name}": value for name, value in figures.items()}
+                return self._publish(state.model, view, judged)
             case "publishing", Published():
                 return MergeState(phase="done"), Finish(f"merged from {len(view.sources)} lines")
         raise InvariantBroken(f"a merge in phase {state.phase} cannot take {type(outcome).__name__}")
 
-    def _published(self, digest: str, view: CohortView) -> Publish:
-        return Publish(digest, view.round, "merge", sources=view.sources)
+    def _is_ensemble(self, view: CohortView) -> bool:
+        return getattr(view.spec.topology, "merge", "weighted_average") == "ensemble"
+
+    def _judge(self, digest: str, view: CohortView) -> tuple[MergeState, Step]:
+        """An ensemble is several models in one file, which no kernel runs."""
+        if view.spec.validation.data is None or self._is_ensemble(view):
+            return self._publish(digest, view, {})
+        return MergeState(phase="judging", model=digest), evaluation_step(digest, view)
+
+    def _publish(self, digest: str, view: CohortView, figures: dict[str, float]) -> tuple[MergeState, Step]:
+        published = Publish(digest, view.round, "merge", sources=view.sources, metrics=figures)
+        return MergeState(phase="publishing"), published

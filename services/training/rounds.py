@@ -141,18 +141,11 @@ def _making(state: TrainingState) -> int:
 
 
 def _judge(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tuple[TrainingState, Step]:
-    data = view.spec.validation.data
     if state.candidate is None:
         raise InvariantBroken("a kernel that makes a model returned none")
-    if data is None or not _is_judged(view, _making(state)):
+    if view.spec.validation.data is None or not _is_judged(view, _making(state)):
         return _ask_to_judge(state, view, algorithm)
-    params = {
-        "model": view.spec.model.model_dump(),
-        "weights": state.candidate,
-        "data": data,
-        "batch_size": EVALUATION_BATCH,
-    }
-    return state.model_copy(update={"phase": "judging"}), Compute("evaluate_model", params, (state.candidate, data))
+    return state.model_copy(update={"phase": "judging"}), evaluation_step(state.candidate, view)
 
 
 def _ask_to_judge(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tuple[TrainingState, Step]:
@@ -202,6 +195,15 @@ def _next_round(state: TrainingState, view: CohortView, algorithm: Algorithm) ->
     if state.head is None:
         raise InvariantBroken("a round without a model")
     return state.model_copy(update={"phase": "asking"}), algorithm.ask(view, state.round + 1, state.head)
+
+
+def evaluation_step(weights: str, view: CohortView) -> Compute:
+    """Judge a model on the coordinator's own validation set."""
+    data = view.spec.validation.data
+    if data is None:
+        raise InvariantBroken("there is no validation set to judge on")
+    params = {"model": view.spec.model.model_dump(), "weights": weights, "data": data, "batch_size": EVALUATION_BATCH}
+    return Compute("evaluate_model", params, (weights, data))
 
 
 def merge_step(sources: tuple[Source, ...]) -> Compute:

@@ -15,10 +15,11 @@ class Method:
 
 
 METHODS: Final[dict[str, Method]] = {
+    "retrain": Method("exact", "roll the cohorts with the client back to their newest model without it and train on"),
     "reinit": Method(
         "exact",
         "discard the cohorts with the client and restart them from the mean of the surviving cohorts inside them",
         needs_sub_cohorts=True,
     ),
-    "retrain": Method("exact", "roll the cohorts with the client back to their newest model without it and train on"),
 }
+"""Of methods that cost the same the planner takes the first."""

@@ -77,7 +77,7 @@ FAMILIES: tuple[dict[str, Any], ...] = (
 clients = st.sampled_from(CLIENTS)
 any_index = st.integers(min_value=0, max_value=999)
 subjects = st.lists(clients, min_size=1, max_size=2, unique=True)
-methods = st.sampled_from(["auto", "auto", "retrain"])
+methods = st.sampled_from(["auto", "auto", "retrain", "reinit"])
 recent = st.integers(min_value=-6, max_value=-1)
 """Of a list, one of the newest."""
 
@@ -357,6 +357,7 @@ class EngineMachine(RuleBasedStateMachine):
             erasure_id = world.file(*names, method=method, needs_approval=needs_approval)
         except Rejected as rejection:
             allowed = {"already-erased": bool(erased), "conflict": bool(under_way & set(names))}
+            allowed["method-unavailable"] = method == "reinit"
             assert allowed.get(rejection.code, rejection.code == "too-few-clients"), rejection
             return
         assert not erased, "an erased client was forgotten again"

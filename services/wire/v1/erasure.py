@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -24,6 +26,7 @@ ErasureStatus = Literal[
     "failed",
     "requires_action",
 ]
+DeliveryStatus = Literal["pending", "delivered", "failed"]
 LEGAL_DAYS: Final = 30
 """Days until the legal deadline when a request names none: the month of GDPR Art. 12(3)."""
 
@@ -43,7 +46,7 @@ class _Wanted(Message):
     recovery_rounds: Annotated[int, Field(ge=0, le=10_000)] | None = Field(
         default=None,
         description="Rounds that a re-initialised cohort trains before the request counts as done; when absent, 5 in a "
-        "completed run and none in one that goes on training anyway.",
+        "completed run (or as many as it had) and none in one that goes on training anyway.",
     )
 
     @field_validator("scope")
@@ -65,6 +68,34 @@ class ErasurePreviewRequest(_Wanted):
     """Like a request to forget; nothing is changed."""
 
 
+class Callback(Message):
+    """Where to post each change of the request. Signatures follow Standard Webhooks 1.0."""
+
+    url: Annotated[str, Field(pattern=r"^https?://[^\s@#]+$", max_length=2000)] = Field(
+        description="http or https; its host must be one that the coordinator's operator allows."
+    )
+    secret: Annotated[str, Field(pattern=r"^whsec_[A-Za-z0-9+/]{32,88}={0,2}$", max_length=100)] | None = Field(
+        default=None,
+        description="Signs with HMAC-SHA256 (`v1`): `whsec_` and the base64 of 24 to 64 random bytes. Without it the "
+        "coordinator signs with the key that its certificates are signed with (`v1a`).",
+    )
+
+    @field_validator("secret")
+    @classmethod
+    def _is_base64(cls, secret: str | None) -> str | None:
+        if secret is not None:
+            secret_bytes(secret)
+        return secret
+
+
+def secret_bytes(secret: str) -> bytes:
+    """The key that a secret stands for."""
+    try:
+        return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+    except binascii.Error:
+        raise ValueError("the secret is not whsec_ and base64") from None
+
+
 class ErasureCreate(_Wanted):
     """A request to forget clients."""
 
@@ -73,6 +104,9 @@ class ErasureCreate(_Wanted):
         default=None, description=f"By when it must be done; {LEGAL_DAYS} days from now when absent."
     )
     needs_approval: bool = Field(default=False, description="Do nothing until somebody else has approved it.")
+    callbacks: Annotated[list[Callback], Field(max_length=10)] = Field(
+        default=[], description="Where to post each change of the request's status, at least once."
+    )
 
 
 class ErasureDenial(Message):
@@ -104,7 +138,10 @@ class ErasureRequest(Message):
     version: int
     subjects: list[Name]
     scope: Scope
-    method: str
+    method: str = Field(description="As asked for.")
+    chosen: str | None = Field(
+        description="The method that it is carried out with: settled at the fence, by the state of that moment."
+    )
     guarantee: Guarantee
     regulation: str
     requested_by: str
@@ -160,6 +197,22 @@ class ErasureEvent(Message):
     at: datetime
     type: str
     data: dict[str, Any]
+
+
+class ErasureDelivery(Message):
+    """One change of a request, on its way to one callback."""
+
+    id: Id = Field(description="The `webhook-id` header: the same in every attempt.")
+    erasure_id: Id
+    url: str
+    type: str = Field(description="Like `erasure.fenced`.")
+    seq: int = Field(description="Changes of the request are numbered from 1; attempts may arrive in another order.")
+    status: DeliveryStatus
+    attempts: int
+    created_at: datetime
+    next_attempt_at: datetime | None
+    delivered_at: datetime | None
+    error: str | None = Field(description="What became of the last attempt that failed.")
 
 
 class MethodDescription(Message):

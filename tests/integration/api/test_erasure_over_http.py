@@ -169,6 +169,10 @@ async def test_a_preview_says_what_the_request_then_does(site: Site) -> None:
     assert {(line["cohort"], line["action"]) for line in done["lines"]} == {
         (cohort["cohort"], cohort["action"]) for cohort in options["reinit"]["cohorts"]
     }
+    assert (done["method"], done["chosen"]) == ("auto", "reinit")
+    certificate = await operator.call("GET", f"{REQUESTS}/{done['id']}/certificate")
+    verdict = check(certificate.content, (await operator.get("/v1/erasure/discovery"))["public_key"].encode())
+    assert verdict.statement is not None and verdict.statement.predicate.method.name == "reinit"
 
 
 async def test_a_preview_says_why_a_method_does_not_apply(small_site: Site) -> None:

@@ -78,6 +78,16 @@ def test_approval_can_be_asked_for(server: Server, lethe: Any) -> None:
     assert (headers["idempotency-key"], body["needs_approval"]) == ("k", True)
 
 
+def test_callbacks_share_the_secret_of_the_file(server: Server, lethe: Any, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("whsec_abc\n")
+    urls = ["https://a.example.org/x", "https://b.example.org/y"]
+    arguments = ["--callback", urls[0], "--callback", urls[1], "--callback-secret-file", str(secret)]
+    assert lethe("erase", "--client", "b", *arguments)[0] == 0
+    assert sent(server)[1]["callbacks"] == [{"url": url, "secret": "whsec_abc"} for url in urls]
+    assert lethe("erase", "--client", "b", "--callback", urls[0], "--callback-secret-file", "none.txt")[0] == 2
+
+
 def test_without_a_client_nothing_is_sent(server: Server, lethe: Any) -> None:
     code, _, err = lethe("erase")
     assert code == 2 and "--client NAME" in err

@@ -1,0 +1,104 @@
+"""Deliveries to callbacks: signed JSON posts (Standard Webhooks 1.0), only to hosts that the operator allows."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import httpx
+import orjson
+import structlog
+
+from coordinator.engine.entities import Job
+from coordinator.engine.messages import SettleDelivery
+from coordinator.runtime.shell import Shell
+from coordinator.store import outbox
+from coordinator.store.database import Database
+from coordinator.store.outbox import Parcel
+from services.audit.keys import load_or_create_key
+from services.core.errors import Rejected
+from services.wire.v1.erasure import secret_bytes
+
+log = structlog.get_logger()
+TIMEOUT_S: Final = 10.0
+SETTING: Final = "LETHE_CALLBACK_HOSTS"
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+_GONE: Final = 410
+
+
+class Notifying:
+    def __init__(self, database: Database, shell: Shell, allowed_hosts: str, key_path: Path) -> None:
+        self._database, self._shell, self._key_path = database, shell, key_path
+        self._allowed = frozenset(host.strip().lower() for host in allowed_hosts.split(",") if host.strip())
+
+    def check_url(self, url: str) -> None:
+        """The guard against requests to places that only the coordinator can reach."""
+        if not self._allowed:
+            raise Rejected("callback-refused", f"callbacks are switched off here: the operator has to set {SETTING}")
+        if not self._is_allowed(url):
+            raise Rejected("callback-refused", f"the host of a callback is not among those that {SETTING} allows")
+
+    async def run(self, job: Job, token: str) -> None:
+        """Carry one delivery job out: one attempt."""
+        delivery_id = UUID(job.params["delivery_id"])
+        async with self._database.read() as connection:
+            parcel = await outbox.parcel(connection, delivery_id)
+            now = await self._database.now(connection)
+        error, is_final = await self._attempt(parcel, now) if parcel.delivery.status == "pending" else (None, True)
+        if error is not None:
+            log.warning("delivery.failed", delivery=str(delivery_id), attempt=parcel.delivery.attempts + 1, error=error)
+        await self._shell.handle(SettleDelivery(delivery_id, job.id, error, is_final))
+
+    async def _attempt(self, parcel: Parcel, now: datetime) -> tuple[str | None, bool]:
+        """(what went wrong, whether it is no use to try again)."""
+        if not self._is_allowed(parcel.delivery.url):
+            return f"its host is no longer among those that {SETTING} allows", True
+        headers, body = await self._signed(parcel, now)
+        trust_env = urlsplit(parcel.delivery.url).hostname not in _LOOPBACK
+        try:
+            async with (
+                asyncio.timeout(TIMEOUT_S),
+                httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=trust_env) as client,
+                client.stream("POST", parcel.delivery.url, content=body, headers=headers) as response,
+            ):
+                status = response.status_code  # the answer's body is never read
+        except TimeoutError:
+            return f"no answer within {TIMEOUT_S:.0f} s", False
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return f"{type(error).__name__}: {error}"[:300], False
+        return (None, False) if 200 <= status < 300 else (f"answered {status}", status == _GONE)
+
+    async def _signed(self, parcel: Parcel, now: datetime) -> tuple[dict[str, str], bytes]:
+        body = orjson.dumps(parcel.delivery.payload)
+        webhook_id, timestamp = str(parcel.delivery.id), str(int(now.timestamp()))
+        content = f"{webhook_id}.{timestamp}.".encode() + body
+        if parcel.secret is not None:
+            version, signature = "v1", hmac.digest(secret_bytes(parcel.secret), content, hashlib.sha256)
+        else:
+            key = await asyncio.to_thread(load_or_create_key, self._key_path)
+            version, signature = "v1a", key.sign(content)
+        headers = {
+            "content-type": "application/json",
+            "user-agent": "lethe",
+            "webhook-id": webhook_id,
+            "webhook-timestamp": timestamp,
+            "webhook-signature": f"{version},{base64.b64encode(signature).decode()}",
+        }
+        return headers, body
+
+    def _is_allowed(self, url: str) -> bool:
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            return False
+        if parts.scheme not in ("http", "https") or host is None or parts.username is not None:
+            return False
+        return host in self._allowed or (port is not None and f"{host}:{port}" in self._allowed)
