@@ -60,7 +60,7 @@ async def discover_erasure(caller: Follower) -> Response:
     public = await caller.context.coordinator.erasing.public_key()
     return answer(
         Discovery(
-            scopes=["client"],
+            scopes=["client", "samples"],
             methods=[
                 MethodDescription(name=name, guarantee=method.guarantee, summary=method.summary)
                 for name, method in sorted(METHODS.items())
@@ -196,6 +196,7 @@ async def _message(
         legal_deadline=_deadline(filed.legal_deadline if filed is not None else None, now),
         salt=os.urandom(32).hex(),
         scope=wanted.scope,
+        samples={name: sorted(samples) for name, samples in wanted.samples.items()},
         method=wanted.method,
         guarantee=wanted.guarantee,
         recovery_rounds=wanted.recovery_rounds,

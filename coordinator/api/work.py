@@ -71,7 +71,7 @@ async def open_session(body: SessionRequest, caller: Worker) -> Response:
 @router.post(
     "/tasks/claim",
     response_model=Claim,
-    responses={204: {"description": "No work within the wait."}, **problems(*_ALWAYS)},
+    responses={204: {"description": "No work within the wait."}, **problems(*_ALWAYS, "ledger-behind")},
 )
 async def claim_tasks(
     request: Request,
@@ -213,4 +213,5 @@ def _grant(granted: Granted) -> TaskGrant:
         weights_bytes=granted.weights_bytes,
         local=run.spec.local,
         seed=derive(run.spec.seed, "local", cohort.name, task.round, task.client_name),
+        exclusions=granted.exclusions,
     )

@@ -10,7 +10,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from coordinator.engine import events as e
-from coordinator.engine import families, surgery
+from coordinator.engine import exclusions, families, surgery
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import (
@@ -45,7 +45,9 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
     if method is not None and message.guarantee == "exact" and method.guarantee != "exact":
         raise Rejected("method-unavailable", f"{message.method} is approximate and the request asks for exact")
     duplicate_of = _same_request(draft.state, [c.id for c in clients])
-    if duplicate_of is None:
+    if message.scope == "samples" and duplicate_of is None:
+        duplicate_of = exclusions.same_request(draft.state, message)
+    elif duplicate_of is None:
         _check_enough_remain(draft.state, frozenset(c.id for c in clients))
     erasure = Erasure(
         id=message.erasure_id,
@@ -63,7 +65,8 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
         recovery_rounds=message.recovery_rounds,
         duplicate_of=duplicate_of,
     )
-    subjects = tuple(Subject(erasure.id, c.id, c.name, active=duplicate_of is None) for c in clients)
+    forgets_all = message.scope == "client" and duplicate_of is None
+    subjects = tuple(Subject(erasure.id, c.id, c.name, active=forgets_all) for c in clients)
     draft.emit(e.ErasureFiled(erasure, subjects))
     if erasure.status == "received" and duplicate_of is None:
         _request(draft, erasure, "fence")
@@ -96,9 +99,12 @@ def fence_erasure(draft: Draft, message: m.FenceErasure) -> Erasure:
     if erasure.status != "received" or erasure.duplicate_of is not None:
         return erasure
     leavers = frozenset(s.client_id for s in draft.state.subjects.values() if s.erasure_id == erasure.id)
+    leavers = frozenset(c for c in leavers if draft.state.clients[c].status != "erased")  # by a later request
     for run in sorted(draft.state.runs.values(), key=lambda r: r.id):
         _fence_run(draft, erasure, run, leavers)
-    for client_id in sorted(leavers):
+    if erasure.scope == "samples":
+        exclusions.order(draft, erasure)
+    for client_id in sorted(leavers) if erasure.scope == "client" else ():
         draft.emit(e.ClientErased(client_id, erasure.id))
     draft.emit(e.ErasureMoved(erasure.id, "fenced", fenced_at=draft.now))
     return draft.state.erasures[erasure.id]
@@ -109,7 +115,10 @@ def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
     erasure = draft.state.erasures[message.erasure_id]
     if erasure.status not in ("fenced", "executing", "requires_action"):
         return
-    if problem := _review_lines(draft, erasure):
+    if wrong := exclusions.unknown_samples(draft.state, erasure):
+        _settle(draft, erasure, "failed", wrong)
+        return
+    if problem := _review_lines(draft, erasure) or exclusions.overdue(draft, erasure):
         if erasure.status != "requires_action" or erasure.reason != problem:
             draft.emit(e.ErasureMoved(erasure.id, "requires_action", problem))
         return
@@ -122,7 +131,7 @@ def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
         return
     if erasure.first_clean_at is None:
         draft.emit(e.ErasureMoved(erasure.id, "executing", first_clean_at=draft.now))
-    if all(line.done_at is not None for line in lines):
+    if all(line.done_at is not None for line in lines) and not exclusions.unacknowledged(draft.state, erasure):
         draft.emit(e.ErasureMoved(erasure.id, "verifying"))
         _request(draft, erasure, "purge")
 
@@ -217,8 +226,9 @@ def _request(draft: Draft, erasure: Erasure, kind: str) -> None:
 
 def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID]) -> None:
     reinitialise = erasure.method in ("auto", "reinit")
-    cut = surgery.plan(draft.state, run.id, leavers, reinitialise=reinitialise)
-    if gone := _clients_of(draft.state, run) & leavers:
+    cut = surgery.plan(draft.state, run.id, leavers, reinitialise=reinitialise, stay=erasure.scope == "samples")
+    leaving = leavers if erasure.scope == "client" else frozenset[UUID]()
+    if gone := _clients_of(draft.state, run) & leaving:
         draft.emit(e.RunShrunk(run.id, max(0, run.num_clients - len(gone))))
     if tainted := tuple(sorted(c for c in cut.tainted if draft.state.checkpoints[c].run_id == run.id)):
         draft.emit(e.CheckpointsSuperseded(tainted, erasure.id))
@@ -226,7 +236,7 @@ def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID
         return
     for one in cut.cuts:
         stop_cohort(draft, draft.state.cohorts[one.cohort.id])
-        for client_id in sorted(leavers):
+        for client_id in sorted(leaving):
             member = draft.state.members.get((one.cohort.id, client_id))
             if member is not None and member.active:
                 draft.emit(e.MemberLeft(one.cohort.id, client_id))
@@ -240,7 +250,7 @@ def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID
         draft.request(draft.state.cohorts[cut.cuts[0].cohort.id], "post", params)
     retraining = any(one.action != "retired" for one in cut.cuts)
     if run.status == "completed" and (merging or retraining):
-        draft.emit(e.RunReopened(run.id, "retraining without an erased client"))
+        draft.emit(e.RunReopened(run.id, "retraining without what was erased"))
 
 
 def _clients_of(state: State, run: Run) -> set[UUID]:

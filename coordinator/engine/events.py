@@ -17,6 +17,7 @@ from coordinator.engine.entities import (
     Contribution,
     Erasure,
     ErasureStatus,
+    Exclusion,
     Hold,
     Job,
     Line,
@@ -347,6 +348,32 @@ class ClientErased:
 
 
 @dataclass(frozen=True, slots=True)
+class SamplesExcluded:
+    """The client gets no task until its worker has acknowledged the digest of all that it must leave out."""
+
+    exclusion: Exclusion
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExclusionsHonoured:
+    """The client's worker has in its ledger all that it must leave out."""
+
+    client_id: UUID
+    at: datetime
+    unknown: Mapping[UUID, list[int]]
+    """By request: some of the samples that the data set does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExclusionsRefused:
+    """The client's worker cannot leave the samples out."""
+
+    client_id: UUID
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class LineFenced:
     line: Line
 
@@ -415,6 +442,9 @@ Event = (
     | ErasureFiled
     | ErasureMoved
     | ClientErased
+    | SamplesExcluded
+    | ExclusionsHonoured
+    | ExclusionsRefused
     | LineFenced
     | LineClean
     | LineDone

@@ -91,6 +91,16 @@ class OpenSession:
 
 
 @dataclass(frozen=True, slots=True)
+class AcknowledgeExclusions:
+    """The client's worker has in its ledger the samples that `digest` stands for, or says why it cannot."""
+
+    client_id: UUID
+    digest: str
+    unknown: Mapping[UUID, list[int]] = field(default_factory=dict)
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimTasks:
     client_id: UUID
 
@@ -233,6 +243,7 @@ Message = (
     | CompleteErasure
     | OpenRounds
     | OpenSession
+    | AcknowledgeExclusions
     | ClaimTasks
     | RenewLease
     | SubmitResult

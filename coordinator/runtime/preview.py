@@ -33,8 +33,8 @@ async def preview(database: Database, request: FileErasure) -> ErasurePreview:
         decide(state, Envelope(request, now, os.urandom(16)))
         leavers = frozenset(client.id for client in state.clients.values() if client.name in request.subjects)
         lines = {c.id for c in state.cohorts.values() if c.kind not in ("merge", "profile") and c.phase != "retired"}
-        traffic = await history.traffic(connection, lines, leavers)
-    seen = _Seen(state, leavers, traffic, seconds_per_round(state), request.recovery_rounds)
+        traffic = await history.traffic(connection, lines, leavers if request.scope == "client" else ())
+    seen = _Seen(state, leavers, request.scope == "samples", traffic, seconds_per_round(state), request.recovery_rounds)
     options = [_option(name, method, request, seen) for name, method in sorted(METHODS.items())]
     return ErasurePreview(subjects=sorted(request.subjects), options=options, chosen=_chosen(request, options))
 
@@ -43,6 +43,7 @@ async def preview(database: Database, request: FileErasure) -> ErasurePreview:
 class _Seen:
     state: State
     leavers: frozenset[UUID]
+    stay: bool
     traffic: dict[UUID, history.Traffic]
     seconds: dict[UUID, float]
     recovery_rounds: int | None
@@ -71,7 +72,9 @@ def _option(name: str, method: Method, request: FileErasure, seen: _Seen) -> Era
     cuts = [
         (run, cut)
         for run in sorted(seen.state.runs.values(), key=lambda run: (run.name, run.id))
-        for cut in surgery.plan(seen.state, run.id, seen.leavers, reinitialise=method.needs_sub_cohorts).cuts
+        for cut in surgery.plan(
+            seen.state, run.id, seen.leavers, reinitialise=method.needs_sub_cohorts, stay=seen.stay
+        ).cuts
     ]
     cohorts = [_previewed(run, cut, seen) for run, cut in cuts]
     seconds = [_seconds(cut.cohort, shown.rounds_to_redo, seen) for (_, cut), shown in zip(cuts, cohorts, strict=True)]
@@ -137,7 +140,7 @@ def _updates_per_round(cohort: Cohort, seen: _Seen) -> float:
     if cohort.id in seen.traffic:
         return seen.traffic[cohort.id].updates_per_round
     members = [m for m in seen.state.members.values() if m.cohort_id == cohort.id and m.active]
-    return sum(member.client_id not in seen.leavers for member in members)
+    return sum(seen.stay or member.client_id not in seen.leavers for member in members)
 
 
 def _bytes(cohort: Cohort, num_updates: int, seen: _Seen) -> int:

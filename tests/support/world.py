@@ -185,6 +185,11 @@ class World:
     def client(self, name: str) -> UUID:
         return next(c.id for c in self.state.clients.values() if c.name == name)
 
+    def acknowledge(self, name: str, **changes: Any) -> None:
+        """The client's worker has written down what it must leave out."""
+        client = self.state.clients[self.client(name)]
+        self.send(m.AcknowledgeExclusions(client.id, client.exclusions or "", **changes))
+
     def claim(self, name: str) -> tuple[Granted, ...]:
         granted: tuple[Granted, ...] = self.send(m.ClaimTasks(self.client(name)))
         return granted
