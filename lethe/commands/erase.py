@@ -20,6 +20,7 @@ app = typer.Typer(
         "lethe erase preview --client hospital-b",
         "lethe erase --client hospital-b --watch",
         "lethe erase --client hospital-b --client hospital-c --approve-first",
+        "lethe erase --client hospital-b --samples 3,17,20-25 --watch",
     ),
 )
 
@@ -30,6 +31,10 @@ Method = Annotated[str, typer.Option(help="auto, or one of the methods of the co
 RecoveryRounds = Annotated[
     int | None, typer.Option(min=0, help="Rounds that a re-initialised cohort trains before the request is done.")
 ]
+Samples = Annotated[
+    str | None,
+    typer.Option(help="Forget only these rows of the client's data, from 0: 3,17,20-25 or @FILE; the client stays."),
+]
 RequestId = Annotated[str, typer.Argument(metavar="ID", help="The request's id.")]
 
 
@@ -37,6 +42,7 @@ RequestId = Annotated[str, typer.Argument(metavar="ID", help="The request's id."
 def erase(
     context: typer.Context,
     client: Clients = None,
+    samples: Samples = None,
     federation: Federation = None,
     method: Method = "auto",
     recovery_rounds: RecoveryRounds = None,
@@ -57,7 +63,7 @@ def erase(
 
     from lethe.printing import say
 
-    body = _wanted(client, method, recovery_rounds)
+    body = _wanted(client, samples, method, recovery_rounds)
     body |= {"needs_approval": approve_first} | ({"regulation": regulation} if regulation else {})
     with connect(context) as coordinator:
         body["federation_id"] = _federation_id(coordinator, federation)
@@ -75,6 +81,7 @@ def erase(
 def preview(
     context: typer.Context,
     client: Clients = None,
+    samples: Samples = None,
     federation: Federation = None,
     method: Method = "auto",
     recovery_rounds: RecoveryRounds = None,
@@ -83,7 +90,7 @@ def preview(
     """What a request would do and cost, method by method. Changes nothing."""
     from lethe.printing import Column, print_record, print_records, say
 
-    body = _wanted(client, method, recovery_rounds)
+    body = _wanted(client, samples, method, recovery_rounds)
     with connect(context) as coordinator:
         body["federation_id"] = _federation_id(coordinator, federation)
         found = coordinator.post(f"{REQUESTS}:preview", body)
@@ -178,7 +185,9 @@ def cancel(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
     _judge(context, id, "cancel", None, json)
 
 
-def _wanted(clients: list[str] | None, method: str, recovery_rounds: int | None) -> dict[str, Any]:
+def _wanted(clients: list[str] | None, samples: str | None, method: str, recovery_rounds: int | None) -> dict[str, Any]:
+    from lethe.sample_numbers import parse_samples
+
     if not clients:
         raise CommandFailed(
             "nobody to forget",
@@ -186,6 +195,12 @@ def _wanted(clients: list[str] | None, method: str, recovery_rounds: int | None)
             exit_code=UNUSABLE,
         )
     wanted: dict[str, Any] = {"subjects": clients, "method": method}
+    if samples is not None:
+        if len(clients) > 1:
+            raise CommandFailed(
+                "--samples are those of one client", next_step="file one request for each", exit_code=UNUSABLE
+            )
+        wanted |= {"scope": "samples", "samples": {clients[0]: parse_samples(samples)}}
     if recovery_rounds is not None:
         wanted["recovery_rounds"] = recovery_rounds
     return wanted
@@ -220,7 +235,7 @@ def _print_request(request: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_record(request, as_json=True)
         return
-    shown = {key: value for key, value in request.items() if key != "lines"}
+    shown = {key: value for key, value in request.items() if key not in ("lines", "exclusions")}
     print_record({**shown, "subjects": ", ".join(request["subjects"])}, as_json=False)
     columns: dict[str, Column] = {
         "run": "run",
@@ -233,6 +248,14 @@ def _print_request(request: dict[str, Any], as_json: bool) -> None:
     }
     if request["lines"]:
         print_records(request["lines"], columns, as_json=False)
+    ledgers: dict[str, Column] = {
+        "client": "client",
+        "samples left out": "num_samples",
+        "in its ledger": when("acknowledged_at"),
+        "problem": "problem",
+    }
+    if request["exclusions"]:
+        print_records(request["exclusions"], ledgers, as_json=False)
 
 
 def _follow(coordinator: Client, id: str, as_json: bool) -> None:

@@ -20,7 +20,7 @@ from services.core.digests import of_json
 from services.core.errors import Rejected
 from tests.property import invariants
 from tests.property.transitions import Watch
-from tests.support.world import World
+from tests.support.world import ROWS, World
 
 CLIENTS = ("ada", "bob", "cyd", "dan")
 STOP = {"rounds": 8}
@@ -123,7 +123,9 @@ class EngineMachine(RuleBasedStateMachine):
         try:
             granted = self.world.claim(name)
         except Rejected as rejection:
-            assert rejection.code == f"client-{self.world.state.clients[self.world.client(name)].status}"
+            client = self.world.state.clients[self.world.client(name)]
+            is_behind = client.status == "active" and client.exclusions != client.exclusions_acked
+            assert rejection.code == ("ledger-behind" if is_behind else f"client-{client.status}")
             return []
         for grant in granted:
             task = grant.task
@@ -375,6 +377,33 @@ class EngineMachine(RuleBasedStateMachine):
         self.cancel(index, really=0)
         self.world.settle()
 
+    @precondition(lambda self: len(self.world.state.erasures) < 5)
+    @rule(name=clients, method=methods, row=st.sampled_from(ROWS), needs_approval=st.booleans())
+    def exclude(self, name: str, method: str, row: int, needs_approval: bool) -> None:
+        """One sample of a client is to be forgotten; the fence falls at once, or when somebody approves."""
+        world, changes = self.world, {"method": method, "needs_approval": needs_approval}
+        try:
+            world.file(name, scope="samples", samples={name: [row]}, **changes)
+        except Rejected as rejection:
+            assert rejection.code == "already-erased", rejection
+            return
+        world.run_chores("fence")
+
+    @precondition(lambda self: self.world.state.exclusions)
+    @rule(order=st.permutations(CLIENTS))
+    def workers_write_their_ledgers(self, order: list[str]) -> None:
+        for name in order:
+            client = self.world.state.clients[self.world.client(name)]
+            if client.status == "active" and client.exclusions is not None:
+                self.world.acknowledge(name)
+
+    @precondition(lambda self: self.world.state.exclusions)
+    @rule(name=clients)
+    def worker_cannot_leave_samples_out(self, name: str) -> None:
+        client = self.world.state.clients[self.world.client(name)]
+        told = m.AcknowledgeExclusions(client.id, client.exclusions or "", problem="the disk is full")
+        self.world.send_together([told])
+
     @precondition(lambda self: self.world.state.erasures)
     @rule(index=recent, really=st.integers(min_value=0, max_value=3))
     def officer_decides(self, index: int, really: int) -> None:
@@ -422,6 +451,7 @@ class EngineMachine(RuleBasedStateMachine):
         """Everybody answers, or everybody but one, and what can be computed is."""
         self.world.run_kernels()
         self.world.review()
+        self.workers_write_their_ledgers(order)
         for name in order:
             tasks = self._claim(name)
             for task in tasks if name != slow else []:
@@ -462,6 +492,7 @@ class EngineMachine(RuleBasedStateMachine):
                 world.send_together([m.ApproveErasure(erasure_id)])
             for run_id in self.runs:
                 world.send_together([m.ResumeRun(run_id)])
+            self.workers_write_their_ledgers(list(CLIENTS))
             for name in CLIENTS:
                 for task in self._claim(name):
                     self._submit(task)
