@@ -62,7 +62,12 @@ async def discover_erasure(caller: Follower) -> Response:
         Discovery(
             scopes=["client", "samples"],
             methods=[
-                MethodDescription(name=name, guarantee=method.guarantee, summary=method.summary)
+                MethodDescription(
+                    name=name,
+                    guarantee=method.guarantee,
+                    summary=method.summary,
+                    params=method.spec.model_json_schema()["properties"],
+                )
                 for name, method in sorted(METHODS.items())
             ],
             public_key=public_pem(public).decode(),
@@ -198,6 +203,7 @@ async def _message(
         scope=wanted.scope,
         samples={name: sorted(samples) for name, samples in wanted.samples.items()},
         method=wanted.method,
+        params=wanted.params,
         guarantee=wanted.guarantee,
         recovery_rounds=wanted.recovery_rounds,
         regulation=filed.regulation if filed is not None else "",

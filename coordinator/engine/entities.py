@@ -106,6 +106,8 @@ class Cohort:
     """waiting: the asking that the others are waited for; starting: the models to be re-initialised from."""
     extra_rounds: int = 0
     """Rounds beyond the run's stop rule, granted to recover from an erasure."""
+    recovery: Mapping[str, Any] | None = None
+    """How its clients train until an erasure's round is reached again (services/unlearning/rapid/plan.py)."""
     program_state: Mapping[str, Any] | None = None
     awaiting: UUID | None = None
     """The round or job whose outcome resumes the program."""
@@ -345,6 +347,8 @@ class Erasure:
     """Keys the commitments to the subjects in the certificate; deleting it unlinks them."""
     created_at: datetime
     legal_deadline: datetime
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """Of the method."""
     recovery_rounds: int | None = None
     version: int = 1
     reason: str | None = None

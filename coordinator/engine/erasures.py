@@ -6,8 +6,12 @@ moves the heads to clean models and tombstones the client, in every run of the f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
+
+from pydantic import ValidationError
 
 from coordinator.engine import events as e
 from coordinator.engine import exclusions, families, surgery
@@ -28,7 +32,9 @@ from coordinator.engine.entities import (
 )
 from coordinator.engine.runs import stop_cohort
 from services.core.errors import Rejected
-from services.unlearning.methods import METHODS
+from services.unlearning.methods import METHODS, Method
+from services.unlearning.rapid import plan as rapid
+from services.wire.message import Message
 
 RECOVERY_ROUNDS = 5
 """Rounds of training that a re-initialised line of a completed run gets when the request does not say."""
@@ -42,6 +48,7 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
     if message.method != "auto" and method is None:
         known_names = ", ".join(["auto", *sorted(METHODS)])
         raise Rejected("method-unavailable", f"no erasure method is called {message.method}; known are {known_names}")
+    _check_params(method, message.params)
     if method is not None and message.guarantee == "exact" and method.guarantee != "exact":
         raise Rejected("method-unavailable", f"{message.method} is approximate and the request asks for exact")
     duplicate_of = _same_request(draft.state, [c.id for c in clients])
@@ -62,6 +69,7 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
         salt=message.salt,
         created_at=draft.now,
         legal_deadline=message.legal_deadline,
+        params=dict(message.params),
         recovery_rounds=message.recovery_rounds,
         duplicate_of=duplicate_of,
     )
@@ -157,6 +165,15 @@ def _settle(draft: Draft, erasure: Erasure, status: ErasureStatus, reason: str |
 
 
 # --- filing -----------------------------------------------------------------------------------------------------------
+
+
+def _check_params(method: Method | None, params: Mapping[str, Any]) -> None:
+    """`auto` takes none: they would be those of a method that is not chosen yet."""
+    try:
+        (method.spec if method is not None else Message).model_validate(params)
+    except ValidationError as error:
+        where = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()[:3])
+        raise Rejected("invalid-request", f"params do not fit the method: {where}") from None
 
 
 def _subjects(state: State, message: m.FileErasure) -> list[Client]:
@@ -282,6 +299,8 @@ def _cut_cohort(draft: Draft, erasure: Erasure, run: Run, one: surgery.CohortCut
         case "rolled-back":
             if one.clean is not None:
                 fenced = replace(fenced, head_id=one.clean.id, head_digest=one.clean.digest, round=one.clean.round)
+            if erasure.method == "rapid":
+                fenced = replace(fenced, recovery=rapid.recovery(erasure.params, fenced.round, cohort.round))
             draft.emit(fenced)
         case "re-initialised":
             sources = [families.source(draft, state.cohorts[cohort_id]) for cohort_id in one.sources]

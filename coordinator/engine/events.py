@@ -297,6 +297,8 @@ class CohortFenced:
     sources: tuple[dict[str, Any], ...] = ()
     """Models of surviving cohorts to be re-initialised from, as {checkpoint_id, digest, weight}."""
     extra_rounds: int = 0
+    recovery: Mapping[str, Any] | None = None
+    """How the clients train until they are back where they were, when not as usual."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,7 @@ def evolve(state: State, event: e.Event) -> State:
                 head_digest=event.head_digest,
                 round=event.round,
                 extra_rounds=cohort.extra_rounds + event.extra_rounds,
+                recovery=event.recovery,
                 **_fresh_program(event.sources),
             )
             return state.put(fenced)

@@ -58,6 +58,7 @@ class FileErasure:
     scope: Literal["client", "samples"] = "client"
     samples: Mapping[str, list[int]] = field(default_factory=dict)
     method: str = "auto"
+    params: Mapping[str, Any] = field(default_factory=dict)
     guarantee: Literal["exact", "approximate"] = "exact"
     regulation: str = "GDPR Art. 17"
     recovery_rounds: int | None = None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
+from pydantic import JsonValue
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.blobs.port import BlobStore
@@ -138,7 +139,7 @@ class Erasing:
         counts["cohort"] = p.Count(planned=len(found.lines), done=done)
         predicate = p.ErasurePredicate(
             request=_request(found, now),
-            method=p.Method(name=found.erasure.method, parameters={"recovery_rounds": found.erasure.recovery_rounds}),
+            method=p.Method(name=found.erasure.method, parameters=_parameters(found)),
             guarantee=p.Guarantee.plain(found.erasure.guarantee),
             cohorts=tuple(_outcome(found, index) for index in range(len(found.lines))),
             artefacts=tuple(dispositions),
@@ -187,6 +188,10 @@ def _served(found: Dossier) -> list[tuple[str, UUID, str]]:
 
 def _salt(found: Dossier) -> bytes:
     return bytes.fromhex(found.erasure.salt)
+
+
+def _parameters(found: Dossier) -> dict[str, JsonValue]:
+    return {"recovery_rounds": found.erasure.recovery_rounds, **found.erasure.params}
 
 
 def _commitments(found: Dossier, wanted: Callable[[UUID], bool]) -> tuple[str, ...]:

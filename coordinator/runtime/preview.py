@@ -78,7 +78,7 @@ def _option(name: str, method: Method, request: FileErasure, seen: _Seen) -> Era
     ]
     cohorts = [_previewed(run, cut, seen) for run, cut in cuts]
     seconds = [_seconds(cut.cohort, shown.rounds_to_redo, seen) for (_, cut), shown in zip(cuts, cohorts, strict=True)]
-    known_seconds = [one for one in seconds if one is not None]
+    known_seconds = [one * method.work_per_update for one in seconds if one is not None]
     touched = {cut.cohort.id for _, cut in cuts}
     lines = {c.id for c in seen.state.cohorts.values() if c.kind not in ("merge", "profile") and c.phase != "retired"}
     why_not = _why_not(method, request, [cut for _, cut in cuts])

@@ -69,6 +69,9 @@ def upgrade() -> None:
         sa.Column("salt", sa.String(length=64), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("legal_deadline", sa.DateTime(timezone=True), nullable=False),
+        sa.Column(
+            "params", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=False
+        ),
         sa.Column("recovery_rounds", sa.Integer(), nullable=True),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=True),
@@ -166,6 +169,9 @@ def upgrade() -> None:
             "pending", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=True
         ),
         sa.Column("extra_rounds", sa.Integer(), nullable=False),
+        sa.Column(
+            "recovery", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=True
+        ),
         sa.Column(
             "program_state",
             sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"),

@@ -77,7 +77,7 @@ FAMILIES: tuple[dict[str, Any], ...] = (
 clients = st.sampled_from(CLIENTS)
 any_index = st.integers(min_value=0, max_value=999)
 subjects = st.lists(clients, min_size=1, max_size=2, unique=True)
-methods = st.sampled_from(["auto", "auto", "retrain"])
+methods = st.sampled_from(["auto", "auto", "retrain", "rapid"])
 recent = st.integers(min_value=-6, max_value=-1)
 """Of a list, one of the newest."""
 
@@ -224,6 +224,9 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(name=clients)
     def restart_agent(self, name: str) -> None:
+        """Perhaps on another machine: the ledger is not there."""
+        if self.world.state.clients[self.world.client(name)].status == "active":
+            self.world.ledgers.pop(name, None)
         self.world.send_together([m.OpenSession(self.world.client(name), "1.0")])
 
     # --- time ---------------------------------------------------------------------------------------------------------
@@ -383,10 +386,12 @@ class EngineMachine(RuleBasedStateMachine):
         """One sample of a client is to be forgotten; the fence falls at once, or when somebody approves."""
         world, changes = self.world, {"method": method, "needs_approval": needs_approval}
         try:
-            world.file(name, scope="samples", samples={name: [row]}, **changes)
+            erasure_id = world.file(name, scope="samples", samples={name: [row]}, **changes)
         except Rejected as rejection:
             assert rejection.code == "already-erased", rejection
             return
+        original = world.state.erasures[world.erasure(erasure_id).duplicate_of or erasure_id]
+        assert original.scope == "client" or row in original.samples[name], "a duplicate of something else"
         world.run_chores("fence")
 
     @precondition(lambda self: self.world.state.exclusions)
@@ -397,12 +402,23 @@ class EngineMachine(RuleBasedStateMachine):
             if client.status == "active" and client.exclusions is not None:
                 self.world.acknowledge(name)
 
-    @precondition(lambda self: self.world.state.exclusions)
-    @rule(name=clients)
-    def worker_cannot_leave_samples_out(self, name: str) -> None:
+    @precondition(lambda self: len(self.world.state.erasures) < 4)
+    @rule(name=clients, method=methods, row=st.sampled_from(ROWS))
+    def sample_is_erased_while_the_ledger_is_written(self, name: str, method: str, row: int) -> None:
+        self.exclude(name, method, row, needs_approval=False)
+        read = self.world.state.clients[self.world.client(name)].exclusions
+        self.exclude(name, method, (row + 1) % len(ROWS), needs_approval=False)
         client = self.world.state.clients[self.world.client(name)]
-        told = m.AcknowledgeExclusions(client.id, client.exclusions or "", problem="the disk is full")
-        self.world.send_together([told])
+        if read is not None and read != client.exclusions and client.status == "active":
+            (answer,) = self.world.send_together([m.AcknowledgeExclusions(client.id, read)])
+            assert isinstance(answer, Rejected), "what was read before counts as all there is"
+
+    @precondition(lambda self: self.world.state.exclusions)
+    @rule()
+    def workers_cannot_leave_samples_out(self) -> None:
+        for client in self.world.state.clients.values():
+            told = m.AcknowledgeExclusions(client.id, client.exclusions or "", problem="the disk is full")
+            self.world.send_together([told])
 
     @precondition(lambda self: self.world.state.erasures)
     @rule(index=recent, really=st.integers(min_value=0, max_value=3))

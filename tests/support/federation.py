@@ -37,6 +37,7 @@ from services.core.errors import Rejected
 from services.core.ids import uuid7
 from services.core.seeds import derive
 from services.tensors.codec import read, write
+from services.unlearning.rapid.plan import local_training
 from services.wire.v1.runs import RunSpec
 
 SIZE = 64
@@ -44,6 +45,14 @@ SIZE = 64
 
 def new_id() -> UUID:
     return uuid7(datetime.now(UTC), os.urandom(16))
+
+
+@dataclass(frozen=True)
+class Trained:
+    client: str
+    cohort: str
+    round: int
+    optimizer: str
 
 
 @dataclass
@@ -58,6 +67,8 @@ class Federation:
     """The rows of each client's data; what they hold is drawn from the seed."""
     offline: set[str] = field(default_factory=set)
     init: str = ""
+    trained: list[Trained] = field(default_factory=list)
+    """How each train task was to be carried out."""
     _working: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     async def enrol(self, *names: str) -> None:
@@ -183,6 +194,8 @@ class Federation:
         task = grant.task
         digest = None
         if task.kind == "train":
+            local = local_training(grant.run.spec.local, grant.cohort.recovery, task.base_round + 1)
+            self.trained.append(Trained(name, grant.cohort.name, task.round, local.optimizer))
             async with self.coordinator.blobs.local(self.id, [task.model_digest]) as files:
                 base = read(files[task.model_digest])["w"]
             seed = derive(grant.run.spec.seed, "local", grant.cohort.name, task.round, name)

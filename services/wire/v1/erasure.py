@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AwareDatetime, Field, field_validator, model_validator
+from pydantic import AwareDatetime, Field, JsonValue, field_validator, model_validator
 
 from services.wire.message import Id, Message, Name
 from services.wire.v1.exclusions import SampleNumber
@@ -50,6 +50,9 @@ class _Wanted(Message):
     )
     method: Annotated[str, Field(pattern=r"^[a-z0-9_-]{1,40}$")] = Field(
         default="auto", description="`auto`, or a method that `/v1/erasure/discovery` lists."
+    )
+    params: Annotated[dict[Annotated[str, Field(max_length=40)], JsonValue], Field(max_length=20)] = Field(
+        default_factory=dict, description="Of the method; none with `auto`.", examples=[{"warmup_rounds": 5}]
     )
     guarantee: Guarantee = "exact"
     recovery_rounds: Annotated[int, Field(ge=0, le=10_000)] | None = Field(
@@ -130,6 +133,7 @@ class ErasureRequest(Message):
     subjects: list[Name]
     scope: Scope
     method: str
+    params: dict[str, Any]
     guarantee: Guarantee
     regulation: str
     requested_by: str
@@ -192,6 +196,7 @@ class MethodDescription(Message):
     name: str
     guarantee: Guarantee
     summary: str
+    params: dict[str, Any] = Field(description="JSON schema of its parameters.")
 
 
 class Discovery(Message):
