@@ -35,6 +35,9 @@ Samples = Annotated[
     str | None,
     typer.Option(help="Forget only these rows of the client's data, from 0: 3,17,20-25 or @FILE; the client stays."),
 ]
+Params = Annotated[
+    list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="A parameter of the method; repeatable.")
+]
 RequestId = Annotated[str, typer.Argument(metavar="ID", help="The request's id.")]
 
 
@@ -45,6 +48,7 @@ def erase(
     samples: Samples = None,
     federation: Federation = None,
     method: Method = "auto",
+    param: Params = None,
     recovery_rounds: RecoveryRounds = None,
     regulation: Annotated[str | None, typer.Option(help="The law or contract; GDPR Art. 17 when absent.")] = None,
     approve_first: Annotated[
@@ -63,7 +67,7 @@ def erase(
 
     from lethe.printing import say
 
-    body = _wanted(client, samples, method, recovery_rounds)
+    body = _wanted(client, samples, method, param, recovery_rounds)
     body |= {"needs_approval": approve_first} | ({"regulation": regulation} if regulation else {})
     with connect(context) as coordinator:
         body["federation_id"] = _federation_id(coordinator, federation)
@@ -84,13 +88,14 @@ def preview(
     samples: Samples = None,
     federation: Federation = None,
     method: Method = "auto",
+    param: Params = None,
     recovery_rounds: RecoveryRounds = None,
     json: AsJson = False,
 ) -> None:
     """What a request would do and cost, method by method. Changes nothing."""
     from lethe.printing import Column, print_record, print_records, say
 
-    body = _wanted(client, samples, method, recovery_rounds)
+    body = _wanted(client, samples, method, param, recovery_rounds)
     with connect(context) as coordinator:
         body["federation_id"] = _federation_id(coordinator, federation)
         found = coordinator.post(f"{REQUESTS}:preview", body)
@@ -185,7 +190,13 @@ def cancel(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
     _judge(context, id, "cancel", None, json)
 
 
-def _wanted(clients: list[str] | None, samples: str | None, method: str, recovery_rounds: int | None) -> dict[str, Any]:
+def _wanted(
+    clients: list[str] | None,
+    samples: str | None,
+    method: str,
+    params: list[str] | None,
+    recovery_rounds: int | None,
+) -> dict[str, Any]:
     from lethe.sample_numbers import parse_samples
 
     if not clients:
@@ -201,9 +212,23 @@ def _wanted(clients: list[str] | None, samples: str | None, method: str, recover
                 "--samples are those of one client", next_step="file one request for each", exit_code=UNUSABLE
             )
         wanted |= {"scope": "samples", "samples": {clients[0]: parse_samples(samples)}}
+    if params:
+        wanted["params"] = dict(map(_param, params))
     if recovery_rounds is not None:
         wanted["recovery_rounds"] = recovery_rounds
     return wanted
+
+
+def _param(text: str) -> tuple[str, Any]:
+    from json import JSONDecodeError, loads
+
+    name, sign, value = text.partition("=")
+    if not name or not sign:
+        raise CommandFailed(f"--param {text}", next_step="write it like warmup_rounds=5", exit_code=UNUSABLE)
+    try:
+        return name, loads(value)
+    except JSONDecodeError:
+        return name, value
 
 
 def _federation_id(coordinator: Client, federation: str | None) -> str | None:

@@ -89,6 +89,13 @@ def test_samples_that_are_no_numbers_are_refused_before_anything_is_sent(server:
     assert not server.seen
 
 
+def test_parameters_of_the_method_are_json_or_text(server: Server, lethe: Any) -> None:
+    more = ("--param", "warmup_rounds=5", "--param", "how=fast")
+    assert lethe("erase", "--client", "b", "--method", "rapid", *more)[0] == 0
+    assert sent(server)[1]["params"] == {"warmup_rounds": 5, "how": "fast"}
+    assert lethe("erase", "--client", "b", "--param", "5")[0] == 2
+
+
 def test_samples_of_two_clients_are_two_requests(server: Server, lethe: Any) -> None:
     code, _, err = lethe("erase", "--client", "b", "--client", "c", "--samples", "3")
     assert code == 2 and "one client" in err
