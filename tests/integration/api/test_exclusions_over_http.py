@@ -54,11 +54,11 @@ async def test_an_agent_gets_work_again_once_it_has_acknowledged(site: Site) -> 
     (task,) = await a.claim()
     assert task["exclusions"] == stated["digest"]
     assert (await acknowledge(b, (await b.get("/v1/exclusions"))["digest"])).status_code == 200
-    await b.train(2.0)
+    await b.train(4.0)
     await a.open_session()
     assert code_of(await a.call("POST", "/v1/tasks/claim")) == "ledger-behind"
     assert (await acknowledge(a, stated["digest"])).status_code == 200
-    await a.train(1.0)
+    await a.train(3.0)
     for erasure_id in (first, second):
         done = await completed(site.admin, erasure_id)
         assert all(one["acknowledged_at"] for one in done["exclusions"])
