@@ -13,14 +13,16 @@ import math
 from collections.abc import Callable
 from concurrent.futures import Executor
 from enum import IntEnum
+from pathlib import Path
 from typing import Final, TypeVar
 
-from services.core.errors import Rejected
+from services.core.errors import InvariantBroken, Rejected
 from services.wire.v1.work import PROTOCOL, Failure, Session, SessionRequest, Submission, TaskGrant
-from worker.answers import BlobMissing, CoordinatorSaidNo, Dropped, Refused, Stopped, TryLater
+from worker.answers import BlobMissing, CoordinatorSaidNo, Dropped, LedgerBehind, Refused, Stopped, TryLater
 from worker.cache import ModelCache
+from worker.exclusion import Abstinence
 from worker.execution import Order, Result, Workbench
-from worker.failures import failure_of
+from worker.failures import WorkFailed, failure_of
 from worker.lease import Lease
 from worker.progress import Reporter
 from worker.shutdown import Shutdown
@@ -50,6 +52,7 @@ class Agent:
         transport: Transport,
         workbench: Workbench,
         cache: ModelCache,
+        ledger_dir: Path,
         pool: Executor,
         reporter: Reporter,
         shutdown: Shutdown,
@@ -59,6 +62,8 @@ class Agent:
         self._transport = transport
         self._workbench = workbench
         self._cache = cache
+        self._ledger_dir = ledger_dir
+        self._abstinence: Abstinence | None = None
         self._pool = pool
         self._reporter = reporter
         self._shutdown = shutdown
@@ -124,6 +129,9 @@ class Agent:
                 pause_s = self._transport.backoff.delay(fruitless, later.retry_after_s)
                 fruitless += 1
                 self._reporter.retrying(later, pause_s)
+            except LedgerBehind:
+                pause_s = await self._leave_out(fruitless)
+                fruitless += 1
             except Refused as refused:
                 if not self._had_session:
                     raise
@@ -138,7 +146,28 @@ class Agent:
         session = await self._transport.open_session_once(request)
         self._had_session, self._max_blob_bytes = True, session.max_blob_bytes
         self._reporter.session_opened(session)
+        if self._abstinence is None:
+            self._abstinence = Abstinence(
+                session.client_id, self._ledger_dir, self._workbench, self._transport, self._in_thread
+            )
+            await self._abstinence.begin()
         return session
+
+    async def _leave_out(self, fruitless: int) -> float:
+        """Take note of the samples to leave out. Returns how long to wait before the next claim."""
+        try:
+            await self._abstaining().catch_up()
+        except WorkFailed as failed:
+            self._reporter.cannot_leave_out(failed)
+            return self._transport.backoff.delay(fruitless)
+        except Refused as refused:  # changed while it was read
+            self._reporter.retrying(refused, 0.0)
+        return 0.0
+
+    def _abstaining(self) -> Abstinence:
+        if self._abstinence is None:
+            raise InvariantBroken("work without a session")
+        return self._abstinence
 
     # working
 
@@ -176,6 +205,7 @@ class Agent:
         grant = lease.grant
         result: Result | None = None
         try:
+            await self._abstaining().honour(grant.exclusions)
             async with self._cache.hold(grant.weights, grant.weights_bytes, self._transport.download) as weights:
                 order = Order(grant, weights, lease.advance, lease.stop.is_set)
                 result = await self._in_thread(lambda: self._workbench.execute(order), lease.stop.set)

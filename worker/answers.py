@@ -3,6 +3,7 @@
 CoordinatorSaidNo
 ├── Dropped       the work is no longer wanted: drop it, claim again
 ├── Stopped       this agent must stop
+├── LedgerBehind  samples must be left out and acknowledged before there is any work
 ├── BlobMissing   a digest it should have is not there: upload again, submit again
 ├── TryLater      nothing is wrong with the request: back off, ask again (also: nobody answered)
 └── Refused       any other 4xx: asking again would not help
@@ -38,6 +39,10 @@ class Stopped(CoordinatorSaidNo):
     pass
 
 
+class LedgerBehind(CoordinatorSaidNo):
+    pass
+
+
 class BlobMissing(CoordinatorSaidNo):
     pass
 
@@ -70,6 +75,8 @@ def refusal(
         return Dropped(code, detail)
     if code in STOP_CODES:
         return Stopped(code, detail)
+    if code == "ledger-behind":
+        return LedgerBehind(code, detail)
     if code == "blob-missing":
         return BlobMissing(code, detail)
     if retryable or status in LATER_STATUSES or code == "upload-offset-mismatch":

@@ -12,7 +12,7 @@ import os
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -81,6 +81,18 @@ class Workbench:
             raise TaskUnusable(str(error)) from error
         self._loaded = (self._load_task(), device)
         return [devices.describe(device)]
+
+    def leave_out(self, samples: Collection[int]) -> list[int]:
+        """No later batch holds these samples; returns those that the data does not have. Raises WorkFailed."""
+        from services.training.task import LeavesOut
+
+        task = self.task
+        if not isinstance(task, LeavesOut):
+            raise WorkFailed(f"the task {type(task).__name__} cannot leave samples out: give it leave_out(samples)")
+        unknown = task.leave_out(frozenset(samples))
+        if not self.task.num_train:
+            raise WorkFailed("no sample to train on would be left; ask that the whole client be erased")
+        return sorted(unknown)
 
     def execute(self, order: Order) -> Result:
         """Raises WorkFailed, or whatever the client's own code raises; TrainingStopped when asked to stop."""

@@ -15,6 +15,7 @@ from worker.agent import Agent, Ending
 from worker.backoff import Backoff
 from worker.cache import ModelCache
 from worker.execution import Workbench
+from worker.ledger import LedgerUnusable
 from worker.progress import Board, Reporter
 from worker.settings import Member, OptionsUnusable, WorkerOptions
 from worker.shutdown import Shutdown
@@ -78,6 +79,7 @@ async def _serve_member(
                 transport=transport,
                 workbench=workbench,
                 cache=cache,
+                ledger_dir=options.ledger_dir,
                 pool=pool,
                 reporter=reporter,
                 shutdown=shutdown,
@@ -86,7 +88,7 @@ async def _serve_member(
             return await agent.run(once=options.once, wait_s=options.wait_s)
         finally:
             await transport.aclose()
-    except TaskUnusable as error:
+    except (TaskUnusable, LedgerUnusable) as error:
         reporter.unusable(error)
         return Ending.UNUSABLE
     except Exception as error:  # one agent's crash must not end its neighbours

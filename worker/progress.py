@@ -113,6 +113,10 @@ class Reporter:
             self._reminded_at = now
             self._log.warning("coordinator.retried", code=why.code, detail=why.detail, delay_s=round(delay_s, 3))
 
+    def cannot_leave_out(self, error: Exception) -> None:
+        self._show("needs attention", last=str(error))
+        self._log.error("samples.cannot_be_left_out", detail=str(error), exc_info=error.__cause__)
+
     def nothing_to_do(self) -> None:
         self._tell("agent.idle", "nothing to do")
 

@@ -21,6 +21,10 @@ def default_cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lethe" / "models"
 
 
+def default_ledger_dir() -> Path:
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "lethe" / "ledgers"
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
     """Options of `lethe worker`. Either one client (coordinator, token or token_file, task, data) or a `fleet` file."""
@@ -53,6 +57,8 @@ class WorkerOptions:
     """Where downloaded models are kept."""
     cache_bytes: int = 2 << 30
     """The most that kept models may occupy."""
+    ledger_dir: Path = field(default_factory=default_ledger_dir)
+    """Where it is written down which samples are left out for good: not a cache, keep it with the data."""
     display: Literal["auto", "live", "log"] = "auto"
     """Live lines, log lines, or live when standard error is a terminal."""
     log_json: bool = False

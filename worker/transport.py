@@ -23,6 +23,7 @@ import httpx
 from pydantic import ValidationError
 
 from services.wire.message import Message
+from services.wire.v1.exclusions import Exclusions, ExclusionsAccepted, ExclusionsAcknowledgement
 from services.wire.v1.work import (
     Claim,
     Failure,
@@ -110,6 +111,18 @@ class Transport:
             timeout=httpx.Timeout(wait_s + _POLL_SLACK_S, connect=10.0, pool=None),
         )
         return [] if response.status_code == HTTPStatus.NO_CONTENT else _read(response, Claim).tasks
+
+    async def exclusions(self) -> Exclusions:
+        """What this client must leave out."""
+
+        async def ask() -> Exclusions:
+            return _read(await self._send(self._requests, "GET", "/v1/exclusions"), Exclusions)
+
+        return await self._insist(ask)
+
+    async def acknowledge(self, acknowledgement: ExclusionsAcknowledgement) -> None:
+        path = "/v1/exclusions/acknowledgement"
+        await self._insist(lambda: self._exchange(self._requests, "PUT", path, acknowledgement, ExclusionsAccepted))
 
     async def heartbeat_once(self, task_id: UUID, heartbeat: Heartbeat) -> HeartbeatReply:
         path = f"/v1/tasks/{task_id}/heartbeat"

@@ -18,6 +18,7 @@ from coordinator.api import (
     clients,
     erasures,
     events,
+    exclusions,
     federations,
     health,
     problems,
@@ -41,6 +42,7 @@ log = structlog.get_logger()
 LOOK_AGAIN_S: Final = 1.0
 _ROUTERS: Final = (
     work.router,
+    exclusions.router,
     blobs.router,
     federations.router,
     clients.router,

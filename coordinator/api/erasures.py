@@ -62,9 +62,14 @@ async def discover_erasure(caller: Follower) -> Response:
     public = await caller.context.coordinator.erasing.public_key()
     return answer(
         Discovery(
-            scopes=["client"],
+            scopes=["client", "samples"],
             methods=[
-                MethodDescription(name=name, guarantee=method.guarantee, summary=method.summary)
+                MethodDescription(
+                    name=name,
+                    guarantee=method.guarantee,
+                    summary=method.summary,
+                    params=method.spec.model_json_schema()["properties"],
+                )
                 for name, method in sorted(METHODS.items())
             ],
             public_key=public_pem(public).decode(),
@@ -209,7 +214,9 @@ async def _message(
         legal_deadline=_deadline(filed.legal_deadline if filed is not None else None, now),
         salt=os.urandom(32).hex(),
         scope=wanted.scope,
+        samples={name: sorted(samples) for name, samples in wanted.samples.items()},
         method=wanted.method,
+        params=wanted.params,
         guarantee=wanted.guarantee,
         recovery_rounds=wanted.recovery_rounds,
         regulation=filed.regulation if filed is not None else "",

@@ -44,6 +44,7 @@ PROBLEMS: Final[dict[str, ProblemType]] = {
         ("name-taken", 409, None),
         ("lease-lost", 409, None),
         ("epoch-fenced", 409, None),
+        ("ledger-behind", 409, None),
         ("round-closed", 409, None),
         ("too-stale", 409, None),
         ("already-submitted", 409, None),

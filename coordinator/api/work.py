@@ -20,6 +20,7 @@ from coordinator.engine.react import client_key
 from coordinator.engine.work import Accepted, FailureNoted, Granted, Renewed
 from services.core.errors import InvariantBroken, Rejected
 from services.core.seeds import derive
+from services.unlearning.rapid.plan import local_training
 from services.wire.v1.work import (
     PROTOCOL,
     Claim,
@@ -71,7 +72,7 @@ async def open_session(body: SessionRequest, caller: Worker) -> Response:
 @router.post(
     "/tasks/claim",
     response_model=Claim,
-    responses={204: {"description": "No work within the wait."}, **problems(*_ALWAYS)},
+    responses={204: {"description": "No work within the wait."}, **problems(*_ALWAYS, "ledger-behind")},
 )
 async def claim_tasks(
     request: Request,
@@ -211,6 +212,7 @@ def _grant(granted: Granted) -> TaskGrant:
         model=run.spec.model,
         weights=task.model_digest,
         weights_bytes=granted.weights_bytes,
-        local=run.spec.local,
+        local=local_training(run.spec.local, cohort.recovery, task.base_round + 1),
         seed=derive(run.spec.seed, "local", cohort.name, task.round, task.client_name),
+        exclusions=granted.exclusions,
     )

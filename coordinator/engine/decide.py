@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, assert_never
 from uuid import UUID
 
-from coordinator.engine import erasures, notices, programs, runs, work
+from coordinator.engine import erasures, exclusions, notices, programs, runs, work
 from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
@@ -69,6 +69,8 @@ def _dispatch(draft: Draft, message: m.Message) -> Any:
             return programs.open_rounds(draft, run_id)
         case m.OpenSession():
             return work.open_session(draft, message)
+        case m.AcknowledgeExclusions():
+            return exclusions.acknowledge(draft, message)
         case m.ClaimTasks():
             return work.claim_tasks(draft, message)
         case m.RenewLease():

@@ -54,6 +54,10 @@ class Client:
     last_seen_at: datetime | None = None
     agent_version: str | None = None
     devices: list[Any] = field(default_factory=list)
+    exclusions: str | None = None
+    """Digest of all samples that it must leave out; None: there are none."""
+    exclusions_acked: str | None = None
+    """The digest that its worker acknowledged in this session. While they differ, it gets no task."""
 
     @property
     def key(self) -> UUID:
@@ -102,6 +106,8 @@ class Cohort:
     """waiting: the asking that the others are waited for; starting: the models to be re-initialised from."""
     extra_rounds: int = 0
     """Rounds beyond the run's stop rule, granted to recover from an erasure."""
+    recovery: Mapping[str, Any] | None = None
+    """How its clients train until an erasure's round is reached again (services/unlearning/rapid/plan.py)."""
     program_state: Mapping[str, Any] | None = None
     awaiting: UUID | None = None
     """The round or job whose outcome resumes the program."""
@@ -342,6 +348,8 @@ class Erasure:
     """Keys the commitments to the subjects in the certificate; deleting it unlinks them."""
     created_at: datetime
     legal_deadline: datetime
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """Of the method."""
     recovery_rounds: int | None = None
     version: int = 1
     reason: str | None = None
@@ -366,7 +374,29 @@ class Subject:
     client_id: UUID
     name: str
     active: bool = True
-    """Whether this request is the one that is being carried out for the client."""
+    """Whether this request is the one that forgets the whole client; there may be many for its samples."""
+
+    @property
+    def key(self) -> tuple[UUID, UUID]:
+        return self.erasure_id, self.client_id
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """Samples that a client leaves out for good, from the fence of the request that names them on."""
+
+    table: ClassVar = "exclusions"
+    erasure_id: UUID
+    client_id: UUID
+    client_name: str
+    samples: list[int]
+    ordered_at: datetime
+    acked_at: datetime | None = None
+    """When its worker first said that they are in its ledger, on disk."""
+    unknown: list[int] = field(default_factory=list)
+    """Some of those that its data set does not have."""
+    problem: str | None = None
+    """Why its worker cannot leave them out."""
 
     @property
     def key(self) -> tuple[UUID, UUID]:
@@ -481,6 +511,7 @@ Entity = (
     | Parent
     | Erasure
     | Subject
+    | Exclusion
     | Line
     | Certificate
     | Delivery
@@ -505,6 +536,7 @@ class State:
     parents: Mapping[tuple[UUID, UUID], Parent] = field(default_factory=dict)
     erasures: Mapping[UUID, Erasure] = field(default_factory=dict)
     subjects: Mapping[tuple[UUID, UUID], Subject] = field(default_factory=dict)
+    exclusions: Mapping[tuple[UUID, UUID], Exclusion] = field(default_factory=dict)
     lines: Mapping[tuple[UUID, UUID], Line] = field(default_factory=dict)
     certificates: Mapping[UUID, Certificate] = field(default_factory=dict)
     deliveries: Mapping[UUID, Delivery] = field(default_factory=dict)

@@ -6,11 +6,15 @@ moves the heads to clean models and tombstones the client, in every run of the f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
+from pydantic import ValidationError
+
 from coordinator.engine import events as e
-from coordinator.engine import families, planner, surgery
+from coordinator.engine import exclusions, families, planner, surgery
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import (
@@ -28,7 +32,9 @@ from coordinator.engine.entities import (
 )
 from coordinator.engine.runs import stop_cohort
 from services.core.errors import Rejected
-from services.unlearning.methods import METHODS
+from services.unlearning.methods import METHODS, Method
+from services.unlearning.rapid import plan as rapid
+from services.wire.message import Message
 
 
 def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
@@ -36,10 +42,14 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
         return known
     clients = _subjects(draft.state, message)
     _check_method_is_known(message.method)
+    _check_params(METHODS.get(message.method), message.params)
+    leavers = frozenset(c.id for c in clients)
     duplicate_of = _same_request(draft.state, [c.id for c in clients])
-    if duplicate_of is None:
-        leavers = frozenset(c.id for c in clients)
+    if message.scope == "samples" and duplicate_of is None:
+        duplicate_of = exclusions.same_request(draft.state, message)
+    elif duplicate_of is None:
         _check_enough_remain(draft.state, leavers)
+    if duplicate_of is None:
         _check_method_applies(draft.state, message, leavers)
     erasure = Erasure(
         id=message.erasure_id,
@@ -54,11 +64,13 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
         salt=message.salt,
         created_at=draft.now,
         legal_deadline=message.legal_deadline,
+        params=dict(message.params),
         recovery_rounds=message.recovery_rounds,
         duplicate_of=duplicate_of,
         callbacks=list(message.callbacks),
     )
-    subjects = tuple(Subject(erasure.id, c.id, c.name, active=duplicate_of is None) for c in clients)
+    forgets_all = message.scope == "client" and duplicate_of is None
+    subjects = tuple(Subject(erasure.id, c.id, c.name, active=forgets_all) for c in clients)
     draft.emit(e.ErasureFiled(erasure, subjects))
     if erasure.status == "received" and duplicate_of is None:
         _request(draft, erasure, "fence")
@@ -91,10 +103,13 @@ def fence_erasure(draft: Draft, message: m.FenceErasure) -> Erasure:
     if erasure.status != "received" or erasure.duplicate_of is not None:
         return erasure
     leavers = frozenset(s.client_id for s in draft.state.subjects.values() if s.erasure_id == erasure.id)
+    leavers = frozenset(c for c in leavers if draft.state.clients[c].status != "erased")  # by a later request
     chosen = planner.choose(planner.options(draft.state, erasure, leavers), erasure.method)
     for run in sorted(draft.state.runs.values(), key=lambda r: r.id):
         _fence_run(draft, erasure, run, leavers, reinitialise=chosen.method.needs_sub_cohorts)
-    for client_id in sorted(leavers):
+    if erasure.scope == "samples":
+        exclusions.order(draft, erasure)
+    for client_id in sorted(leavers) if erasure.scope == "client" else ():
         draft.emit(e.ClientErased(client_id, erasure.id))
     draft.emit(e.ErasureMoved(erasure.id, "fenced", fenced_at=draft.now, chosen=chosen.name))
     return draft.state.erasures[erasure.id]
@@ -105,7 +120,10 @@ def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
     erasure = draft.state.erasures[message.erasure_id]
     if erasure.status not in ("fenced", "executing", "requires_action"):
         return
-    if problem := _review_lines(draft, erasure):
+    if wrong := exclusions.unknown_samples(draft.state, erasure):
+        _settle(draft, erasure, "failed", wrong)
+        return
+    if problem := _review_lines(draft, erasure) or exclusions.overdue(draft, erasure):
         if erasure.status != "requires_action" or erasure.reason != problem:
             draft.emit(e.ErasureMoved(erasure.id, "requires_action", problem))
         return
@@ -118,7 +136,7 @@ def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
         return
     if erasure.first_clean_at is None:
         draft.emit(e.ErasureMoved(erasure.id, "executing", first_clean_at=draft.now))
-    if all(line.done_at is not None for line in lines):
+    if all(line.done_at is not None for line in lines) and not exclusions.unacknowledged(draft.state, erasure):
         draft.emit(e.ErasureMoved(erasure.id, "verifying"))
         _request(draft, erasure, "purge")
 
@@ -144,6 +162,15 @@ def _settle(draft: Draft, erasure: Erasure, status: ErasureStatus, reason: str |
 
 
 # --- filing -----------------------------------------------------------------------------------------------------------
+
+
+def _check_params(method: Method | None, params: Mapping[str, Any]) -> None:
+    """`auto` takes none: they would be those of a method that is not chosen yet."""
+    try:
+        (method.spec if method is not None else Message).model_validate(params)
+    except ValidationError as error:
+        where = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()[:3])
+        raise Rejected("invalid-request", f"params do not fit the method: {where}") from None
 
 
 def _subjects(state: State, message: m.FileErasure) -> list[Client]:
@@ -226,8 +253,9 @@ def _request(draft: Draft, erasure: Erasure, kind: str) -> None:
 
 
 def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID], *, reinitialise: bool) -> None:
-    cut = surgery.plan(draft.state, run.id, leavers, reinitialise=reinitialise)
-    if gone := _clients_of(draft.state, run) & leavers:
+    cut = surgery.plan(draft.state, run.id, leavers, reinitialise=reinitialise, stay=erasure.scope == "samples")
+    leaving = leavers if erasure.scope == "client" else frozenset[UUID]()
+    if gone := _clients_of(draft.state, run) & leaving:
         draft.emit(e.RunShrunk(run.id, max(0, run.num_clients - len(gone))))
     if tainted := tuple(sorted(c for c in cut.tainted if draft.state.checkpoints[c].run_id == run.id)):
         draft.emit(e.CheckpointsSuperseded(tainted, erasure.id))
@@ -235,7 +263,7 @@ def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID
         return
     for one in cut.cuts:
         stop_cohort(draft, draft.state.cohorts[one.cohort.id])
-        for client_id in sorted(leavers):
+        for client_id in sorted(leaving):
             member = draft.state.members.get((one.cohort.id, client_id))
             if member is not None and member.active:
                 draft.emit(e.MemberLeft(one.cohort.id, client_id))
@@ -249,7 +277,7 @@ def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID
         draft.request(draft.state.cohorts[cut.cuts[0].cohort.id], "post", params)
     retraining = any(one.action != "retired" for one in cut.cuts)
     if run.status == "completed" and (merging or retraining):
-        draft.emit(e.RunReopened(run.id, "retraining without an erased client"))
+        draft.emit(e.RunReopened(run.id, "retraining without what was erased"))
 
 
 def _clients_of(state: State, run: Run) -> set[UUID]:
@@ -281,6 +309,8 @@ def _cut_cohort(draft: Draft, erasure: Erasure, run: Run, one: surgery.CohortCut
         case "rolled-back":
             if one.clean is not None:
                 fenced = replace(fenced, head_id=one.clean.id, head_digest=one.clean.digest, round=one.clean.round)
+            if erasure.method == "rapid":
+                fenced = replace(fenced, recovery=rapid.recovery(erasure.params, fenced.round, cohort.round))
             draft.emit(fenced)
         case "re-initialised":
             sources = [families.source(draft, state.cohorts[cohort_id]) for cohort_id in one.sources]

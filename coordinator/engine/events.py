@@ -18,6 +18,7 @@ from coordinator.engine.entities import (
     Delivery,
     Erasure,
     ErasureStatus,
+    Exclusion,
     Hold,
     Job,
     Line,
@@ -297,6 +298,8 @@ class CohortFenced:
     sources: tuple[dict[str, Any], ...] = ()
     """Models of surviving cohorts to be re-initialised from, as {checkpoint_id, digest, weight}."""
     extra_rounds: int = 0
+    recovery: Mapping[str, Any] | None = None
+    """How the clients train until they are back where they were, when not as usual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +350,32 @@ class ClientErased:
 
     client_id: UUID
     erasure_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class SamplesExcluded:
+    """The client gets no task until its worker has acknowledged the digest of all that it must leave out."""
+
+    exclusion: Exclusion
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExclusionsHonoured:
+    """The client's worker has in its ledger all that it must leave out."""
+
+    client_id: UUID
+    at: datetime
+    unknown: Mapping[UUID, list[int]]
+    """By request: some of the samples that the data set does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExclusionsRefused:
+    """The client's worker cannot leave the samples out."""
+
+    client_id: UUID
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,6 +462,9 @@ Event = (
     | ErasureFiled
     | ErasureMoved
     | ClientErased
+    | SamplesExcluded
+    | ExclusionsHonoured
+    | ExclusionsRefused
     | LineFenced
     | LineClean
     | LineDone

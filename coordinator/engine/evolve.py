@@ -26,8 +26,8 @@ def evolve(state: State, event: e.Event) -> State:
             ended = replace(run, status=status, hold=None, reason=reason, ended_at=at, version=run.version + 1)
             return state.put(ended)
         case e.SessionOpened(client_id=client_id, at=at, agent_version=version, devices=devices):
-            client = state.clients[client_id]
-            return state.put(replace(client, last_seen_at=at, agent_version=version, devices=devices))
+            client = replace(state.clients[client_id], last_seen_at=at, agent_version=version, devices=devices)
+            return state.put(replace(client, exclusions_acked=None))  # another machine may have another ledger
         case e.ClientRemoved(client_id=client_id):
             return state.put(replace(state.clients[client_id], status="removed"))
         case e.MemberLeft(cohort_id=cohort_id, client_id=client_id):
@@ -136,6 +136,7 @@ def evolve(state: State, event: e.Event) -> State:
                 head_digest=event.head_digest,
                 round=event.round,
                 extra_rounds=cohort.extra_rounds + event.extra_rounds,
+                recovery=event.recovery,
                 **_fresh_program(event.sources),
             )
             return state.put(fenced)
@@ -167,6 +168,13 @@ def evolve(state: State, event: e.Event) -> State:
             return _move_erasure(state, event)
         case e.ClientErased(client_id=client_id):
             return state.put(replace(state.clients[client_id], status="erased"))
+        case e.SamplesExcluded(exclusion=exclusion, digest=digest):
+            return state.put(exclusion, replace(state.clients[exclusion.client_id], exclusions=digest))
+        case e.ExclusionsHonoured():
+            return _honour(state, event)
+        case e.ExclusionsRefused(client_id=client_id, problem=problem):
+            own = [x for x in state.exclusions.values() if x.client_id == client_id and x.acked_at is None]
+            return state.put_all(replace(exclusion, problem=problem) for exclusion in own)
         case e.LineFenced(line=line):
             return state.put(line)
         case e.LineClean(erasure_id=erasure_id, cohort_id=cohort_id, at=at):
@@ -211,6 +219,16 @@ def _attempt_delivery(state: State, event: e.DeliveryAttempted) -> State:
         return state.put(replace(attempted, status="delivered", delivered_at=event.at, next_attempt_at=None))
     status: Literal["pending", "failed"] = "pending" if event.next_attempt_at is not None else "failed"
     return state.put(replace(attempted, status=status, next_attempt_at=event.next_attempt_at))
+
+
+def _honour(state: State, event: e.ExclusionsHonoured) -> State:
+    client = state.clients[event.client_id]
+    changed: list[Entity] = [replace(client, exclusions_acked=client.exclusions)]
+    for exclusion in state.exclusions.values():
+        if exclusion.client_id == client.id and exclusion.acked_at is None:
+            unknown = event.unknown.get(exclusion.erasure_id, [])
+            changed.append(replace(exclusion, acked_at=event.at, unknown=unknown, problem=None))
+    return state.put(*changed)
 
 
 def _accept(state: State, event: e.UpdateAccepted) -> State:

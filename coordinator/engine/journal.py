@@ -104,6 +104,8 @@ def entry(event: e.Event, after: State) -> Entry | None:
         case e.ErasureMoved(erasure_id=erasure_id, status=status, reason=reason, chosen=chosen):
             data = {"status": status, "reason": reason} | ({"method": chosen} if chosen is not None else {})
             return Entry(None, None, kind, data, erasure_id)
+        case e.SamplesExcluded(exclusion=x):
+            return Entry(None, None, kind, {"client": x.client_name, "num_samples": len(x.samples)}, x.erasure_id)
         case e.LineFenced(line=line):
             data = {"cohort": line.cohort_name, "action": line.action, "epoch": line.epoch_after}
             return Entry(line.run_id, line.cohort_id, kind, data, line.erasure_id)

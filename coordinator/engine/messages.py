@@ -58,6 +58,7 @@ class FileErasure:
     scope: Literal["client", "samples"] = "client"
     samples: Mapping[str, list[int]] = field(default_factory=dict)
     method: str = "auto"
+    params: Mapping[str, Any] = field(default_factory=dict)
     guarantee: Literal["exact", "approximate"] = "exact"
     regulation: str = "GDPR Art. 17"
     recovery_rounds: int | None = None
@@ -90,6 +91,16 @@ class OpenSession:
     client_id: UUID
     agent_version: str
     devices: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgeExclusions:
+    """The client's worker has in its ledger the samples that `digest` stands for, or says why it cannot."""
+
+    client_id: UUID
+    digest: str
+    unknown: Mapping[UUID, list[int]] = field(default_factory=dict)
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +271,7 @@ Message = (
     | SettleDelivery
     | OpenRounds
     | OpenSession
+    | AcknowledgeExclusions
     | ClaimTasks
     | RenewLease
     | SubmitResult

@@ -51,9 +51,13 @@ class Option:
         return sum(cost.num_bytes for cost in self.costs)
 
     @property
-    def price(self) -> tuple[int, int, int]:
+    def price(self) -> tuple[float, int, int]:
         """What options are compared by: the clients' work, then the bytes, then what is lost."""
-        return self.num_updates, self.num_bytes, -sum(cost.num_rounds_kept for cost in self.costs)
+        return (
+            self.num_updates * self.method.work_per_update,
+            self.num_bytes,
+            -sum(cost.num_rounds_kept for cost in self.costs),
+        )
 
 
 def options(state: State, wanted: FileErasure | Erasure, leavers: frozenset[UUID]) -> list[Option]:
@@ -79,9 +83,14 @@ def _option(state: State, wanted: FileErasure | Erasure, leavers: frozenset[UUID
     costs = tuple(
         _cost(state, wanted, leavers, run, cut)
         for run in sorted(state.runs.values(), key=lambda run: (run.name, run.id))
-        for cut in surgery.plan(state, run.id, leavers, reinitialise=method.needs_sub_cohorts).cuts
+        for cut in surgery.plan(state, run.id, leavers, reinitialise=method.needs_sub_cohorts, stay=_stay(wanted)).cuts
     )
     return Option(name, method, costs, _why_not(method, wanted, costs))
+
+
+def _stay(wanted: FileErasure | Erasure) -> bool:
+    """Those whose samples are forgotten train on without them."""
+    return wanted.scope == "samples"
 
 
 def _why_not(method: Method, wanted: FileErasure | Erasure, costs: Sequence[CutCost]) -> str | None:
@@ -97,7 +106,8 @@ def _cost(
 ) -> CutCost:
     num_rounds = _rounds_to_redo(wanted, run, cut)
     traffic = state.traffic.get(cut.cohort.id)
-    per_round = _num_remaining(state, cut.cohort, leavers) if traffic is None else traffic.updates_per_round
+    gone = frozenset[UUID]() if _stay(wanted) else leavers
+    per_round = _num_remaining(state, cut.cohort, gone) if traffic is None else traffic.updates_per_round
     num_updates = round(num_rounds * per_round)
     return CutCost(
         run=run,

@@ -71,6 +71,11 @@ def react(event: e.Event, after: State) -> Iterator[Command]:
             yield from (Wake(client_key(task.client_id)) for task in tasks if task.status == "ready")
         case e.TaskReleased(task_id=task_id) | e.TaskPromoted(task_id=task_id) | e.TaskReissued(task_id=task_id):
             yield Wake(client_key(after.tasks[task_id].client_id))
+        case e.SamplesExcluded(exclusion=exclusion):
+            yield Wake(client_key(exclusion.client_id))
+        case e.ExclusionsHonoured(client_id=client_id):
+            yield Wake(client_key(client_id))
+            yield Wake(CLOCK)
         case e.JobRequested(job=job):
             yield Wake({"kernel": KERNELS, "notify": NOTICES}.get(job.kind, CHORES))
         case e.JobReturned() | e.RunResumed():

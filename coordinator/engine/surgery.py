@@ -38,16 +38,18 @@ class Cut:
     """Checkpoints with a leaver in their ancestry."""
 
 
-def plan(state: State, run_id: UUID, leavers: frozenset[UUID], *, reinitialise: bool) -> Cut:
-    """`reinitialise`: restart from surviving sub-cohorts where there are any; else roll back in the own lineage."""
+def plan(state: State, run_id: UUID, leavers: frozenset[UUID], *, reinitialise: bool, stay: bool = False) -> Cut:
+    """`reinitialise`: restart from surviving sub-cohorts where there are any; else roll back in the own lineage.
+    `stay`: the leavers give up what they contributed so far and remain members."""
     tainted = tainted_checkpoints(state, leavers)
     cohorts = [c for c in state.cohorts.values() if c.run_id == run_id and c.phase != "retired"]
     lines = [c for c in cohorts if c.kind != "merge"]
     if any(c.kind == "init" and c.run_id == run_id and c.id in tainted for c in state.checkpoints.values()):
         return Cut(tuple(CohortCut(c, "retired") for c in lines), {}, tainted)  # there is nothing clean to start from
+    gone = frozenset[UUID]() if stay else leavers
     had = {m.cohort_id for m in state.members.values() if m.client_id in leavers}
     remaining = {
-        c.id: {m.client_id for m in state.members.values() if m.cohort_id == c.id and m.active} - leavers for c in lines
+        c.id: {m.client_id for m in state.members.values() if m.cohort_id == c.id and m.active} - gone for c in lines
     }
     parent_of = {c.id: c.parent_id for c in lines}
     size = Counter(m.cohort_id for m in state.members.values())  # past members too: only so is a child never larger

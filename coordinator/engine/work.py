@@ -27,6 +27,8 @@ class Granted:
     run: Run
     cohort: Cohort
     weights_bytes: int
+    exclusions: str | None = None
+    """Digest of the samples that the client must leave out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Refused:
 
 
 def open_session(draft: Draft, message: m.OpenSession) -> Client:
-    client = _active_client(draft, message.client_id)
+    client = active_client(draft, message.client_id)
     draft.emit(e.SessionOpened(client.id, draft.now, message.agent_version, message.devices))
     for task in sorted(draft.state.tasks.values(), key=lambda t: t.id):
         if task.client_id == client.id and task.status == "leased":
@@ -63,7 +65,10 @@ def open_session(draft: Draft, message: m.OpenSession) -> Client:
 
 
 def claim_tasks(draft: Draft, message: m.ClaimTasks) -> tuple[Granted, ...]:
-    client = _active_client(draft, message.client_id)
+    client = active_client(draft, message.client_id)
+    if client.exclusions != client.exclusions_acked:
+        detail = "samples of this client must be left out: read /v1/exclusions, write them down, acknowledge them"
+        raise Rejected("ledger-behind", detail)
     ready = [t for t in draft.state.tasks.values() if t.client_id == client.id and t.status == "ready"]
     granted = []
     for task in sorted(ready, key=lambda t: t.id):
@@ -78,7 +83,7 @@ def claim_tasks(draft: Draft, message: m.ClaimTasks) -> tuple[Granted, ...]:
         until = draft.now + timedelta(seconds=run.spec.lease_s)
         draft.emit(e.TaskLeased(task.id, draft.new_id().hex, draft.now, until, base_round, model_digest))
         weights = draft.state.blobs[run.federation_id, model_digest]
-        granted.append(Granted(draft.state.tasks[task.id], run, cohort, weights.num_bytes))
+        granted.append(Granted(draft.state.tasks[task.id], run, cohort, weights.num_bytes, client.exclusions))
     return tuple(granted)
 
 
@@ -175,7 +180,7 @@ def withdraw_task(draft: Draft, task: Task) -> None:
 # --- rules ------------------------------------------------------------------------------------------------------------
 
 
-def _active_client(draft: Draft, client_id: UUID) -> Client:
+def active_client(draft: Draft, client_id: UUID) -> Client:
     client = draft.state.clients[client_id]
     if client.status == "erased":
         raise Rejected("client-erased", f"client {client.name} was erased from its federation; stop the agent")
@@ -185,7 +190,7 @@ def _active_client(draft: Draft, client_id: UUID) -> Client:
 
 
 def _own_task(draft: Draft, task_id: UUID, client_id: UUID) -> Task:
-    _active_client(draft, client_id)
+    active_client(draft, client_id)
     task = draft.state.tasks.get(task_id)
     if task is None or task.client_id != client_id:
         raise Rejected("not-found", f"this client has no task {task_id}")

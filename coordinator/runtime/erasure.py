@@ -6,12 +6,14 @@ Each is a job of the outbox: it may be carried out twice, by two processes, and 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
+from pydantic import JsonValue
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.blobs.port import BlobStore
@@ -19,10 +21,10 @@ from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import Job
 from coordinator.engine.messages import CompleteErasure, FenceErasure, FileErasure
 from coordinator.runtime.shell import Shell
-from coordinator.store import inventory, outbox
+from coordinator.store import exclusions, inventory, outbox
 from coordinator.store.database import Database
 from coordinator.store.inventory import Dossier, Found
-from coordinator.tombstones.port import FencedCohort, Tombstone, TombstoneLog
+from coordinator.tombstones.port import ErasedSamples, FencedCohort, Tombstone, TombstoneLog
 from services.audit import predicate as p
 from services.audit.certificate import issue
 from services.audit.keys import key_id, load_or_create_key
@@ -54,6 +56,11 @@ class Erasing:
             scope=found.erasure.scope,
             client_ids=tuple(s.client_id for s in found.subjects),
             cohorts=tuple(FencedCohort(run_id=r, cohort_id=c, epoch=epoch + 1) for r, c, epoch in touched),
+            samples=tuple(
+                ErasedSamples(client_id=s.client_id, samples=tuple(found.erasure.samples[s.name]))
+                for s in found.subjects
+                if s.name in found.erasure.samples
+            ),
             at=now,
         )
         if found.erasure.status == "received":
@@ -92,6 +99,11 @@ class Erasing:
             async with self._database.read() as connection:
                 known = await outbox.erasure_status(connection, entry.request_id)
                 names = await outbox.names_of(connection, list(entry.client_ids))
+                samples = {
+                    name: list(one.samples)
+                    for one in entry.samples
+                    for name in await outbox.names_of(connection, [one.client_id])
+                }
             if known not in (None, "received", "awaiting_approval") or not names:
                 continue
             if known is None:
@@ -104,6 +116,7 @@ class Erasing:
                         legal_deadline=entry.at,
                         salt=entry.request_id.hex * 2,
                         scope=entry.scope,
+                        samples=samples,
                     )
                 )
             await self._shell.handle(FenceErasure(entry.request_id, entry.request_id))
@@ -116,6 +129,7 @@ class Erasing:
         async with self._database.read() as connection:
             dispositions = await self._dispositions(connection, found, artefacts)
             steps = await inventory.replayable_steps(connection, [head for _, head, _ in heads])
+            acknowledged = await exclusions.acknowledged(connection, found.erasure.id)
             now = await self._database.now(connection)
         counts: dict[p.ArtefactKind | Literal["cohort"], p.Count] = {}
         for kind in sorted({a.kind for a in artefacts}):
@@ -125,13 +139,16 @@ class Erasing:
         counts["cohort"] = p.Count(planned=len(found.lines), done=done)
         predicate = p.ErasurePredicate(
             request=_request(found, now),
-            method=p.Method(name=_method(found), parameters={"recovery_rounds": found.erasure.recovery_rounds}),
+            method=p.Method(name=_method(found), parameters=_parameters(found)),
             guarantee=p.Guarantee.plain(found.erasure.guarantee),
             cohorts=tuple(_outcome(found, index) for index in range(len(found.lines))),
             artefacts=tuple(dispositions),
             counts=counts,
             still_shaped_by=_still_shaped_by(found),
-            workers=p.Workers(unconfirmed=tuple(p.commit(s.name, _salt(found)) for s in found.subjects)),
+            workers=p.Workers(
+                confirmed=_commitments(found, lambda client_id: client_id in acknowledged),
+                unconfirmed=_commitments(found, lambda client_id: client_id not in acknowledged),
+            ),
             replayable=p.Replayable.of(steps.num_replayable, steps.num_steps),
             limits=p.STANDING_LIMITS,
             issuer=p.Issuer(coordinator_version=version("lethe"), key_id=key_id(key.public_key())),
@@ -177,6 +194,14 @@ def _method(found: Dossier) -> str:
 
 def _salt(found: Dossier) -> bytes:
     return bytes.fromhex(found.erasure.salt)
+
+
+def _parameters(found: Dossier) -> dict[str, JsonValue]:
+    return {"recovery_rounds": found.erasure.recovery_rounds, **found.erasure.params}
+
+
+def _commitments(found: Dossier, wanted: Callable[[UUID], bool]) -> tuple[str, ...]:
+    return tuple(sorted(p.commit(s.name, _salt(found)) for s in found.subjects if wanted(s.client_id)))
 
 
 def _request(found: Dossier, now: datetime) -> p.Request:

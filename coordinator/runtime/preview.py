@@ -51,7 +51,7 @@ def _shown(option: Option, state: State) -> ErasureOption:
         rounds_to_redo=sum(cost.num_rounds for cost in option.costs),
         client_updates_to_redo=option.num_updates,
         bytes_to_move=option.num_bytes,
-        estimated_seconds=_estimated_seconds(option.costs, seconds_per_round(state)),
+        estimated_seconds=_estimated_seconds(option, seconds_per_round(state)),
         initial_accuracy=_initial_accuracy(option.costs, state),
     )
 
@@ -78,12 +78,13 @@ def seconds_per_round(state: State) -> dict[UUID, float]:
     return {cohort_id: median(found) for cohort_id, found in gaps.items() if found}
 
 
-def _estimated_seconds(costs: Sequence[CutCost], per_round: dict[UUID, float]) -> float | None:
+def _estimated_seconds(option: Option, per_round: dict[UUID, float]) -> float | None:
     """Of the slowest cohort; None where one of them was never measured."""
-    slow = [cost for cost in costs if cost.num_rounds]
+    slow = [cost for cost in option.costs if cost.num_rounds]
     if any(cost.cut.cohort.id not in per_round for cost in slow):
         return None
-    return max((cost.num_rounds * per_round[cost.cut.cohort.id] for cost in slow), default=0.0)
+    rounds_s = max((cost.num_rounds * per_round[cost.cut.cohort.id] for cost in slow), default=0.0)
+    return rounds_s * option.method.work_per_update
 
 
 def _initial_accuracy(costs: Sequence[CutCost], state: State) -> float | None:

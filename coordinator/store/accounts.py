@@ -153,7 +153,8 @@ def _federation(row: sa.Row[Any]) -> Federation:
 
 def _client(row: sa.Row[Any]) -> Client:
     """Whether it is online is the bus's to say."""
-    return Client(**row._mapping, online=False)
+    shown = {name: value for name, value in row._mapping.items() if name in Client.model_fields}
+    return Client(**shown, online=False)
 
 
 def _credential(row: sa.Row[Any]) -> Credential:

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.entities import SETTLED
+from coordinator.store import exclusions
 from coordinator.store import tables as t
 from coordinator.store.paging import Position, page
 from services.core.errors import Rejected
@@ -32,8 +33,8 @@ class View:
 
 async def erasure(connection: AsyncConnection, erasure_id: UUID, view: View, now: datetime) -> ErasureRequest:
     row = await _row(connection, erasure_id, view)
-    subjects, lines = await _subjects(connection, [row.id]), await _lines(connection, [row.id])
-    return _request(row, subjects, lines, now)
+    (found,) = await _requests(connection, [row], now)
+    return found
 
 
 async def erasures(
@@ -44,10 +45,7 @@ async def erasures(
     if status is not None:
         statement = statement.where(t.erasures.c.status == status)
     found = await page(connection, statement, t.erasures.c.id, position, lambda row: row, newest_first=True)
-    ids = [row.id for row in found.items]
-    subjects, lines = await _subjects(connection, ids), await _lines(connection, ids)
-    items = [_request(row, subjects, lines, now) for row in found.items]
-    return Page(items=items, next_cursor=found.next_cursor)
+    return Page(items=await _requests(connection, found.items, now), next_cursor=found.next_cursor)
 
 
 async def require(connection: AsyncConnection, erasure_id: UUID, view: View) -> None:
@@ -132,13 +130,17 @@ async def _lines(connection: AsyncConnection, ids: Sequence[UUID]) -> dict[UUID,
     return found
 
 
-def _request(
-    row: sa.Row[Any], subjects: dict[UUID, list[str]], lines: dict[UUID, list[ErasureLine]], now: datetime
-) -> ErasureRequest:
-    shown = {name: value for name, value in row._mapping.items() if name in ErasureRequest.model_fields}
-    return ErasureRequest(
-        **shown,
-        subjects=subjects.get(row.id, []),
-        days_left=None if row.status in SETTLED else (row.legal_deadline - now).days,
-        lines=lines.get(row.id, []),
-    )
+async def _requests(connection: AsyncConnection, rows: Sequence[sa.Row[Any]], now: datetime) -> list[ErasureRequest]:
+    ids = [row.id for row in rows]
+    subjects, lines = await _subjects(connection, ids), await _lines(connection, ids)
+    ordered = await exclusions.of_requests(connection, ids)
+    return [
+        ErasureRequest(
+            **{name: value for name, value in row._mapping.items() if name in ErasureRequest.model_fields},
+            subjects=subjects.get(row.id, []),
+            days_left=None if row.status in SETTLED else (row.legal_deadline - now).days,
+            lines=lines.get(row.id, []),
+            exclusions=ordered.get(row.id, []),
+        )
+        for row in rows
+    ]

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.entities import Cohort, Erasure, Line, Run, Subject
+from coordinator.store import exclusions
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch
 from services.core import digests
@@ -58,7 +59,7 @@ async def inventory(connection: AsyncConnection, found: Dossier) -> list[Found]:
     tainted = sa.select(t.checkpoints.c.digest).where(t.checkpoints.c.superseded_by == erasure_id)
     cohort_ids = [line.cohort_id for line in found.lines]
     trained_from = t.updates.c.cohort_id.in_(cohort_ids) & t.updates.c.base_digest.in_(tainted)
-    own = t.updates.c.client_id.in_(client_ids)
+    own = t.updates.c.client_id.in_(client_ids) & exclusions.made_before(found.lines)
     updates = sa.select(t.updates.c.id, t.updates.c.digest).where(own | trained_from, t.updates.c.digest.is_not(None))
     models = sa.select(t.checkpoints.c.id, t.checkpoints.c.digest, t.checkpoints.c.kind).where(
         t.checkpoints.c.superseded_by == erasure_id

@@ -98,12 +98,17 @@ _CLAIMABLE = (
         t.tasks.c.due_at.is_(None) | (t.tasks.c.due_at <= sa.bindparam("now")),
         t.runs.c.status == "running",
     )
-    .distinct()
+    .union(
+        sa.select(t.clients.c.id).where(
+            t.clients.c.id.in_(sa.bindparam("client_ids", expanding=True)),
+            t.clients.c.exclusions.is_distinct_from(t.clients.c.exclusions_acked),
+        )
+    )
 )
 
 
 async def claimable_clients(connection: AsyncConnection, client_ids: Sequence[UUID], now: datetime) -> list[UUID]:
-    """Which of these clients have a task they could claim now."""
+    """Which of these clients have a task they could claim now, or samples to leave out first."""
     found = await connection.execute(_CLAIMABLE, {"client_ids": list(client_ids), "now": now})
     return list(found.scalars())
 

@@ -29,6 +29,7 @@ TABLES: Final[dict[type[Any], sa.Table]] = {
     entities.Job: tables.jobs,
     entities.Erasure: tables.erasures,
     entities.Subject: tables.subjects,
+    entities.Exclusion: tables.exclusions,
     entities.Checkpoint: tables.checkpoints,
     entities.Contribution: tables.contributions,
     entities.Parent: tables.parents,

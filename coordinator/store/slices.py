@@ -24,6 +24,7 @@ from coordinator.engine.entities import (
     Delivery,
     Entity,
     Erasure,
+    Exclusion,
     Job,
     Line,
     Member,
@@ -73,6 +74,8 @@ class Needs:
     rounds: set[UUID] = field(default_factory=set)
     jobs: set[UUID] = field(default_factory=set)
     claimants: set[UUID] = field(default_factory=set)
+    acknowledging: set[UUID] = field(default_factory=set)
+    """Clients with all the samples that they must leave out."""
     restarting: set[UUID] = field(default_factory=set)
     leaving: set[UUID] = field(default_factory=set)
     clients: set[UUID] = field(default_factory=set)
@@ -128,6 +131,8 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
                 needs.runs.add(run_id)
             case m.OpenSession(client_id=client_id):
                 needs.restarting.add(client_id)
+            case m.AcknowledgeExclusions(client_id=client_id):
+                needs.acknowledging.add(client_id)
             case m.ClaimTasks(client_id=client_id):
                 needs.claimants.add(client_id)
             case m.RenewLease() | m.FailTask():
@@ -218,9 +223,13 @@ class _Loader:
         await self._lock_cohorts()
         await self._load_tasks()
         await self._load_jobs_and_rounds()
-        client_ids = needs.clients | needs.claimants | needs.restarting | needs.leaving | leaver_ids
-        if client_ids:
+        changing = needs.restarting | needs.leaving | needs.acknowledging | leaver_ids
+        if changing:
+            await self._add_by(Client, t.clients.c.id, changing, lock=True)
+        if client_ids := (needs.clients | needs.claimants) - changing:
             await self._add_by(Client, t.clients.c.id, client_ids)
+        if leaver_ids or needs.acknowledging:
+            await self._add_by(Exclusion, t.exclusions.c.client_id, leaver_ids | needs.acknowledging)
         if needs.named:
             wanted = sa.tuple_(t.clients.c.federation_id, t.clients.c.name).in_(sorted(needs.named, key=str))
             await self._add(Client, wanted)
@@ -247,6 +256,8 @@ class _Loader:
             wanted = sa.tuple_(t.clients.c.federation_id, t.clients.c.name).in_(sorted(needs.leavers, key=str))
             leavers |= {client.id for client in await self._add(Client, wanted)}
             await self._add(Subject, t.subjects.c.client_id.in_(leavers) & t.subjects.c.active)
+            about = sa.select(t.subjects.c.erasure_id).where(t.subjects.c.client_id.in_(leavers))
+            await self._add(Erasure, (t.erasures.c.scope == "samples") & t.erasures.c.id.in_(about))
         if leavers:
             touched = (
                 sa.select(t.cohorts.c.run_id)
@@ -257,6 +268,8 @@ class _Loader:
             needs.whole |= set((await self.connection.execute(touched)).scalars())
             await self._widen_to_runs_started_from()
         lines = await self._add(Line, t.lines.c.erasure_id.in_(needs.reviews)) if needs.reviews else []
+        ordered = await self._add(Exclusion, t.exclusions.c.erasure_id.in_(needs.reviews)) if needs.reviews else []
+        needs.clients |= {exclusion.client_id for exclusion in ordered}
         needs.merging |= {line.run_id for line in lines}
         needs.runs |= needs.whole | needs.merging
         return leavers

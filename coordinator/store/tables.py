@@ -87,6 +87,8 @@ clients = Table(
     Column("last_seen_at", Instant),
     Column("agent_version", String(100)),
     Column("devices", Json, nullable=False),
+    Column("exclusions", String(71)),
+    Column("exclusions_acked", String(71)),
     _one_of("status", "active", "removed", "erased"),
     # A client's name is its identity in seeds and in the order of aggregation: never two in one federation.
     UniqueConstraint("federation_id", "name"),
@@ -145,6 +147,7 @@ cohorts = Table(
     Column("is_lockstep", Boolean, nullable=False),
     Column("pending", Json),
     Column("extra_rounds", Integer, nullable=False),
+    Column("recovery", Json),
     Column("program_state", Json),
     Column("awaiting", Uuid),
     Column("stream_round_id", Uuid),
@@ -358,6 +361,7 @@ erasures = Table(
     Column("salt", String(64), nullable=False),
     Column("created_at", Instant, nullable=False),
     Column("legal_deadline", Instant, nullable=False),
+    Column("params", Json, nullable=False),
     Column("recovery_rounds", Integer),
     Column("version", Integer, nullable=False),
     Column("reason", Text),
@@ -395,6 +399,22 @@ subjects = Table(
     PrimaryKeyConstraint("erasure_id", "client_id"),
     # One open request per subject; further ones are recorded as its duplicates.
     Index("uq_subjects_one_active", "client_id", unique=True, **_where("active")),
+)
+
+exclusions = Table(
+    "exclusions",
+    metadata,
+    Column("erasure_id", Uuid, ForeignKey("erasures.id"), nullable=False),
+    Column("client_id", Uuid, ForeignKey("clients.id"), nullable=False, index=True),
+    Column("client_name", String(63), nullable=False),
+    Column("samples", Json, nullable=False),
+    Column("ordered_at", Instant, nullable=False),
+    Column("acked_at", Instant),
+    Column("unknown", Json, nullable=False),
+    Column("problem", Text),
+    PrimaryKeyConstraint("erasure_id", "client_id"),
+    # What is acknowledged is honoured.
+    CheckConstraint("acked_at IS NULL OR problem IS NULL", name="honoured"),
 )
 
 lines = Table(

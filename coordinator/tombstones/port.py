@@ -1,7 +1,8 @@
 """What the coordinator asks of the log of tombstones.
 
 An entry is written before the fence commits. A database that was restored from an older backup lacks the fence; the log
-does not, and the coordinator fences again before it becomes ready. The log holds ids and epochs, never names or data.
+does not, and the coordinator fences again before it becomes ready. The log holds ids, epochs and row numbers of
+samples, never names or data.
 Methods block on the disk: call them from a thread.
 """
 
@@ -26,6 +27,11 @@ class FencedCohort(Message):
     epoch: Annotated[int, Field(ge=0)] = Field(description="The new epoch: work of an older one is refused.")
 
 
+class ErasedSamples(Message):
+    client_id: Id
+    samples: Annotated[tuple[int, ...], Field(min_length=1)]
+
+
 class Tombstone(Message):
     """`scope` client: the clients are gone for ever. samples: they stay, their cohorts are fenced."""
 
@@ -34,6 +40,7 @@ class Tombstone(Message):
     scope: Literal["client", "samples"]
     client_ids: Annotated[tuple[Id, ...], Field(min_length=1)]
     cohorts: tuple[FencedCohort, ...]
+    samples: tuple[ErasedSamples, ...] = ()
     at: AwareDatetime
 
     def says_the_same_as(self, other: Tombstone) -> bool:

@@ -21,6 +21,7 @@ app = typer.Typer(
         "lethe erase preview --client hospital-b",
         "lethe erase --client hospital-b --watch",
         "lethe erase --client hospital-b --client hospital-c --approve-first",
+        "lethe erase --client hospital-b --samples 3,17,20-25 --watch",
     ),
 )
 
@@ -31,6 +32,13 @@ Method = Annotated[str, typer.Option(help="auto, or one of the methods of the co
 RecoveryRounds = Annotated[
     int | None, typer.Option(min=0, help="Rounds that a re-initialised cohort trains before the request is done.")
 ]
+Samples = Annotated[
+    str | None,
+    typer.Option(help="Forget only these rows of the client's data, from 0: 3,17,20-25 or @FILE; the client stays."),
+]
+Params = Annotated[
+    list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="A parameter of the method; repeatable.")
+]
 RequestId = Annotated[str, typer.Argument(metavar="ID", help="The request's id.")]
 
 
@@ -38,8 +46,10 @@ RequestId = Annotated[str, typer.Argument(metavar="ID", help="The request's id."
 def erase(
     context: typer.Context,
     client: Clients = None,
+    samples: Samples = None,
     federation: Federation = None,
     method: Method = "auto",
+    param: Params = None,
     recovery_rounds: RecoveryRounds = None,
     regulation: Annotated[str | None, typer.Option(help="The law or contract; GDPR Art. 17 when absent.")] = None,
     approve_first: Annotated[
@@ -64,7 +74,7 @@ def erase(
 
     from lethe.printing import say
 
-    body = _wanted(client, method, recovery_rounds)
+    body = _wanted(client, samples, method, param, recovery_rounds)
     body |= {"needs_approval": approve_first} | ({"regulation": regulation} if regulation else {})
     body |= _callbacks(callback, callback_secret_file)
     with connect(context) as coordinator:
@@ -83,15 +93,17 @@ def erase(
 def preview(
     context: typer.Context,
     client: Clients = None,
+    samples: Samples = None,
     federation: Federation = None,
     method: Method = "auto",
+    param: Params = None,
     recovery_rounds: RecoveryRounds = None,
     json: AsJson = False,
 ) -> None:
     """What a request would do and cost, method by method. Changes nothing."""
     from lethe.printing import Column, print_record, print_records, say
 
-    body = _wanted(client, method, recovery_rounds)
+    body = _wanted(client, samples, method, param, recovery_rounds)
     with connect(context) as coordinator:
         body["federation_id"] = _federation_id(coordinator, federation)
         found = coordinator.post(f"{REQUESTS}:preview", body)
@@ -204,7 +216,15 @@ def cancel(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
     _judge(context, id, "cancel", None, json)
 
 
-def _wanted(clients: list[str] | None, method: str, recovery_rounds: int | None) -> dict[str, Any]:
+def _wanted(
+    clients: list[str] | None,
+    samples: str | None,
+    method: str,
+    params: list[str] | None,
+    recovery_rounds: int | None,
+) -> dict[str, Any]:
+    from lethe.sample_numbers import parse_samples
+
     if not clients:
         raise CommandFailed(
             "nobody to forget",
@@ -212,6 +232,14 @@ def _wanted(clients: list[str] | None, method: str, recovery_rounds: int | None)
             exit_code=UNUSABLE,
         )
     wanted: dict[str, Any] = {"subjects": clients, "method": method}
+    if samples is not None:
+        if len(clients) > 1:
+            raise CommandFailed(
+                "--samples are those of one client", next_step="file one request for each", exit_code=UNUSABLE
+            )
+        wanted |= {"scope": "samples", "samples": {clients[0]: parse_samples(samples)}}
+    if params:
+        wanted["params"] = dict(map(_param, params))
     if recovery_rounds is not None:
         wanted["recovery_rounds"] = recovery_rounds
     return wanted
@@ -225,6 +253,18 @@ def _callbacks(urls: list[str] | None, secret_file: Path | None) -> dict[str, An
     except OSError as error:
         raise CommandFailed(f"cannot read {secret_file}: {error.strerror}", exit_code=UNUSABLE) from error
     return {"callbacks": [{"url": url} | ({"secret": secret} if secret is not None else {}) for url in urls]}
+
+
+def _param(text: str) -> tuple[str, Any]:
+    from json import JSONDecodeError, loads
+
+    name, sign, value = text.partition("=")
+    if not name or not sign:
+        raise CommandFailed(f"--param {text}", next_step="write it like warmup_rounds=5", exit_code=UNUSABLE)
+    try:
+        return name, loads(value)
+    except JSONDecodeError:
+        return name, value
 
 
 def _federation_id(coordinator: Client, federation: str | None) -> str | None:
@@ -256,7 +296,7 @@ def _print_request(request: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_record(request, as_json=True)
         return
-    shown = {key: value for key, value in request.items() if key != "lines"}
+    shown = {key: value for key, value in request.items() if key not in ("lines", "exclusions")}
     print_record({**shown, "subjects": ", ".join(request["subjects"])}, as_json=False)
     columns: dict[str, Column] = {
         "run": "run",
@@ -269,6 +309,14 @@ def _print_request(request: dict[str, Any], as_json: bool) -> None:
     }
     if request["lines"]:
         print_records(request["lines"], columns, as_json=False)
+    ledgers: dict[str, Column] = {
+        "client": "client",
+        "samples left out": "num_samples",
+        "in its ledger": when("acknowledged_at"),
+        "problem": "problem",
+    }
+    if request["exclusions"]:
+        print_records(request["exclusions"], ledgers, as_json=False)
 
 
 def _follow(coordinator: Client, id: str, as_json: bool) -> None:

@@ -54,6 +54,9 @@ def worker(
     ca_file: Annotated[Path | None, typer.Option(help="More certificate authorities to trust (PEM).")] = None,
     cache_dir: Annotated[Path | None, typer.Option(help="Where models are kept; under ~/.cache/lethe.")] = None,
     cache_mb: Annotated[int, typer.Option(min=0, help="The most that kept models may occupy.")] = 2048,
+    ledger_dir: Annotated[
+        Path | None, typer.Option(help="Where erased samples are written down, for good; under ~/.local/state/lethe.")
+    ] = None,
     display: Annotated[Display, typer.Option(help="Live lines, log lines, or what suits the terminal.")] = Display.auto,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON objects.")] = False,
 ) -> None:
@@ -64,7 +67,7 @@ def worker(
     """
     require("worker", "torch", "safetensors")
     from worker.main import main
-    from worker.settings import WorkerOptions, default_cache_dir
+    from worker.settings import WorkerOptions, default_cache_dir, default_ledger_dir
 
     target = context.find_object(Target) or Target()
     is_alone = fleet is None
@@ -83,6 +86,7 @@ def worker(
         ca_file=ca_file,
         cache_dir=cache_dir or default_cache_dir(),
         cache_bytes=cache_mb << 20,
+        ledger_dir=ledger_dir or default_ledger_dir(),
         display=display.value,
         log_json=log_json,
     )

@@ -44,6 +44,8 @@ def upgrade() -> None:
         sa.Column(
             "devices", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=False
         ),
+        sa.Column("exclusions", sa.String(length=71), nullable=True),
+        sa.Column("exclusions_acked", sa.String(length=71), nullable=True),
         sa.CheckConstraint("status IN ('active', 'removed', 'erased')", name=op.f("ck_clients_known_status")),
         sa.ForeignKeyConstraint(
             ["federation_id"], ["federations.id"], name=op.f("fk_clients_federation_id_federations")
@@ -67,6 +69,9 @@ def upgrade() -> None:
         sa.Column("salt", sa.String(length=64), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("legal_deadline", sa.DateTime(timezone=True), nullable=False),
+        sa.Column(
+            "params", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=False
+        ),
         sa.Column("recovery_rounds", sa.Integer(), nullable=True),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=True),
@@ -169,6 +174,9 @@ def upgrade() -> None:
         ),
         sa.Column("extra_rounds", sa.Integer(), nullable=False),
         sa.Column(
+            "recovery", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=True
+        ),
+        sa.Column(
             "program_state",
             sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"),
             nullable=True,
@@ -252,6 +260,27 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["erasure_id"], ["erasures.id"], name=op.f("fk_erasure_log_erasure_id_erasures")),
         sa.PrimaryKeyConstraint("erasure_id", "seq", name=op.f("pk_erasure_log")),
     )
+    op.create_table(
+        "exclusions",
+        sa.Column("erasure_id", sa.Uuid(), nullable=False),
+        sa.Column("client_id", sa.Uuid(), nullable=False),
+        sa.Column("client_name", sa.String(length=63), nullable=False),
+        sa.Column(
+            "samples", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=False
+        ),
+        sa.Column("ordered_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("acked_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column(
+            "unknown", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=False
+        ),
+        sa.Column("problem", sa.Text(), nullable=True),
+        sa.CheckConstraint("acked_at IS NULL OR problem IS NULL", name=op.f("ck_exclusions_honoured")),
+        sa.ForeignKeyConstraint(["client_id"], ["clients.id"], name=op.f("fk_exclusions_client_id_clients")),
+        sa.ForeignKeyConstraint(["erasure_id"], ["erasures.id"], name=op.f("fk_exclusions_erasure_id_erasures")),
+        sa.PrimaryKeyConstraint("erasure_id", "client_id", name=op.f("pk_exclusions")),
+    )
+    op.create_index(op.f("ix_exclusions_client_id"), "exclusions", ["client_id"], unique=False)
+
     op.create_table(
         "journal",
         sa.Column("run_id", sa.Uuid(), nullable=False),
@@ -679,6 +708,9 @@ def downgrade() -> None:
     op.drop_table("subjects")
     op.drop_table("journal_heads")
     op.drop_table("journal")
+    op.drop_index(op.f("ix_exclusions_client_id"), "exclusions")
+
+    op.drop_table("exclusions")
     op.drop_table("erasure_log")
     op.drop_index(op.f("ix_credentials_federation_id"), "credentials")
     op.drop_index(op.f("ix_credentials_client_id"), "credentials")

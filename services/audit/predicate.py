@@ -147,7 +147,8 @@ class Influence(Message):
 
 
 class Workers(Message):
-    """Who was told to drop cached models of the fenced epochs, and who has said that it did."""
+    """The erased clients' workers. Confirmed: has said that the erased samples are in its ledger and left out from
+    then on. A whole client's worker is told to stop and confirms nothing."""
 
     confirmed: tuple[Commitment, ...] = ()
     unconfirmed: tuple[Commitment, ...] = ()

@@ -25,6 +25,7 @@ CODES: Final[dict[str, str]] = {
     "name-taken": "Another resource of this kind already has that name.",
     "lease-lost": "The lease on this task is no longer held by the sender; drop the work and claim again.",
     "epoch-fenced": "The cohort was fenced after this task was handed out; drop the work and claim again.",
+    "ledger-behind": "The worker has not acknowledged all samples that it must leave out; it gets no task before.",
     "round-closed": "The round closed before this update arrived; drop the work and claim again.",
     "too-stale": "The update was trained from a model older than the run's staleness bound; drop it and claim again.",
     "already-submitted": "This task already has another result.",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -28,12 +28,43 @@ class DataUnusable(ValueError):
 
 @dataclass(frozen=True)
 class Dataset:
-    """x: float32, first axis = samples; y: int64 classes from 0. The test arrays may be empty."""
+    """x: float32, first axis = samples; y: int64 classes from 0. The test arrays may be empty.
+
+    The row numbers say which sample of the source each one is; without any, training samples come first.
+    """
 
     x_train: Array
     y_train: Array
     x_test: Array
     y_test: Array
+    rows_train: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    rows_test: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        if not len(self.rows_train) and not len(self.rows_test):
+            num_train = len(self.y_train)
+            object.__setattr__(self, "rows_train", np.arange(num_train))
+            object.__setattr__(self, "rows_test", num_train + np.arange(len(self.y_test)))
+
+    def take(self, train: Array, test: Array) -> Dataset:
+        """The samples at these positions, or for which these masks are true."""
+        return Dataset(
+            self.x_train[train],
+            self.y_train[train],
+            self.x_test[test],
+            self.y_test[test],
+            self.rows_train[train],
+            self.rows_test[test],
+        )
+
+    def without(self, rows: Collection[int]) -> Dataset:
+        """The same, in the same order, without the samples of these row numbers."""
+        gone = np.array(sorted(rows), dtype=np.int64)
+        return self.take(~np.isin(self.rows_train, gone), ~np.isin(self.rows_test, gone))
+
+    def unknown(self, rows: Collection[int]) -> list[int]:
+        """Which of these row numbers it has no sample of."""
+        return sorted(set(rows) - set(self.rows_train.tolist()) - set(self.rows_test.tolist()))
 
 
 @dataclass(frozen=True)
@@ -62,7 +93,7 @@ def load(source: str) -> Dataset:
     _check(data, source)
     if shard_text:
         data = _take_shard(data, parse_shard(shard_text))
-    return Dataset(as_inputs(data.x_train), data.y_train, as_inputs(data.x_test), data.y_test)
+    return replace(data, x_train=as_inputs(data.x_train), x_test=as_inputs(data.x_test))
 
 
 def parse_shard(text: str) -> Shard:
@@ -89,7 +120,7 @@ def _take_shard(data: Dataset, shard: Shard) -> Dataset:
         test = rows(data.y_test) if len(data.y_test) >= shard.num_parts else np.arange(len(data.y_test))
     except ValueError as error:
         raise DataUnusable(str(error)) from error
-    return Dataset(data.x_train[train], data.y_train[train], data.x_test[test], data.y_test[test])
+    return data.take(train, test)
 
 
 def _read_npz(path_text: str, options: Mapping[str, str]) -> Dataset:
@@ -166,7 +197,7 @@ def _hold_out(x: Array, y: Array, options: Mapping[str, str]) -> Dataset:
     order = np.random.default_rng(0).permutation(len(y))
     num_test = int(share * len(y))
     test, train = np.sort(order[:num_test]), np.sort(order[num_test:])
-    return Dataset(x[train], y[train], x[test], y[test])
+    return Dataset(x[train], y[train], x[test], y[test], train, test)
 
 
 def _check(data: Dataset, source: str) -> None:

@@ -42,7 +42,7 @@ def train(
     """Train `model` in place. Returns `loss`: the mean over the last epoch (nothing with epochs = 0)."""
     model.to(device).train()
     params = [param for param in model.parameters() if param.requires_grad]
-    optimizer = optimizers.make(local, params)
+    optimizer = optimizers.make(local, params, derive(seed, "curvature"))
     num_steps = local.epochs * math.ceil(task.num_train / local.batch_size)
     step = 0
     metrics: dict[str, float] = {}
@@ -63,7 +63,7 @@ def train(
                         f"the loss became {losses[-1]} at step {step + 1} of {num_steps} (epoch {epoch + 1});"
                         " use a lower local.learning_rate, or set local.clip_norm"
                     )
-                torch.autograd.backward(loss)
+                optimizer.backward(loss)
                 if local.clip_norm is not None:
                     nn.utils.clip_grad_norm_(params, local.clip_norm)
                 optimizer.step()

@@ -13,20 +13,37 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from services.training.adahessian import AdaHessian
 from services.training.local_spec import LocalTraining
 
 
 class Optimizer(Protocol):
+    def backward(self, loss: Tensor) -> None:
+        """Leave the loss's gradient with every parameter, and whatever else `step` needs."""
+        ...
+
     def step(self) -> None:
         """Move every parameter along its gradient, then drop the gradients."""
         ...
 
 
-def make(local: LocalTraining, params: Sequence[Tensor]) -> Optimizer:
-    return Sgd(local, params) if local.optimizer == "sgd" else AdamW(local, params)
+def make(local: LocalTraining, params: Sequence[Tensor], seed: int) -> Optimizer:
+    """`seed`: for optimisers that draw."""
+    match local.optimizer:
+        case "sgd":
+            return Sgd(local, params)
+        case "adamw":
+            return AdamW(local, params)
+        case "adahessian":
+            return AdaHessian(local, params, seed)
 
 
-class Sgd:
+class _FirstOrder:
+    def backward(self, loss: Tensor) -> None:
+        torch.autograd.backward(loss)
+
+
+class Sgd(_FirstOrder):
     def __init__(self, local: LocalTraining, params: Sequence[Tensor]) -> None:
         self._local = local
         self._params = list(params)
@@ -52,7 +69,7 @@ class Sgd:
             self._momentum = dict(zip(params, buffers, strict=True))
 
 
-class AdamW:
+class AdamW(_FirstOrder):
     def __init__(self, local: LocalTraining, params: Sequence[Tensor]) -> None:
         self._local = local
         self._params = list(params)

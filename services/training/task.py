@@ -5,8 +5,8 @@ The code is loaded from the data holder's machine; the coordinator never sends a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -50,11 +50,21 @@ class ClientTask(Protocol):
         ...
 
 
+@runtime_checkable
+class LeavesOut(Protocol):
+    """What a task offers beside, so that single samples can be erased."""
+
+    def leave_out(self, samples: Collection[int]) -> Collection[int]:
+        """From now on no batch, of training or evaluation, holds a sample of these row numbers, and `num_train` and
+        `num_eval` count the others. Always called with all that must be left out. Returns those it does not have."""
+        ...
+
+
 class Classifier:
     """Cross-entropy on arrays of inputs and integer labels: images and tables alike."""
 
     def __init__(self, data: Dataset) -> None:
-        self._data = data
+        self._whole = self._data = data
 
     @property
     def num_train(self) -> int:
@@ -76,6 +86,10 @@ class Classifier:
 
     def eval_batches(self, batch_size: int) -> Iterator[Batch]:
         yield from _batches(self._data.x_test, self._data.y_test, np.arange(self.num_eval), batch_size)
+
+    def leave_out(self, samples: Collection[int]) -> Collection[int]:
+        self._data = self._whole.without(samples)
+        return self._whole.unknown(samples)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         from torch.nn.functional import cross_entropy

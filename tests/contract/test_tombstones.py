@@ -18,6 +18,7 @@ import pytest
 
 from coordinator.tombstones.files import FileTombstoneLog
 from coordinator.tombstones.port import (
+    ErasedSamples,
     FencedCohort,
     LogCorrupt,
     Tombstone,
@@ -64,7 +65,8 @@ def test_a_log_that_was_never_written_is_empty(log: TombstoneLog) -> None:
 
 
 def test_entries_come_back_in_order_also_to_another_process(log: TombstoneLog, path: Path) -> None:
-    entries = tuple(tombstone(number, scope="client" if number else "samples") for number in range(3))
+    erased = ErasedSamples(client_id=UUID(int=1000), samples=(3, 17))
+    entries = (tombstone(0, scope="samples", samples=(erased,)), tombstone(1), tombstone(2))
     assert [log.append(entry) for entry in entries] == [0, 1, 2]
     assert log.entries() == entries
     assert FileTombstoneLog(path).entries() == entries

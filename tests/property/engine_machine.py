@@ -20,7 +20,7 @@ from services.core.digests import of_json
 from services.core.errors import Rejected
 from tests.property import invariants
 from tests.property.transitions import Watch
-from tests.support.world import World
+from tests.support.world import ROWS, World
 
 CLIENTS = ("ada", "bob", "cyd", "dan")
 STOP = {"rounds": 8}
@@ -77,7 +77,7 @@ FAMILIES: tuple[dict[str, Any], ...] = (
 clients = st.sampled_from(CLIENTS)
 any_index = st.integers(min_value=0, max_value=999)
 subjects = st.lists(clients, min_size=1, max_size=2, unique=True)
-methods = st.sampled_from(["auto", "auto", "retrain", "reinit"])
+methods = st.sampled_from(["auto", "auto", "retrain", "reinit", "rapid"])
 recent = st.integers(min_value=-6, max_value=-1)
 """Of a list, one of the newest."""
 
@@ -123,7 +123,9 @@ class EngineMachine(RuleBasedStateMachine):
         try:
             granted = self.world.claim(name)
         except Rejected as rejection:
-            assert rejection.code == f"client-{self.world.state.clients[self.world.client(name)].status}"
+            client = self.world.state.clients[self.world.client(name)]
+            is_behind = client.status == "active" and client.exclusions != client.exclusions_acked
+            assert rejection.code == ("ledger-behind" if is_behind else f"client-{client.status}")
             return []
         for grant in granted:
             task = grant.task
@@ -222,6 +224,9 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(name=clients)
     def restart_agent(self, name: str) -> None:
+        """Perhaps on another machine: the ledger is not there."""
+        if self.world.state.clients[self.world.client(name)].status == "active":
+            self.world.ledgers.pop(name, None)
         self.world.send_together([m.OpenSession(self.world.client(name), "1.0")])
 
     # --- time ---------------------------------------------------------------------------------------------------------
@@ -376,6 +381,46 @@ class EngineMachine(RuleBasedStateMachine):
         self.cancel(index, really=0)
         self.world.settle()
 
+    @precondition(lambda self: len(self.world.state.erasures) < 5)
+    @rule(name=clients, method=methods, row=st.sampled_from(ROWS), needs_approval=st.booleans())
+    def exclude(self, name: str, method: str, row: int, needs_approval: bool) -> None:
+        """One sample of a client is to be forgotten; the fence falls at once, or when somebody approves."""
+        world, changes = self.world, {"method": method, "needs_approval": needs_approval}
+        try:
+            erasure_id = world.file(name, scope="samples", samples={name: [row]}, **changes)
+        except Rejected as rejection:
+            assert rejection.code == "already-erased", rejection
+            return
+        original = world.state.erasures[world.erasure(erasure_id).duplicate_of or erasure_id]
+        assert original.scope == "client" or row in original.samples[name], "a duplicate of something else"
+        world.run_chores("fence")
+
+    @precondition(lambda self: self.world.state.exclusions)
+    @rule(order=st.permutations(CLIENTS))
+    def workers_write_their_ledgers(self, order: list[str]) -> None:
+        for name in order:
+            client = self.world.state.clients[self.world.client(name)]
+            if client.status == "active" and client.exclusions is not None:
+                self.world.acknowledge(name)
+
+    @precondition(lambda self: len(self.world.state.erasures) < 4)
+    @rule(name=clients, method=methods, row=st.sampled_from(ROWS))
+    def sample_is_erased_while_the_ledger_is_written(self, name: str, method: str, row: int) -> None:
+        self.exclude(name, method, row, needs_approval=False)
+        read = self.world.state.clients[self.world.client(name)].exclusions
+        self.exclude(name, method, (row + 1) % len(ROWS), needs_approval=False)
+        client = self.world.state.clients[self.world.client(name)]
+        if read is not None and read != client.exclusions and client.status == "active":
+            (answer,) = self.world.send_together([m.AcknowledgeExclusions(client.id, read)])
+            assert isinstance(answer, Rejected), "what was read before counts as all there is"
+
+    @precondition(lambda self: self.world.state.exclusions)
+    @rule()
+    def workers_cannot_leave_samples_out(self) -> None:
+        for client in self.world.state.clients.values():
+            told = m.AcknowledgeExclusions(client.id, client.exclusions or "", problem="the disk is full")
+            self.world.send_together([told])
+
     @precondition(lambda self: self.world.state.erasures)
     @rule(index=recent, really=st.integers(min_value=0, max_value=3))
     def officer_decides(self, index: int, really: int) -> None:
@@ -423,6 +468,7 @@ class EngineMachine(RuleBasedStateMachine):
         """Everybody answers, or everybody but one, and what can be computed is."""
         self.world.run_kernels()
         self.world.review()
+        self.workers_write_their_ledgers(order)
         for name in order:
             tasks = self._claim(name)
             for task in tasks if name != slow else []:
@@ -463,6 +509,7 @@ class EngineMachine(RuleBasedStateMachine):
                 world.send_together([m.ApproveErasure(erasure_id)])
             for run_id in self.runs:
                 world.send_together([m.ResumeRun(run_id)])
+            self.workers_write_their_ledgers(list(CLIENTS))
             for name in CLIENTS:
                 for task in self._claim(name):
                     self._submit(task)

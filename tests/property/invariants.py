@@ -22,6 +22,7 @@ def all_hold(world: World) -> None:
     heads_are_published_models(world)
     rounds_only_move_forward(world)
     nothing_passes_a_fence(world)
+    no_erased_sample_is_served(world)
     requests_are_carried_out_once_and_wholly(world)
     merged_models_are_made_of_what_is_served(world)
     ended_runs_have_no_open_work(world)
@@ -153,8 +154,10 @@ def nothing_passes_a_fence(world: World) -> None:
             assert erased.isdisjoint(world.provenance[head.digest]), "served after its fence"
         for source in families.sources_of(cohort):
             assert erased.isdisjoint(world.provenance[source.digest]), "a model is made of one with an erased client"
+    gone = _erased_samples(world)
     for checkpoint in state.checkpoints.values():
         is_tainted = not erased.isdisjoint(world.provenance[checkpoint.digest])
+        is_tainted |= not gone.isdisjoint(world.samples_in.get(checkpoint.digest, ()))
         assert (checkpoint.superseded_by is not None) == is_tainted, "superseded are exactly the tainted models"
     for task in state.tasks.values():
         if task.status in OPEN_TASK:
@@ -168,13 +171,35 @@ def nothing_passes_a_fence(world: World) -> None:
         assert is_over or member.name not in erased or not member.active, "an erased client is a member"
 
 
+def _erased_samples(world: World) -> set[str]:
+    fenced = [r.samples for r in world.state.erasures.values() if r.fenced_at is not None]
+    return {f"{name}#{row}" for samples in fenced for name, rows in samples.items() for row in rows}
+
+
+def no_erased_sample_is_served(world: World) -> None:
+    """After the fence of a sample, no model that is served, trained on or being made has it in it."""
+    state, gone = world.state, _erased_samples(world)
+    models = {cohort.head_digest for cohort in state.cohorts.values() if cohort.head_digest is not None}
+    models |= {source.digest for cohort in state.cohorts.values() for source in families.sources_of(cohort)}
+    models |= {task.model_digest for task in state.tasks.values() if task.status in OPEN_TASK}
+    models |= {u.digest for u in state.updates.values() if u.status == "buffered" and u.digest is not None}
+    for digest in models:
+        assert gone.isdisjoint(world.samples_in.get(digest, ())), "a sample is served after its fence"
+    for client in state.clients.values():
+        ordered = {row for x in state.exclusions.values() if x.client_id == client.id for row in x.samples}
+        if client.status == "active" and client.exclusions_acked is not None:
+            is_held = ordered <= world.ledgers.get(client.name, set())
+            assert is_held or client.exclusions != client.exclusions_acked, "acknowledged and not in the ledger"
+
+
 def requests_are_carried_out_once_and_wholly(world: World) -> None:
     state = world.state
     for erasure in state.erasures.values():
         subjects = [s for s in state.subjects.values() if s.erasure_id == erasure.id]
         lines = [line for line in state.lines.values() if line.erasure_id == erasure.id]
         is_own = erasure.duplicate_of is None
-        assert all(s.active == (is_own and erasure.status not in SETTLED) for s in subjects), "subjects of a request"
+        is_barring = is_own and erasure.status not in SETTLED and erasure.scope == "client"
+        assert all(s.active == is_barring for s in subjects), "subjects of a request"
         assert (erasure.id in state.certificates) == (is_own and erasure.status == "completed"), "certificates"
         assert erasure.status != "requires_action" or erasure.reason, "stuck without a reason"
         assert all(line.clean_at is not None for line in lines if line.done_at is not None), "done and not clean"
@@ -187,7 +212,12 @@ def requests_are_carried_out_once_and_wholly(world: World) -> None:
             assert not lines, "carried out twice"
         if erasure.status in ("verifying", "completed") and is_own:
             assert all(line.done_at is not None for line in lines), "completed with an open line"
-            assert {state.clients[s.client_id].status for s in subjects} == {"erased"}, "completed without a tombstone"
+            statuses = {state.clients[s.client_id].status for s in subjects}
+            ordered = [x for x in state.exclusions.values() if x.erasure_id == erasure.id and x.acked_at is None]
+            if erasure.scope == "client":
+                assert statuses == {"erased"}, "completed without a tombstone"
+            elif statuses == {"active"}:
+                assert not ordered, "completed without an acknowledgement"
 
 
 AFTER_THE_FENCE = ("fenced", "executing", "verifying", "completed", "requires_action")

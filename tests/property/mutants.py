@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Final
 
-from coordinator.engine import decide, erasures, evolve, families, programs, runs, surgery, work
+from coordinator.engine import decide, erasures, evolve, exclusions, families, programs, runs, surgery, work
 from tests.support import world
 
 Edit = tuple[Callable[..., Any], str, str]
@@ -102,8 +102,29 @@ MUTANTS: Final = (
     ),
     mutant(
         "erasure completed with an open line",
-        (erasures.review_erasure, "if all(line.done_at is not None for line in lines):", "if True:"),
+        (erasures.review_erasure, "all(line.done_at is not None for line in lines)", "True"),
     ),
+    mutant(
+        "tasks handed out before the ledger is written",
+        (work.claim_tasks, "client.exclusions != client.exclusions_acked", "False"),
+    ),
+    mutant(
+        "another session takes over the acknowledgement",
+        (evolve.evolve, "replace(client, exclusions_acked=None)", "client"),
+    ),
+    mutant(
+        "acknowledgement of an older state accepted",
+        (exclusions.acknowledge, "client.exclusions != message.digest", "False"),
+    ),
+    mutant(
+        "samples forgotten without an acknowledgement",
+        (exclusions.unacknowledged, "and x.acked_at is None", "and False"),
+    ),
+    mutant(
+        "client with erased samples leaves",
+        (erasures._fence_run, 'leavers if erasure.scope == "client" else frozenset[UUID]()', "leavers"),
+    ),
+    mutant("request for other samples taken for the same", (exclusions.same_request, "samples <= set(", "bool(")),
     mutant("completed twice", (erasures.complete_erasure, 'erasure.status != "verifying"', "False")),
     mutant(
         "second request for the same client carried out",

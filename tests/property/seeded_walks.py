@@ -10,6 +10,7 @@ from typing import Any, Final
 from hypothesis.stateful import RULE_MARKER
 
 from tests.property.engine_machine import CLIENTS, FAMILIES, LINES, EngineMachine
+from tests.support.world import ROWS
 
 DRAWS: Final[dict[str, Callable[[Random], Any]]] = {
     "name": lambda random: random.choice(CLIENTS),
@@ -19,6 +20,7 @@ DRAWS: Final[dict[str, Callable[[Random], Any]]] = {
     "method": lambda random: random.choice(["auto", "auto", "retrain"]),
     "needs_approval": lambda random: random.random() < 0.3,
     "index": lambda random: random.choice([random.randint(-6, -1), random.randint(0, 999)]),
+    "row": lambda random: random.choice(ROWS),
     "num_samples": lambda random: random.randint(1, 5),
     "seconds": lambda random: random.choice([1, 6, 31, 61]),
     "really": lambda random: random.randint(0, 3),

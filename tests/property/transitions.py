@@ -38,9 +38,11 @@ class Watch:
 def fence_is_exact(world: World, before: State, after: State, erasure_id: UUID) -> None:
     """The cohorts that contain a leaver are cut back to clean models; every other one is left alone."""
     leavers = {s.client_id: s.name for s in after.subjects.values() if s.erasure_id == erasure_id}
-    names = set(leavers.values())
+    leavers = {c: name for c, name in leavers.items() if before.clients[c].status != "erased"}
+    names, stay = set(leavers.values()), after.erasures[erasure_id].scope == "samples"
     for client_id in leavers:
-        assert after.clients[client_id].status == "erased", "no tombstone"
+        expected = before.clients[client_id].status if stay else "erased"
+        assert after.clients[client_id].status == expected, "a tombstone is missing, or one too many"
     had = {member.cohort_id for member in before.members.values() if member.client_id in leavers}
     for cohort in before.cohorts.values():
         line = after.lines.get((erasure_id, cohort.id))
@@ -48,20 +50,23 @@ def fence_is_exact(world: World, before: State, after: State, erasure_id: UUID) 
             _merged_is_cut(world, names, cohort, after)
         elif cohort.id in had and cohort.phase != "retired":
             assert line is not None, "a cohort with a leaver has no line"
-            _cohort_is_cut(world, names, cohort, before, after, line)
+            _cohort_is_cut(world, names, cohort, before, after, line, stay)
         else:
             assert line is None, "a cohort without a leaver has a line"
             _cohort_is_left_alone(cohort, before, after)
 
 
-def _cohort_is_cut(world: World, names: set[str], cohort: Cohort, before: State, after: State, line: Line) -> None:
+def _cohort_is_cut(
+    world: World, names: set[str], cohort: Cohort, before: State, after: State, line: Line, stay: bool
+) -> None:
     now = after.cohorts[cohort.id]
     assert now.epoch == cohort.epoch + 1 == line.epoch_after, "a fence did not raise the epoch"
     assert now.num_buffered == 0 and now.awaiting is None, "something is left in a fenced cohort"
     assert not [t for t in after.tasks.values() if t.cohort_id == cohort.id and t.status in OPEN_TASK], "open task"
     assert not [r for r in after.rounds.values() if r.cohort_id == cohort.id and r.status == "open"], "open round"
     assert not [u for u in after.updates.values() if u.cohort_id == cohort.id and u.status == "buffered"], "buffered"
-    remaining = {x.name for x in before.members.values() if x.cohort_id == cohort.id and x.active} - names
+    remaining = {x.name for x in before.members.values() if x.cohort_id == cohort.id and x.active}
+    remaining -= set() if stay else names
     match line.action:
         case "retired":
             assert now.phase == "retired" and now.head_id is None

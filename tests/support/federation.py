@@ -21,6 +21,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from coordinator.engine.messages import (
+    AcknowledgeExclusions,
     ClaimTasks,
     CreateRun,
     FileErasure,
@@ -30,12 +31,13 @@ from coordinator.engine.messages import (
 from coordinator.engine.work import Granted
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.settings import Settings
-from coordinator.store import schema
+from coordinator.store import exclusions, schema
 from coordinator.store import tables as t
 from services.core.errors import Rejected
 from services.core.ids import uuid7
 from services.core.seeds import derive
 from services.tensors.codec import read, write
+from services.unlearning.rapid.plan import local_training
 from services.wire.v1.runs import RunSpec
 
 SIZE = 64
@@ -43,6 +45,14 @@ SIZE = 64
 
 def new_id() -> UUID:
     return uuid7(datetime.now(UTC), os.urandom(16))
+
+
+@dataclass(frozen=True)
+class Trained:
+    client: str
+    cohort: str
+    round: int
+    optimizer: str
 
 
 @dataclass
@@ -53,8 +63,12 @@ class Federation:
     clients: dict[str, UUID] = field(default_factory=dict)
     data: dict[str, int] = field(default_factory=dict)
     """The seed of each client's data."""
+    samples: dict[str, list[int]] = field(default_factory=dict)
+    """The rows of each client's data; what they hold is drawn from the seed."""
     offline: set[str] = field(default_factory=set)
     init: str = ""
+    trained: list[Trained] = field(default_factory=list)
+    """How each train task was to be carried out."""
     _working: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     async def enrol(self, *names: str) -> None:
@@ -63,6 +77,7 @@ class Federation:
         for name in names:
             self.clients[name] = new_id()
             self.data.setdefault(name, int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]))
+            self.samples.setdefault(name, list(range(10 + self.data[name] % 7)))
             rows.append(
                 {
                     "id": self.clients[name],
@@ -157,23 +172,36 @@ class Federation:
                     continue
                 try:
                     granted = await shell.handle(ClaimTasks(client_id))
-                except Rejected:
-                    return
+                except Rejected as rejected:
+                    if rejected.code != "ledger-behind":
+                        return
+                    await self._leave_out(name)
+                    continue
                 if not granted:
                     await waiter.wait(0.2)
             for grant in granted:
                 with contextlib.suppress(Rejected):
                     await self._answer(name, grant)
 
+    async def _leave_out(self, name: str) -> None:
+        async with self.coordinator.database.read() as connection:
+            stated = await exclusions.of_client(connection, self.clients[name])
+        gone = {row for item in stated.items for row in item.samples}
+        self.samples[name] = [row for row in self.samples[name] if row not in gone]
+        await self.coordinator.shell.handle(AcknowledgeExclusions(self.clients[name], stated.digest or ""))
+
     async def _answer(self, name: str, grant: Granted) -> None:
         task = grant.task
         digest = None
         if task.kind == "train":
+            local = local_training(grant.run.spec.local, grant.cohort.recovery, task.base_round + 1)
+            self.trained.append(Trained(name, grant.cohort.name, task.round, local.optimizer))
             async with self.coordinator.blobs.local(self.id, [task.model_digest]) as files:
                 base = read(files[task.model_digest])["w"]
             seed = derive(grant.run.spec.seed, "local", grant.cohort.name, task.round, name)
-            digest = await self.put({"w": trained(base, self.data[name], seed)})
-        message = SubmitResult(task.id, task.client_id, task.lease_token or "", digest, 10 + self.data[name] % 7, {})
+            digest = await self.put({"w": trained(base, self.data[name], seed, self.samples[name])})
+        num_samples = len(self.samples[name])
+        message = SubmitResult(task.id, task.client_id, task.lease_token or "", digest, num_samples, {})
         await self.coordinator.shell.handle(message)
 
     async def put(self, tensors: dict[str, Any]) -> str:
@@ -186,9 +214,9 @@ class Federation:
         return str(digest)
 
 
-def trained(base: Any, data: int, seed: int) -> Any:
-    """A step towards the client's own optimum, with noise drawn from the task's seed."""
-    optimum = np.random.default_rng(data).normal(size=base.shape)
+def trained(base: Any, data: int, seed: int, samples: list[int]) -> Any:
+    """A step towards the mean of the client's samples, with noise drawn from the task's seed."""
+    optimum = sum(np.random.default_rng([data, row]).normal(size=base.shape) for row in samples) / len(samples)
     noise = np.random.default_rng(seed).normal(scale=0.01, size=base.shape)
     return (0.3 * (optimum - base.astype(np.float64)) + noise).astype(np.float32)
 

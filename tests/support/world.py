@@ -44,6 +44,8 @@ START = datetime(2030, 1, 1, tzinfo=UTC)
 MODEL_LAYOUT, UPDATE_LAYOUT = of_json("layout of the model"), of_json("layout of its floating tensors")
 MODELS_MADE_BY = ("init_model", "weighted_step", "merge_models", "stack_models")
 JOB_LEASE_S = 30.0
+ROWS = range(4)
+"""The samples that each client has."""
 CHORES = ("post", "collect-updates", "fence", "purge")
 WEIGHS_MODELS = m.SettleRun | m.FileErasure | m.FenceErasure | m.ReviewErasure
 """Messages that may make one model of several, which takes the clients' numbers of samples."""
@@ -70,6 +72,12 @@ class World:
     decisions: list[tuple[State, m.Envelope, Decision]] = field(default_factory=list)
     provenance: dict[str, frozenset[str]] = field(default_factory=dict)
     """Digest of a model or update -> names of the clients whose data is in it."""
+    samples_in: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Digest of a model or update -> the samples that are in it, as client#row."""
+    ledgers: dict[str, set[int]] = field(default_factory=dict)
+    """Client -> the rows that its worker leaves out."""
+    _left_out: dict[str, frozenset[int]] = field(default_factory=dict)
+    """Lease token -> the rows that were left out when the task was taken up."""
     figures_of: Callable[[str], Mapping[str, float]] = lambda digest: {"accuracy": 0.5, "loss": 1.0}
     """What judging the model with this digest says."""
     _counter: itertools.count[int] = field(default_factory=itertools.count)
@@ -185,8 +193,17 @@ class World:
     def client(self, name: str) -> UUID:
         return next(c.id for c in self.state.clients.values() if c.name == name)
 
+    def acknowledge(self, name: str, **changes: Any) -> None:
+        """The client's worker has written down what it must leave out."""
+        client = self.state.clients[self.client(name)]
+        stated = [x.samples for x in self.state.exclusions.values() if x.client_id == client.id]
+        self.ledgers.setdefault(name, set()).update(*stated)
+        self.send(m.AcknowledgeExclusions(client.id, client.exclusions or "", **changes))
+
     def claim(self, name: str) -> tuple[Granted, ...]:
         granted: tuple[Granted, ...] = self.send(m.ClaimTasks(self.client(name)))
+        left_out = frozenset(self.ledgers.get(name, ()))
+        self._left_out |= {grant.task.lease_token or "": left_out for grant in granted}
         return granted
 
     def store_blob(self, digest: str, layout: str = UPDATE_LAYOUT, finite: bool = True) -> str:
@@ -195,8 +212,11 @@ class World:
 
     def train(self, task: Task) -> str:
         """The digest of what the client makes of the task's model: the same again for the same model."""
-        digest = of_json({"client": task.client_name, "base": task.model_digest})
+        left_out = self._left_out.get(task.lease_token or "", frozenset())
+        digest = of_json({"client": task.client_name, "base": task.model_digest, "without": sorted(left_out)})
         self.provenance[digest] = self.provenance[task.model_digest] | {task.client_name}
+        trained_on = {f"{task.client_name}#{row}" for row in ROWS if row not in left_out}
+        self.samples_in[digest] = self.samples_in.get(task.model_digest, frozenset()) | trained_on
         return self.store_blob(digest)
 
     def answer_to(self, task: Task, num_samples: int = 10) -> m.SubmitResult:
@@ -237,6 +257,7 @@ class World:
         digest = of_json({"kernel": job.kernel, "params": dict(job.params)})
         sources = [self.provenance[digest] for digest in job.inputs]
         self.provenance[digest] = frozenset[str]().union(*sources)
+        self.samples_in[digest] = frozenset[str]().union(*(self.samples_in.get(d, frozenset()) for d in job.inputs))
         blob = m.RecordBlob(FEDERATION, digest, 100, MODEL_LAYOUT, UPDATE_LAYOUT, True)
         return m.JobDone(job.id, token, blob)
 

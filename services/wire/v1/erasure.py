@@ -7,9 +7,10 @@ import binascii
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AwareDatetime, Field, field_validator
+from pydantic import AwareDatetime, Field, JsonValue, field_validator, model_validator
 
 from services.wire.message import Id, Message, Name
+from services.wire.v1.exclusions import SampleNumber
 
 Scope = Literal["client", "samples"]
 Guarantee = Literal["exact", "approximate"]
@@ -27,6 +28,8 @@ ErasureStatus = Literal[
     "requires_action",
 ]
 DeliveryStatus = Literal["pending", "delivered", "failed"]
+MOST_SAMPLES: Final = 100_000
+"""In one request."""
 LEGAL_DAYS: Final = 30
 """Days until the legal deadline when a request names none: the month of GDPR Art. 12(3)."""
 
@@ -38,9 +41,21 @@ class _Wanted(Message):
     subjects: Annotated[list[Name], Field(min_length=1, max_length=1000)] = Field(
         description="Names of the clients to forget; a client's own credential may name itself only."
     )
-    scope: Scope = Field(default="client", description="Only `client`: everything that these clients contributed.")
+    scope: Scope = Field(
+        default="client",
+        description="`client`: everything that these clients contributed. `samples`: what they contributed so far; "
+        "they stay and leave the named samples out from now on.",
+    )
+    samples: dict[Name, Annotated[list[SampleNumber], Field(min_length=1, max_length=MOST_SAMPLES)]] = Field(
+        default_factory=dict,
+        description="With scope samples, for each subject: row numbers in its data source, from 0.",
+        examples=[{"hospital-a": [3, 17, 20]}],
+    )
     method: Annotated[str, Field(pattern=r"^[a-z0-9_-]{1,40}$")] = Field(
         default="auto", description="`auto`, or a method that `/v1/erasure/discovery` lists."
+    )
+    params: Annotated[dict[Annotated[str, Field(max_length=40)], JsonValue], Field(max_length=20)] = Field(
+        default_factory=dict, description="Of the method; none with `auto`.", examples=[{"warmup_rounds": 5}]
     )
     guarantee: Guarantee = "exact"
     recovery_rounds: Annotated[int, Field(ge=0, le=10_000)] | None = Field(
@@ -49,12 +64,15 @@ class _Wanted(Message):
         "completed run (or as many as it had) and none in one that goes on training anyway.",
     )
 
-    @field_validator("scope")
-    @classmethod
-    def _whole_clients_only(cls, scope: Scope) -> Scope:
-        if scope == "samples":
-            raise ValueError("scope samples is not offered yet: this coordinator forgets whole clients")
-        return scope
+    @model_validator(mode="after")
+    def _samples_of_each_subject(self) -> _Wanted:
+        if self.samples.keys() != (set(self.subjects) if self.scope == "samples" else set()):
+            raise ValueError("samples names the samples of each subject with scope samples, and nothing without")
+        if sum(map(len, self.samples.values())) > MOST_SAMPLES:
+            raise ValueError(f"a request may name {MOST_SAMPLES} samples; file several")
+        if any(len(set(samples)) != len(samples) for samples in self.samples.values()):
+            raise ValueError("samples names a sample twice")
+        return self
 
     @field_validator("subjects")
     @classmethod
@@ -130,6 +148,16 @@ class ErasureLine(Message):
     done_at: datetime | None
 
 
+class ErasureExclusion(Message):
+    """With scope samples: whether the client's worker has them in its ledger."""
+
+    client: Name
+    num_samples: int
+    ordered_at: datetime
+    acknowledged_at: datetime | None
+    problem: str | None = Field(description="Why its worker cannot leave them out.")
+
+
 class ErasureRequest(Message):
     id: Id
     federation_id: Id
@@ -142,6 +170,7 @@ class ErasureRequest(Message):
     chosen: str | None = Field(
         description="The method that it is carried out with: settled at the fence, by the state of that moment."
     )
+    params: dict[str, Any]
     guarantee: Guarantee
     regulation: str
     requested_by: str
@@ -154,6 +183,7 @@ class ErasureRequest(Message):
     completed_at: datetime | None
     duplicate_of: Id | None = Field(description="The request that was already forgetting the same clients.")
     lines: list[ErasureLine]
+    exclusions: list[ErasureExclusion] = Field(description="With scope samples, from the fence on: one per client.")
 
 
 class PreviewedCohort(Message):
@@ -219,6 +249,7 @@ class MethodDescription(Message):
     name: str
     guarantee: Guarantee
     summary: str
+    params: dict[str, Any] = Field(description="JSON schema of its parameters.")
 
 
 class Discovery(Message):

@@ -63,6 +63,9 @@ class TaskGrant(Reply):
     weights_bytes: int
     local: LocalTraining
     seed: int = Field(description="Derived from (run seed, cohort, round, client name); drives every local draw.")
+    exclusions: Digest | None = Field(
+        default=None, description="Of the samples to leave out: read `/v1/exclusions` when it is not what you know."
+    )
 
 
 class Claim(Reply):

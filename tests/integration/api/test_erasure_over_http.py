@@ -332,8 +332,7 @@ async def test_impossible_requests_are_refused_with_a_reason(site: Site) -> None
         assert (await refusal(path, subjects=["nobody"]))[:2] == (404, "not-found")
         assert (await refusal(path, subjects=["a"]))[:2] == (409, "too-few-clients")
         assert (await refusal(path, subjects=["a"], method="wishful"))[:2] == (409, "method-unavailable")
-        status, code, detail = await refusal(path, subjects=["a"], scope="samples")
-        assert (status, code) == (422, "invalid-request") and "forgets whole clients" in detail
+        assert (await refusal(path, subjects=["a"], scope="samples"))[:2] == (422, "invalid-request")
         assert (await refusal(path, subjects=["a", "a"]))[1] == "invalid-request"
         assert (await refusal(path, subjects=[]))[1] == "invalid-request"
     yesterday = (datetime.now(UTC) - timedelta(days=1)).isoformat()

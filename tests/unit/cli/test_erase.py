@@ -20,6 +20,7 @@ REQUEST = {
     "status": "received",
     "subjects": ["b"],
     "lines": [],
+    "exclusions": [],
     "reason": None,
     "method": "auto",
     "days_left": 29,
@@ -70,6 +71,35 @@ def test_a_request_names_the_clients_and_carries_a_key(server: Server, lethe: An
         "recovery_rounds": 3,
         "needs_approval": False,
     }
+
+
+def test_samples_of_one_client_are_numbers_and_ranges(server: Server, lethe: Any, tmp_path: Path) -> None:
+    assert lethe("erase", "--client", "b", "--samples", "17,3,20-22")[0] == 0
+    _, body = sent(server)
+    assert (body["scope"], body["samples"]) == ("samples", {"b": [3, 17, 20, 21, 22]})
+    (tmp_path / "rows").write_text("5\n7-8,5\n")
+    assert lethe("erase", "--client", "b", "--samples", f"@{tmp_path / 'rows'}")[0] == 0
+    assert sent(server)[1]["samples"] == {"b": [5, 7, 8]}
+
+
+@pytest.mark.parametrize("text", ["", "a", "3-", "-3", "9-3", "0-999999999", "@missing"])
+def test_samples_that_are_no_numbers_are_refused_before_anything_is_sent(server: Server, lethe: Any, text: str) -> None:
+    code, _, err = lethe("erase", "--client", "b", f"--samples={text}")
+    assert code == 2 and "3,17,20-25" in err
+    assert not server.seen
+
+
+def test_parameters_of_the_method_are_json_or_text(server: Server, lethe: Any) -> None:
+    more = ("--param", "warmup_rounds=5", "--param", "how=fast")
+    assert lethe("erase", "--client", "b", "--method", "rapid", *more)[0] == 0
+    assert sent(server)[1]["params"] == {"warmup_rounds": 5, "how": "fast"}
+    assert lethe("erase", "--client", "b", "--param", "5")[0] == 2
+
+
+def test_samples_of_two_clients_are_two_requests(server: Server, lethe: Any) -> None:
+    code, _, err = lethe("erase", "--client", "b", "--client", "c", "--samples", "3")
+    assert code == 2 and "one client" in err
+    assert not server.seen
 
 
 def test_approval_can_be_asked_for(server: Server, lethe: Any) -> None:

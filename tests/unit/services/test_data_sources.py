@@ -136,3 +136,28 @@ def test_npz_that_is_not_one_says_so(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "d.npz").write_bytes(content)
     with pytest.raises(DataUnusable, match="savez"):
         load(f"npz:{tmp_path}/d.npz")
+
+
+def test_row_numbers_are_those_of_the_file_also_after_holding_out_and_sharding(tmp_path: Path) -> None:
+    x = np.arange(40, dtype=np.float32).reshape(20, 2)
+    np.savez(tmp_path / "d.npz", x=x, y=np.arange(20) % 2)
+    for source in ("npz:{}?test=0.25", "npz:{}?test=0.25#part=1/3"):
+        data = load(source.format(tmp_path / "d.npz"))
+        assert (data.x_train == x[data.rows_train]).all()
+        assert (data.x_test == x[data.rows_test]).all()
+
+
+def test_samples_are_left_out_by_row_number_and_the_others_keep_their_order(tmp_path: Path) -> None:
+    np.savez(
+        tmp_path / "d.npz",
+        x_train=np.arange(8, dtype=np.float32).reshape(4, 2),
+        y_train=np.array([0, 1, 0, 1]),
+        x_test=np.array([[9, 9], [7, 7]], dtype=np.float32),
+        y_test=np.array([1, 0]),
+    )
+    data = load(f"npz:{tmp_path / 'd.npz'}")
+    left = data.without({1, 4, 99})
+    assert (left.rows_train.tolist(), left.rows_test.tolist()) == ([0, 2, 3], [5])
+    assert (left.x_train[:, 0].tolist(), left.y_train.tolist()) == ([0, 4, 6], [0, 0, 1])
+    assert (left.x_test[:, 0].tolist(), left.y_test.tolist()) == ([7], [0])
+    assert data.unknown({1, 4, 99, 6}) == [6, 99]

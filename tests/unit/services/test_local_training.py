@@ -49,8 +49,9 @@ def update_bytes(task: Classifier, path: Path, local: LocalTraining, seed: int, 
         LocalTraining(),
         LocalTraining(momentum=0.9, weight_decay=0.01, clip_norm=0.5, epochs=2),
         LocalTraining(optimizer="adamw", learning_rate=0.01),
+        LocalTraining(optimizer="adahessian", learning_rate=0.02),
     ],
-    ids=["plain", "momentum", "adamw"],
+    ids=["plain", "momentum", "adamw", "adahessian"],
 )
 def test_equal_seeds_give_bit_identical_updates(digits: Classifier, tmp_path: Path, local: LocalTraining) -> None:
     one, same, other = (update_bytes(digits, tmp_path / "update", local, seed) for seed in (3, 3, 4))
@@ -83,7 +84,7 @@ def test_optimizers_have_the_bits_of_torch(optimizer: Literal["sgd", "adamw"]) -
     local = LocalTraining(optimizer=optimizer, learning_rate=0.1, momentum=0.9, weight_decay=0.05)
     start = torch.randn(50, generator=torch.Generator().manual_seed(0))
     ours, theirs = start.clone().requires_grad_(), start.clone().requires_grad_()
-    mine = optimizers.make(local, [ours])
+    mine = optimizers.make(local, [ours], seed=0)
     reference: torch.optim.Optimizer = (
         torch.optim.SGD([theirs], lr=0.1, momentum=0.9, weight_decay=0.05)
         if optimizer == "sgd"
@@ -102,7 +103,7 @@ def test_optimizers_have_the_bits_of_torch(optimizer: Literal["sgd", "adamw"]) -
 def test_parameter_without_a_gradient_stays_put(digits: Classifier) -> None:
     used, unused = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     for optimizer in OPTIMIZERS:
-        steps = optimizers.make(LocalTraining(optimizer=optimizer, momentum=0.5), [unused, used])
+        steps = optimizers.make(LocalTraining(optimizer=optimizer, momentum=0.5), [unused, used], seed=0)
         torch.autograd.backward(used.sum())
         steps.step()
     assert unused.tolist() == [1, 1]
