@@ -46,7 +46,7 @@ MODELS_MADE_BY = ("init_model", "weighted_step", "merge_models", "stack_models")
 JOB_LEASE_S = 30.0
 ROWS = range(4)
 """The samples that each client has."""
-CHORES = ("post", "collect-updates", "fence", "purge")
+CHORES = ("post", "collect-updates", "fence", "purge", "notify")
 WEIGHS_MODELS = m.SettleRun | m.FileErasure | m.FenceErasure | m.ReviewErasure
 """Messages that may make one model of several, which takes the clients' numbers of samples."""
 
@@ -286,6 +286,9 @@ class World:
             case "purge":
                 erasure = self.state.erasures[UUID(job.params["erasure_id"])]
                 return m.CompleteErasure(erasure.id, job.id, "signed") if erasure.status == "verifying" else None
+            case "notify":
+                error = "nobody answers" if job.attempt == 1 else None
+                return m.SettleDelivery(UUID(job.params["delivery_id"]), job.id, error)
             case _:
                 return None
 
