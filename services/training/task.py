@@ -6,7 +6,7 @@ The code is loaded from the data holder's machine; the coordinator never sends a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -50,6 +50,15 @@ class ClientTask(Protocol):
         ...
 
 
+@runtime_checkable
+class Labelled(ClientTask, Protocol):
+    """What distillation and audits need besides: a task whose batches have one right class per sample."""
+
+    def predict(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(logits [samples, classes] with their graph, right classes [samples])."""
+        ...
+
+
 class Classifier:
     """Cross-entropy on arrays of inputs and integer labels: images and tables alike."""
 
@@ -77,17 +86,20 @@ class Classifier:
     def eval_batches(self, batch_size: int) -> Iterator[Batch]:
         yield from _batches(self._data.x_test, self._data.y_test, np.arange(self.num_eval), batch_size)
 
+    def predict(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        inputs, labels = batch
+        return model(inputs), labels
+
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         from torch.nn.functional import cross_entropy
 
-        inputs, labels = batch
-        return cross_entropy(model(inputs), labels)
+        return cross_entropy(*self.predict(model, batch))
 
     def score(self, model: nn.Module, batch: Batch) -> tuple[float, int, int]:
         from torch.nn.functional import cross_entropy
 
-        inputs, labels = batch
-        logits = model(inputs).float()
+        logits, labels = self.predict(model, batch)
+        logits = logits.float()
         loss_sum = cross_entropy(logits, labels, reduction="sum")
         return float(loss_sum), int((logits.argmax(dim=1) == labels).sum()), len(labels)
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
+from services.unlearning.method import Method
 
-@dataclass(frozen=True, slots=True)
-class Method:
-    guarantee: Literal["exact", "approximate"]
-    summary: str
-    needs_sub_cohorts: bool = False
-    """Restarts from cohorts whose members are subsets of the fenced one's: trees and bi-model."""
-
+__all__ = ["METHODS", "Method"]
 
 METHODS: Final[dict[str, Method]] = {
     "reinit": Method(
