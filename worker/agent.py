@@ -206,8 +206,13 @@ class Agent:
         result: Result | None = None
         try:
             await self._abstaining().honour(grant.exclusions)
-            async with self._cache.hold(grant.weights, grant.weights_bytes, self._transport.download) as weights:
-                order = Order(grant, weights, lease.advance, lease.stop.is_set)
+            async with contextlib.AsyncExitStack() as stack:
+                paths = {}
+                for digest in (grant.weights, *(grant.work.blobs() if grant.work is not None else ())):
+                    # All are models of one layout, hence of one size.
+                    hold = self._cache.hold(digest, grant.weights_bytes, self._transport.download)
+                    paths[digest] = await stack.enter_async_context(hold)
+                order = Order(grant, paths[grant.weights], lease.advance, lease.stop.is_set, paths)
                 result = await self._in_thread(lambda: self._workbench.execute(order), lease.stop.set)
             if not lease.stop.is_set():
                 await self._deliver(lease, result)

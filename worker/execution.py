@@ -12,13 +12,16 @@ import os
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
+from services.audit.spec import Audit
 from services.core import digests
 from services.core.errors import InvariantBroken
+from services.unlearning.fedforget.spec import Distil
+from services.unlearning.pga.spec import Ascend
 from services.wire.v1.work import Device, TaskGrant
 from worker.failures import WorkFailed
 from worker.task_loading import TaskUnusable
@@ -46,6 +49,11 @@ class Result:
     metrics: dict[str, float]
 
 
+class Signals(TypedDict):
+    on_progress: Callable[[float], None]
+    should_stop: Callable[[], bool]
+
+
 @dataclass(frozen=True)
 class Order:
     """One grant on the workbench. `on_progress` and `should_stop` are called between batches."""
@@ -54,6 +62,11 @@ class Order:
     weights: Path
     on_progress: Callable[[float], None]
     should_stop: Callable[[], bool]
+    blobs: Mapping[str, Path] = field(default_factory=dict)
+    """Files of the digests that the grant's `work` names."""
+
+    def signals(self) -> Signals:
+        return {"on_progress": self.on_progress, "should_stop": self.should_stop}
 
 
 class Workbench:
@@ -128,6 +141,14 @@ class Workbench:
         load_weights(model, order.weights)
         return model
 
+    def other_model(self, order: Order, digest: str) -> nn.Module:
+        """A model of the same architecture with the weights of one of the order's other blobs."""
+        from services.training.local import load_weights
+
+        model = self.task.model(order.grant.model)
+        load_weights(model, order.blobs[digest])
+        return model
+
     def _ready(self) -> tuple[ClientTask, torch.device]:
         if self._loaded is None:
             raise InvariantBroken("work was given to a workbench that is not loaded")
@@ -137,23 +158,76 @@ class Workbench:
 def _train(bench: Workbench, order: Order) -> Result:
     from services.training import local
 
+    def train(model: nn.Module) -> dict[str, float]:
+        grant = order.grant
+        return local.train(bench.task, model, grant.local, grant.seed, bench.device, **order.signals())
+
+    return _change(bench, order, train)
+
+
+def _ascend(bench: Workbench, order: Order) -> Result:
+    from services.unlearning.pga.client import ascend
+
+    work = order.grant.work
+    if not isinstance(work, Ascend):
+        raise WorkFailed("an ascend task came without its parameters")
+    seed = order.grant.seed
+    return _change(bench, order, lambda model: ascend(bench.task, model, work, seed, bench.device, **order.signals()))
+
+
+def _distil(bench: Workbench, order: Order) -> Result:
+    from services.unlearning.fedforget.client import distil
+
+    work = order.grant.work
+    if not isinstance(work, Distil):
+        raise WorkFailed("a distil task came without its parameters")
+    teacher_a = bench.other_model(order, work.teacher_a)
+    teacher_b = None if work.teacher_b is None else bench.other_model(order, work.teacher_b)
+
+    def learn(model: nn.Module) -> dict[str, float]:
+        seed = order.grant.seed
+        return distil(bench.task, model, teacher_a, teacher_b, work, seed, bench.device, **order.signals())
+
+    return _change(bench, order, learn)
+
+
+def _change(bench: Workbench, order: Order, work: Callable[[nn.Module], dict[str, float]]) -> Result:
+    """What `work` makes of the grant's model, as an update."""
+    from services.training import local
+
     model = bench.model_with(order)
     base = local.snapshot(model)
     path = bench.scratch / f"{uuid.uuid4().hex}.safetensors"
     try:
-        metrics = local.train(
-            bench.task,
-            model,
-            order.grant.local,
-            order.grant.seed,
-            bench.device,
-            on_progress=order.on_progress,
-            should_stop=order.should_stop,
-        )
+        metrics = work(model)
         local.write_update(path, local.delta(base, model.state_dict()))
     except local.TrainingFailed as error:
         raise WorkFailed(str(error)) from error
     return Result(_describe(path), bench.task.num_train, metrics)
+
+
+def _audit(bench: Workbench, order: Order) -> Result:
+    from services.audit.client import audit
+    from services.training.local import TrainingFailed
+
+    work, grant = order.grant.work, order.grant
+    if not isinstance(work, Audit):
+        raise WorkFailed("an audit task came without its parameters")
+    start = None if work.shadow_start is None else order.blobs[work.shadow_start]
+    try:
+        metrics = audit(
+            bench.task,
+            bench.model_with(order),
+            work,
+            grant.model,
+            grant.seed,
+            bench.device,
+            shadow_start=start,
+            should_stop=order.should_stop,
+        )
+    except TrainingFailed as error:
+        raise WorkFailed(str(error)) from error
+    return Result(None, bench.task.num_train, metrics)
 
 
 def _evaluate(bench: Workbench, order: Order) -> Result:
@@ -166,7 +240,13 @@ def _evaluate(bench: Workbench, order: Order) -> Result:
     return Result(None, num_samples, metrics)
 
 
-HANDLERS: Final[dict[str, Callable[[Workbench, Order], Result]]] = {"train": _train, "evaluate": _evaluate}
+HANDLERS: Final[dict[str, Callable[[Workbench, Order], Result]]] = {
+    "train": _train,
+    "evaluate": _evaluate,
+    "ascend": _ascend,
+    "distil": _distil,
+    "audit": _audit,
+}
 
 
 def _describe(path: Path) -> Update:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal, assert_never
+from typing import Any, Final, Literal, assert_never
 from uuid import UUID
 
 from coordinator.engine import events as e
@@ -24,12 +24,16 @@ from services.program.contract import (
     Outcome,
     Publish,
     Published,
+    Recall,
     Step,
     UpdateRef,
 )
 from services.registry.plans import PLANS
 from services.selection.policies import POLICIES
 from services.wire.v1.work import TaskKind
+
+LOCKSTEP_FIELDS: Final = ("kind", "round", "model", "num_clients", "quorum", "deadline_s")
+"""A lock-step round is plain training: these fields of its `AskClients` say all of it."""
 
 
 def start(draft: Draft, cohort_id: UUID) -> None:
@@ -91,7 +95,7 @@ def _take(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
     match step:
         case AskClients():
             if draft.state.cohorts[cohort_id].is_lockstep and step.kind == "train":
-                draft.emit(e.CohortWaits(cohort_id, stored, asdict(step)))
+                draft.emit(e.CohortWaits(cohort_id, stored, {name: getattr(step, name) for name in LOCKSTEP_FIELDS}))
             else:
                 _ask(draft, cohort_id, step, stored)
         case FormCohorts(assignment=assignment):
@@ -102,6 +106,8 @@ def _take(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
             cohort = draft.state.cohorts[cohort_id]
             job_id = draft.request(cohort, "kernel", dict(params), kernel, sorted(set(inputs)))
             draft.emit(e.ProgramAdvanced(cohort_id, stored, "computing", job_id))
+        case Recall(round=past):
+            raise InvariantBroken(f"round {past} is recalled, and no history is kept")
         case Finish(reason=reason):
             draft.emit(e.ProgramAdvanced(cohort_id, stored, "finished", None))
             _end(draft, cohort_id, e.CohortEnded(cohort_id, "finished", reason))
@@ -127,6 +133,8 @@ def _end_emptied(draft: Draft, cohort: Cohort, reason: str) -> None:
 
 def _publish(draft: Draft, cohort_id: UUID, step: Publish) -> None:
     cohort = draft.state.cohorts[cohort_id]
+    if step.kind == "forgotten":
+        raise InvariantBroken(f"cohort {cohort_id} publishes a forgotten model, and no erasure runs a method there")
     checkpoint = Checkpoint(
         id=draft.new_id(),
         run_id=cohort.run_id,

@@ -13,8 +13,9 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
+from services.training.local_spec import LocalTraining
 from services.wire.v1.runs import RunSpec
-from services.wire.v1.work import TaskKind
+from services.wire.v1.work import TaskKind, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,61 @@ class Source:
     checkpoint_id: UUID
     digest: str
     weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Participant:
+    """One update inside the model that was the head at the fence, with its share of the round's weights."""
+
+    client: str
+    digest: str | None
+    """None: the update is no longer stored."""
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """How far a leaver moved the model in one round of the fenced line."""
+
+    round: int
+    client: str
+    share: float
+    """Its weight among the round's weights."""
+    scale: float
+    """The server's learning rate in that round."""
+    distance: float | None
+    """L2 norm between the round's new model and the leaver's; None: it was not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """What an unlearning program knows of the line that it is to mend. Everything here is quarantined: it may be read
+    by this program and is never served."""
+
+    leavers: tuple[str, ...]
+    params: Mapping[str, Any]
+    """The method's parameters as the request gave them; the program reads them with its own spec."""
+    seed: int
+    """Drawn at the fence, deleted at the end, never published: whoever knows it could take the noise off again."""
+    initial: str
+    """Digest of the line's round 0."""
+    head: str
+    """Digest of the model at the fence, with the leavers in it."""
+    round: int
+    base: str | None = None
+    """Digest of the model that the head's round started from, if it is still stored."""
+    scale: float = 1.0
+    """The server's learning rate in the head's round."""
+    participants: tuple[Participant, ...] = ()
+    """Of the head's round, in name order."""
+    history: tuple[int, ...] = ()
+    """Rounds whose updates can be recalled, ascending."""
+    residuals: str | None = None
+    """Digest of the cohort's running vectors (FedRecovery)."""
+    movements: tuple[Movement, ...] = ()
+    """Of the leavers, for methods that need distances, by round and name."""
+    checkpoints: Mapping[int, str] = field(default_factory=dict)
+    """Stored models of the line by round, for methods that need distances."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +98,8 @@ class CohortView:
     """Models of other cohorts to start from, when there is no head: a merge, or a re-initialisation."""
     extra_rounds: int = 0
     """Rounds granted beyond the stop rule."""
+    erasure: Erasure | None = None
+    """Set for unlearning programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +129,25 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaverTask:
+    """Work on the same model for a client that is being erased; only its own erasure's program may ask for it."""
+
+    client: str
+    kind: TaskKind
+    work: Work | None = None
+    """None for train and evaluate."""
+
+
+@dataclass(frozen=True, slots=True)
 class AskClients:
     """Ask `num_clients` members for a kind of work on `model`; resumes with `Collected`.
 
     Without `stream` the round closes when all have answered, or when `quorum` have and the deadline has passed. With
     it, the round closes when the buffer is full, and unfinished work goes on into the next round.
+
+    With `clients` these members are asked instead of drawn ones; whoever is no longer a member is left out. `leavers`
+    are asked besides (`num_clients` may then be 0) and count as answers. With `close_at_deadline` the round closes at
+    its deadline, or when nobody is left who could answer, with whatever there is, even nothing: the program judges.
     """
 
     kind: TaskKind
@@ -85,6 +157,20 @@ class AskClients:
     quorum: int
     deadline_s: float | None = None
     stream: Stream | None = None
+    clients: tuple[str, ...] | None = None
+    local: LocalTraining | None = None
+    """Instead of the run's own local training."""
+    work: Work | None = None
+    """Parameters of kinds other than train and evaluate."""
+    leavers: tuple[LeaverTask, ...] = ()
+    close_at_deadline: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Look up who contributed to a past round of the fenced line; resumes with `Recalled` in the same transaction."""
+
+    round: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +190,8 @@ class Contribution:
     client: str
     weight: float
     staleness: int
+    digest: str | None = None
+    """What was added instead of the update itself: the calibrated one, which replaces it in the history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +200,8 @@ class Publish:
 
     digest: str
     round: int
-    kind: Literal["init", "aggregate", "reinit", "merge"]
+    kind: Literal["init", "aggregate", "reinit", "merge", "forgotten"]
+    """forgotten: an approximate method made it; its lineage records the leavers as forgotten, not as absent."""
     contributions: tuple[Contribution, ...] = ()
     sources: tuple[Source, ...] = ()
     scale: float = 1.0
@@ -136,7 +225,7 @@ class Abort:
     reason: str
 
 
-Step = AskClients | Compute | Publish | FormCohorts | Finish | Abort
+Step = AskClients | Recall | Compute | Publish | FormCohorts | Finish | Abort
 
 # --- outcomes ---------------------------------------------------------------------------------------------------------
 
@@ -144,6 +233,14 @@ Step = AskClients | Compute | Publish | FormCohorts | Finish | Abort
 @dataclass(frozen=True, slots=True)
 class Collected:
     """The closed set of answers, in the order of the clients' names."""
+
+    updates: tuple[UpdateRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The stored updates of the round without those of the leavers, in the order of the clients' names. Their digests
+    are inputs for kernels like any other. Empty when nothing of the round is left."""
 
     updates: tuple[UpdateRef, ...]
 
@@ -159,7 +256,7 @@ class Published:
     pass
 
 
-Outcome = Collected | Computed | Published
+Outcome = Collected | Recalled | Computed | Published
 
 S = TypeVar("S", bound=BaseModel)
 

@@ -15,9 +15,20 @@ from typing import Any, Final
 Kernel = Callable[[dict[str, Any], Mapping[str, Path], Path], dict[str, float]]
 
 KERNELS: Final[dict[str, str]] = {
+    "accumulate_residuals": "services.unlearning.fedrecovery.kernels:accumulate_residuals",
+    "add_gaussian_noise": "services.unlearning.sifu.kernels:add_gaussian_noise",
+    "calibrate_update": "services.unlearning.federaser.kernels:calibrate_update",
+    "canary_success": "services.audit.predictions:canary_success",
     "init_model": "services.models.kernels:init_model",
     "knot_profile": "services.topology.kernels:knot_profile",
+    "measure_distances": "services.unlearning.sifu.kernels:measure_distances",
     "merge_models": "services.tensors.merge:merge_models",
+    "negate_layers": "services.unlearning.negation.kernels:negate_layers",
+    "output_divergence": "services.audit.divergence:output_divergence",
+    "parameter_divergence": "services.audit.divergence:parameter_divergence",
+    "pga_radius": "services.unlearning.pga.kernels:pga_radius",
+    "pga_reference": "services.unlearning.pga.kernels:pga_reference",
+    "remove_residuals": "services.unlearning.fedrecovery.kernels:remove_residuals",
     "spectral_profile": "services.topology.kernels:spectral_profile",
     "stack_models": "services.tensors.merge:stack_models",
     "weighted_step": "services.tensors.aggregate:weighted_step",

@@ -60,6 +60,15 @@ class LeavesOut(Protocol):
         ...
 
 
+@runtime_checkable
+class Labelled(ClientTask, Protocol):
+    """What distillation and audits need besides: a task whose batches have one right class per sample."""
+
+    def predict(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(logits [samples, classes] with their graph, right classes [samples])."""
+        ...
+
+
 class Classifier:
     """Cross-entropy on arrays of inputs and integer labels: images and tables alike."""
 
@@ -91,17 +100,20 @@ class Classifier:
         self._data = self._whole.without(samples)
         return self._whole.unknown(samples)
 
+    def predict(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        inputs, labels = batch
+        return model(inputs), labels
+
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         from torch.nn.functional import cross_entropy
 
-        inputs, labels = batch
-        return cross_entropy(model(inputs), labels)
+        return cross_entropy(*self.predict(model, batch))
 
     def score(self, model: nn.Module, batch: Batch) -> tuple[float, int, int]:
         from torch.nn.functional import cross_entropy
 
-        inputs, labels = batch
-        logits = model(inputs).float()
+        logits, labels = self.predict(model, batch)
+        logits = logits.float()
         loss_sum = cross_entropy(logits, labels, reduction="sum")
         return float(loss_sum), int((logits.argmax(dim=1) == labels).sum()), len(labels)
 

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
+from services.unlearning.method import Method
 from services.unlearning.rapid.spec import Rapid
-from services.wire.message import Message
 
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    guarantee: Literal["exact", "approximate"]
-    summary: str
-    needs_sub_cohorts: bool = False
-    """Restarts from cohorts whose members are subsets of the fenced one's: trees and bi-model."""
-    spec: type[Message] = Message
-    """Its parameters; none unless told otherwise."""
-    work_per_update: float = 1.0
-    """Time that a client needs for an update of the recovery, against one of the run itself."""
-
+__all__ = ["METHODS", "Method"]
 
 METHODS: Final[dict[str, Method]] = {
     "retrain": Method("exact", "roll the cohorts with the client back to their newest model without it and train on"),

@@ -10,14 +10,21 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from services.audit.spec import Audit
 from services.training.local_spec import LocalTraining
+from services.unlearning.fedforget.spec import Distil
+from services.unlearning.pga.spec import Ascend
 from services.wire.message import Digest, Id, Message, Name, Reply
 from services.wire.v1.runs import ModelSpec
 
 PROTOCOL: Final = 1
 """Raised when workers and coordinators of different releases can no longer talk to each other."""
 
-TaskKind = Literal["train", "evaluate"]
+TaskKind = Literal["train", "evaluate", "ascend", "distil", "audit"]
+FIGURES_ONLY: Final[frozenset[TaskKind]] = frozenset({"evaluate", "audit"})
+"""Kinds whose result is figures; all others return an update of the model they were given."""
+Work = Annotated[Ascend | Distil | Audit, Field(discriminator="kind")]
+"""What a client needs to know for a kind of task beyond the model: `kind` is that of the task."""
 Figure = Annotated[float, Field(ge=-1e308, le=1e308)]
 
 
@@ -62,6 +69,7 @@ class TaskGrant(Reply):
     weights: Digest
     weights_bytes: int
     local: LocalTraining
+    work: Work | None = Field(default=None, description="Parameters of kinds other than train and evaluate.")
     seed: int = Field(description="Derived from (run seed, cohort, round, client name); drives every local draw.")
     exclusions: Digest | None = Field(
         default=None, description="Of the samples to leave out: read `/v1/exclusions` when it is not what you know."
@@ -85,7 +93,7 @@ class HeartbeatReply(Reply):
 
 
 class Submission(Message):
-    """The result of a task. A train task carries `update`; an evaluate task carries figures only."""
+    """The result of a task: figures, and `update` unless the kind is evaluate or audit."""
 
     lease_token: Annotated[str, Field(max_length=100)]
     update: Digest | None = None

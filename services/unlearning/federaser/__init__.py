@@ -1,0 +1,1 @@
+"""FedEraser (Liu et al., IWQoS 2021): rebuild the model from stored updates, turned by short calibration training."""

@@ -1,0 +1,97 @@
+"""FedForget at the leaver: learn from teacher A, and away from teacher B or from the right answers.
+
+    L = α·τ²·KL(p_A ‖ p_s) − (1−α)·λ_neg·mean(min(term, ln C))     term = KL(p_B ‖ p_s), or cross-entropy without B
+
+per sample, p being softmax(logits / τ). The quasi-competent teacher A puts the right class's logit at the smallest of
+that sample, so that what it teaches of the leaver's data is everything but the answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, log_softmax
+
+from services.core.seeds import derive
+from services.training import devices, optimizers
+from services.training.local import TrainingFailed, TrainingStopped
+from services.training.task import ClientTask, Labelled
+from services.unlearning.fedforget.spec import Distil
+from services.unlearning.own_accuracy import own_accuracy
+
+
+def distil(
+    task: ClientTask,
+    model: nn.Module,
+    teacher_a: nn.Module,
+    teacher_b: nn.Module | None,
+    work: Distil,
+    seed: int,
+    device: torch.device,
+    *,
+    on_progress: Callable[[float], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> dict[str, float]:
+    """Train `model` in place. Returns `loss` and `forgotten_accuracy`, that of the model as it was received."""
+    if not isinstance(task, Labelled):
+        raise TrainingFailed("this task has no `predict`, which gives logits and right classes; FedForget needs it")
+    for teacher in (teacher_a, teacher_b):
+        if teacher is not None:
+            teacher.to(device).eval()
+    model.to(device).train()
+    params = [param for param in model.parameters() if param.requires_grad]
+    optimizer = optimizers.make(work.local, params, derive(seed, "curvature"))
+    num_steps = work.local.epochs * math.ceil(task.num_train / work.local.batch_size)
+    received = own_accuracy(task, model, device)
+    losses: list[float] = []
+
+    with devices.seeded(derive(seed, "layers"), device):
+        for epoch in range(work.local.epochs):
+            batches = task.train_batches(work.local.batch_size, derive(seed, "epoch", epoch))
+            for batch in devices.stream(batches, device):
+                if should_stop is not None and should_stop():
+                    raise TrainingStopped
+                logits, labels = task.predict(model, batch)
+                with torch.no_grad():
+                    from_a = task.predict(teacher_a, batch)[0]
+                    from_b = None if teacher_b is None else task.predict(teacher_b, batch)[0]
+                loss = forgetting_loss(logits, labels, from_a, from_b, work)
+                losses.append(loss.item())
+                if not math.isfinite(losses[-1]):
+                    raise TrainingFailed(f"the loss became {losses[-1]} at step {len(losses)}; lower learning_rate")
+                torch.autograd.backward(loss)
+                if work.local.clip_norm is not None:
+                    nn.utils.clip_grad_norm_(params, work.local.clip_norm)
+                optimizer.step()
+                if on_progress is not None:
+                    on_progress(min(1.0, len(losses) / num_steps))
+    return {"loss": sum(losses) / len(losses), "forgotten_accuracy": received}
+
+
+def forgetting_loss(logits: Tensor, labels: Tensor, from_a: Tensor, from_b: Tensor | None, work: Distil) -> Tensor:
+    """L, the mean over a batch. Samples beyond the cap push no further."""
+    logits, from_a = logits.float(), from_a.float()
+    if work.teacher == "quasi_competent":
+        from_a = quasi_competent(from_a, labels)
+    tau = work.temperature
+    keep = tau**2 * divergence(from_a, logits, tau)
+    if from_b is None:
+        term = cross_entropy(logits, labels, reduction="none")
+    else:
+        term = divergence(from_b.float(), logits, tau)
+    forget = term.clamp(max=math.log(logits.shape[1]))
+    return (work.alpha * keep - (1 - work.alpha) * work.lambda_neg * forget).mean()
+
+
+def divergence(teacher: Tensor, student: Tensor, temperature: float) -> Tensor:
+    """KL(p_teacher ‖ p_student) per sample."""
+    log_p, log_q = log_softmax(teacher / temperature, dim=1), log_softmax(student / temperature, dim=1)
+    return (log_p.exp() * (log_p - log_q)).sum(dim=1)
+
+
+def quasi_competent(logits: Tensor, labels: Tensor) -> Tensor:
+    """The logits with the right class's replaced by the sample's smallest (FedQUIT)."""
+    return logits.scatter(1, labels.unsqueeze(1), logits.min(dim=1, keepdim=True).values)

@@ -1,0 +1,32 @@
+"""What an erasure method promises and needs. The planner, the preview and the certificate go by this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from services.wire.message import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    guarantee: Literal["exact", "approximate"]
+    summary: str
+    needs_sub_cohorts: bool = False
+    """Restarts from cohorts whose members are subsets of the fenced one's: trees and bi-model."""
+    granularity: Literal["client", "samples"] = "client"
+    """The smallest thing it can forget."""
+    spec: type[Message] = Message
+    """Its parameters; none unless told otherwise."""
+    work_per_update: float = 1.0
+    """Time that a client needs for an update of the recovery, against one of the run itself."""
+    needs_leaver: bool = False
+    """The leaver's agent does a part of the work, so it must be online and willing."""
+    needs_remaining: bool = True
+    """Other clients of the cohort have to train, in the method itself or in the recovery that it cannot do without."""
+    needs_history: bool = False
+    """Reads the update history of the rounds it walks through."""
+    needs_residuals: bool = False
+    """Reads the running vectors that a run keeps when `history.residuals` is set."""
+    needs_distances: bool = False
+    """Reads the distance of each update from its round's step, kept when `history.distances` is set."""
