@@ -257,6 +257,8 @@ class Job:
     attempt: int = 0
     num_failures: int = 0
     error: str | None = None
+    output: str | None = None
+    """kernel: the digest of the model it made, named before the bytes are stored."""
 
     @property
     def key(self) -> UUID:
@@ -278,7 +280,7 @@ class Checkpoint:
     metrics: Mapping[str, float]
     created_at: datetime
     superseded_by: UUID | None = None
-    """The erasure that made it unservable."""
+    """The first erasure that made it unservable; which others forget it too, the lineage says."""
     stored: bool = True
 
     @property

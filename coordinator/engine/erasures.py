@@ -71,21 +71,28 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
 
 
 def approve_erasure(draft: Draft, message: m.ApproveErasure) -> Erasure:
-    erasure = _open_request(draft.state, message.erasure_id, "awaiting_approval", "approved")
+    erasure = _open_request(draft.state, message, "awaiting_approval", "approved")
     draft.emit(e.ErasureMoved(erasure.id, "received"))
     _request(draft, erasure, "fence")
     return draft.state.erasures[erasure.id]
 
 
 def deny_erasure(draft: Draft, message: m.DenyErasure) -> Erasure:
-    erasure = _open_request(draft.state, message.erasure_id, "awaiting_approval", "denied")
+    erasure = _open_request(draft.state, message, "awaiting_approval", "denied")
     _settle(draft, erasure, "denied", message.reason)
     return draft.state.erasures[erasure.id]
 
 
 def cancel_erasure(draft: Draft, message: m.CancelErasure) -> Erasure:
-    erasure = _open_request(draft.state, message.erasure_id, "awaiting_approval", "cancelled")
+    erasure = _open_request(draft.state, message, "awaiting_approval", "cancelled")
     _settle(draft, erasure, "cancelled", "withdrawn by the requester")
+    return draft.state.erasures[erasure.id]
+
+
+def retry_erasure(draft: Draft, message: m.RetryErasure) -> Erasure:
+    """Back to the review, which asks for another purge when all lines are done."""
+    erasure = _open_request(draft.state, message, "requires_action", "tried again")
+    draft.emit(e.ErasureMoved(erasure.id, "executing"))
     return draft.state.erasures[erasure.id]
 
 
@@ -107,7 +114,9 @@ def fence_erasure(draft: Draft, message: m.FenceErasure) -> Erasure:
 def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
     """See how far the lines are; move the request on when all are."""
     erasure = draft.state.erasures[message.erasure_id]
-    if erasure.status not in ("fenced", "executing", "requires_action"):
+    lines = [line for line in draft.state.lines.values() if line.erasure_id == erasure.id]
+    is_refused = erasure.status == "requires_action" and all(line.done_at is not None for line in lines)
+    if erasure.status not in ("fenced", "executing", "requires_action") or is_refused:
         return
     if problem := _review_lines(draft, erasure):
         if erasure.status != "requires_action" or erasure.reason != problem:
@@ -135,6 +144,15 @@ def complete_erasure(draft: Draft, message: m.CompleteErasure) -> Erasure:
         return erasure
     draft.emit(e.CertificateIssued(Certificate(erasure.id, message.envelope, draft.now)))
     _settle(draft, erasure, "completed", None)
+    return draft.state.erasures[erasure.id]
+
+
+def hold_erasure(draft: Draft, message: m.HoldErasure) -> Erasure:
+    erasure = draft.state.erasures[message.erasure_id]
+    if message.job_id in draft.state.jobs:
+        draft.emit(e.JobSettled(message.job_id, "done"))
+    if erasure.status == "verifying":
+        draft.emit(e.ErasureMoved(erasure.id, "requires_action", message.reason))
     return draft.state.erasures[erasure.id]
 
 
@@ -186,10 +204,15 @@ def _check_enough_remain(state: State, leavers: frozenset[UUID]) -> None:
             raise Rejected("too-few-clients", detail)
 
 
-def _open_request(state: State, erasure_id: UUID, status: str, what: str) -> Erasure:
-    erasure = state.erasures.get(erasure_id)
+Verdict = m.ApproveErasure | m.DenyErasure | m.CancelErasure | m.RetryErasure
+
+
+def _open_request(state: State, message: Verdict, status: str, what: str) -> Erasure:
+    erasure = state.erasures.get(message.erasure_id)
     if erasure is None:
-        raise Rejected("not-found", f"there is no erasure request {erasure_id}")
+        raise Rejected("not-found", f"there is no erasure request {message.erasure_id}")
+    if message.expected_version not in (None, erasure.version):
+        raise Rejected("precondition-failed", f"the request is at version {erasure.version}; read it again")
     if erasure.status != status:
         raise Rejected("conflict", f"the request is {erasure.status}; only one that is {status} can be {what}")
     return erasure
@@ -220,7 +243,8 @@ def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID
     cut = surgery.plan(draft.state, run.id, leavers, reinitialise=reinitialise)
     if gone := _clients_of(draft.state, run) & leavers:
         draft.emit(e.RunShrunk(run.id, max(0, run.num_clients - len(gone))))
-    if tainted := tuple(sorted(c for c in cut.tainted if draft.state.checkpoints[c].run_id == run.id)):
+    own = [draft.state.checkpoints[c] for c in cut.tainted if draft.state.checkpoints[c].run_id == run.id]
+    if tainted := tuple(sorted(c.id for c in own if c.superseded_by is None)):
         draft.emit(e.CheckpointsSuperseded(tainted, erasure.id))
     if not cut.cuts:
         return

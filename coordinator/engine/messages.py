@@ -67,17 +67,28 @@ class FileErasure:
 @dataclass(frozen=True, slots=True)
 class ApproveErasure:
     erasure_id: UUID
+    expected_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DenyErasure:
     erasure_id: UUID
     reason: str
+    expected_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CancelErasure:
     erasure_id: UUID
+    expected_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryErasure:
+    """What stood in the way of the certificate is mended; purge and sign again."""
+
+    erasure_id: UUID
+    expected_version: int | None = None
 
 
 # --- workers ----------------------------------------------------------------------------------------------------------
@@ -192,6 +203,15 @@ class CompleteErasure:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldErasure:
+    """Everything planned is done and yet the certificate was refused: a person has to look."""
+
+    erasure_id: UUID
+    job_id: UUID
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class SettleRun:
     """The outbox's word that a cohort of the run has ended."""
 
@@ -228,9 +248,11 @@ Message = (
     | ApproveErasure
     | DenyErasure
     | CancelErasure
+    | RetryErasure
     | FenceErasure
     | ReviewErasure
     | CompleteErasure
+    | HoldErasure
     | OpenRounds
     | OpenSession
     | ClaimTasks

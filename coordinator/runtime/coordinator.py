@@ -44,6 +44,7 @@ class Coordinator:
             self.database,
             self.shell,
             self.blobs,
+            self.bus,
             FileTombstoneLog(settings.evidence_path / "tombstones.jsonl"),
             settings.evidence_path / SIGNING_KEY,
         )
@@ -87,7 +88,7 @@ class Coordinator:
             observer(event)
 
     def _spawn_kernels(self) -> None:
-        runner = kernel_runner(self.shell, self.blobs, self._kernels)
+        runner = kernel_runner(self.database, self.shell, self.blobs, self._kernels)
         pump = Pump(self.database, self.bus, self.shell, ("kernel",), self.settings.kernel_lease_s, runner)
         self._spawn(pump.forever())
 
