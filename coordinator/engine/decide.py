@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, assert_never
 from uuid import UUID
 
-from coordinator.engine import erasures, programs, runs, work
+from coordinator.engine import erasures, programs, recovery, runs, work
 from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
@@ -61,7 +61,7 @@ def _dispatch(draft: Draft, message: m.Message) -> Any:
         case m.FenceErasure():
             return erasures.fence_erasure(draft, message)
         case m.ReviewErasure():
-            return erasures.review_erasure(draft, message)
+            return recovery.review_erasure(draft, message)
         case m.CompleteErasure():
             return erasures.complete_erasure(draft, message)
         case m.HoldErasure():

@@ -22,6 +22,8 @@ TaskStatus = Literal["standby", "ready", "leased", "done", "failed", "revoked"]
 OPEN_TASK: frozenset[TaskStatus] = frozenset({"standby", "ready", "leased"})
 RunStatus = Literal["running", "paused", "completed", "failed", "cancelled"]
 ENDED: frozenset[RunStatus] = frozenset({"completed", "failed", "cancelled"})
+GIVEN_UP: frozenset[RunStatus] = frozenset({"failed", "cancelled"})
+"""Nothing is trained in such a run any more: its cohorts serve what is clean, or nothing."""
 Hold = Literal["operator", "quorum", "storage-full"]
 CohortPhase = Literal["starting", "waiting", "asking", "computing", "finished", "failed", "retired"]
 CohortKind = Literal["line", "root", "inner", "leaf", "profile", "merge"]

@@ -1,4 +1,4 @@
-"""Requests to forget: filing, approval, the fence, the review of what is done, completion.
+"""Requests to forget: filing, approval, the fence, completion. How far they are in between is in `recovery`.
 
 Fence first: one decision bumps the epoch of every cohort with the client, revokes its work, discards what is buffered,
 moves the heads to clean models and tombstones the client, in every run of the federation. Everything slow comes after.
@@ -7,6 +7,7 @@ moves the heads to clean models and tombstones the client, in every run of the f
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 from uuid import UUID
 
 from coordinator.engine import events as e
@@ -15,6 +16,7 @@ from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import (
     ENDED,
+    GIVEN_UP,
     SETTLED,
     Certificate,
     Client,
@@ -44,7 +46,7 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
         raise Rejected("method-unavailable", f"no erasure method is called {message.method}; known are {known_names}")
     if method is not None and message.guarantee == "exact" and method.guarantee != "exact":
         raise Rejected("method-unavailable", f"{message.method} is approximate and the request asks for exact")
-    duplicate_of = _same_request(draft.state, [c.id for c in clients])
+    duplicate_of = _same_request(draft.state, clients)
     if duplicate_of is None:
         _check_enough_remain(draft.state, frozenset(c.id for c in clients))
     erasure = Erasure(
@@ -66,14 +68,14 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
     subjects = tuple(Subject(erasure.id, c.id, c.name, active=duplicate_of is None) for c in clients)
     draft.emit(e.ErasureFiled(erasure, subjects))
     if erasure.status == "received" and duplicate_of is None:
-        _request(draft, erasure, "fence")
+        request(draft, erasure, "fence")
     return draft.state.erasures[erasure.id]
 
 
 def approve_erasure(draft: Draft, message: m.ApproveErasure) -> Erasure:
     erasure = _open_request(draft.state, message, "awaiting_approval", "approved")
     draft.emit(e.ErasureMoved(erasure.id, "received"))
-    _request(draft, erasure, "fence")
+    request(draft, erasure, "fence")
     return draft.state.erasures[erasure.id]
 
 
@@ -109,31 +111,6 @@ def fence_erasure(draft: Draft, message: m.FenceErasure) -> Erasure:
         draft.emit(e.ClientErased(client_id, erasure.id))
     draft.emit(e.ErasureMoved(erasure.id, "fenced", fenced_at=draft.now))
     return draft.state.erasures[erasure.id]
-
-
-def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
-    """See how far the lines are; move the request on when all are."""
-    erasure = draft.state.erasures[message.erasure_id]
-    lines = [line for line in draft.state.lines.values() if line.erasure_id == erasure.id]
-    is_refused = erasure.status == "requires_action" and all(line.done_at is not None for line in lines)
-    if erasure.status not in ("fenced", "executing", "requires_action") or is_refused:
-        return
-    if problem := _review_lines(draft, erasure):
-        if erasure.status != "requires_action" or erasure.reason != problem:
-            draft.emit(e.ErasureMoved(erasure.id, "requires_action", problem))
-        return
-    lines = [line for line in draft.state.lines.values() if line.erasure_id == erasure.id]
-    if erasure.status != "executing":
-        draft.emit(e.ErasureMoved(erasure.id, "executing"))
-    run_ids = sorted({line.run_id for line in lines})
-    merging = [families.refresh_merge(draft, draft.state.runs[run_id]) for run_id in run_ids]
-    if any(merging) or any(line.clean_at is None for line in lines):
-        return
-    if erasure.first_clean_at is None:
-        draft.emit(e.ErasureMoved(erasure.id, "executing", first_clean_at=draft.now))
-    if all(line.done_at is not None for line in lines):
-        draft.emit(e.ErasureMoved(erasure.id, "verifying"))
-        _request(draft, erasure, "purge")
 
 
 def complete_erasure(draft: Draft, message: m.CompleteErasure) -> Erasure:
@@ -173,35 +150,43 @@ def _subjects(state: State, message: m.FileErasure) -> list[Client]:
     missing = [name for name in message.subjects if name not in by_name]
     if missing:
         raise Rejected("not-found", f"this federation has no client {missing[0]}")
-    clients = sorted((by_name[name] for name in set(message.subjects)), key=lambda c: c.name)
-    erased = [c.name for c in clients if c.status == "erased"]
-    if erased:
-        raise Rejected("already-erased", f"client {erased[0]} was erased before; its certificate still stands")
-    return clients
+    return sorted((by_name[name] for name in set(message.subjects)), key=lambda c: c.name)
 
 
-def _same_request(state: State, client_ids: list[UUID]) -> UUID | None:
-    """The open request that already forgets these clients."""
-    active = {s.client_id: s.erasure_id for s in state.subjects.values() if s.active and s.client_id in client_ids}
+def _same_request(state: State, clients: list[Client]) -> UUID | None:
+    """The open request that already forgets these clients, before or after its fence."""
+    client_ids = {c.id for c in clients}
+    own = [s for s in state.subjects.values() if s.client_id in client_ids]
+    active = {s.client_id: s.erasure_id for s in own if s.active}
+    for client in clients:
+        if client.status == "erased" and client.id not in active:
+            by = next(s.erasure_id for s in own if s.client_id == client.id and _has_fenced(state, s.erasure_id))
+            raise Rejected("already-erased", f"client {client.name} was erased by request {by}; its certificate stands")
     if not active:
         return None
     requests = set(active.values())
-    if len(requests) == 1 and set(active) == set(client_ids):
+    if len(requests) == 1 and set(active) == client_ids:
         return requests.pop()
     raise Rejected("conflict", "another open request forgets some of these clients; file for the others alone")
 
 
+def _has_fenced(state: State, erasure_id: UUID) -> bool:
+    return state.erasures[erasure_id].fenced_at is not None
+
+
 def _check_enough_remain(state: State, leavers: frozenset[UUID]) -> None:
+    """Whoever is about to be forgotten by another request counts as gone."""
+    leaving = leavers | {s.client_id for s in state.subjects.values() if s.active}
     for run in sorted(state.runs.values(), key=lambda r: r.id):
         cohorts = [c for c in families.cohorts_of(state, run.id) if c.phase != "retired" and c.kind != "merge"]
         ids = {c.id for c in cohorts}
         members = {m.client_id for m in state.members.values() if m.cohort_id in ids and m.active}
-        if not members & leavers or run.status in ("cancelled", "failed"):
+        if not members & leavers or run.status in GIVEN_UP:
             continue
-        remaining, needed = len(members - leavers), getattr(run.spec.training, "quorum", None) or 1
+        remaining, needed = len(members - leaving), getattr(run.spec.training, "quorum", None) or 1
         if remaining < needed:
-            detail = f"run {run.name} needs {needed} clients and would keep {remaining}; cancel the run first"
-            raise Rejected("too-few-clients", detail)
+            detail = f"run {run.name} ({run.status}) needs {needed} clients to train again and would keep {remaining}"
+            raise Rejected("too-few-clients", f"{detail}; cancel the run first: then nothing of it is trained again")
 
 
 Verdict = m.ApproveErasure | m.DenyErasure | m.CancelErasure | m.RetryErasure
@@ -218,14 +203,15 @@ def _open_request(state: State, message: Verdict, status: str, what: str) -> Era
     return erasure
 
 
-def _request(draft: Draft, erasure: Erasure, kind: str) -> None:
+def request(draft: Draft, erasure: Erasure, kind: Literal["fence", "purge"]) -> None:
+    """Put a step that reaches outside the database into the outbox."""
     job = Job(
         id=draft.new_id(),
         run_id=None,
         cohort_id=None,
         federation_id=erasure.federation_id,
         epoch=0,
-        kind="fence" if kind == "fence" else "purge",
+        kind=kind,
         kernel=None,
         params={"erasure_id": str(erasure.id)},
         inputs=[],
@@ -304,10 +290,31 @@ def _cut_cohort(draft: Draft, erasure: Erasure, run: Run, one: surgery.CohortCut
             extra = max(0, target - run.spec.stop.rounds - cohort.extra_rounds)
             draft.emit(replace(fenced, round=cohort.round, sources=tuple(sources), extra_rounds=extra))
             line = replace(line, sources=sources, target_round=target)
-    if run.status in ("cancelled", "failed") and one.action != "retired":
+    if run.status in GIVEN_UP and one.action != "retired":
         draft.emit(e.CohortEnded(cohort.id, "finished", f"the run was {run.status}"))
         line = replace(line, clean_at=draft.now, done_at=draft.now)
     draft.emit(e.LineFenced(line))
+    _plan_others_again(draft, line)
+
+
+def _plan_others_again(draft: Draft, cut: Line) -> None:
+    """Other open requests that wait for this cohort go on from where it was cut now, towards their own targets."""
+    for line in [one for one in draft.state.lines.values() if one.cohort_id == cut.cohort_id]:
+        erasure = draft.state.erasures.get(line.erasure_id)
+        if line.erasure_id == cut.erasure_id or erasure is None or erasure.status in SETTLED:
+            continue
+        again = replace(
+            cut,
+            erasure_id=line.erasure_id,
+            epoch_before=line.epoch_before,
+            round_at_fence=line.round_at_fence,
+            target_round=max(line.target_round, cut.target_round if cut.action == "re-initialised" else 0),
+            head_before=line.head_before,
+            clean_at=line.clean_at or cut.clean_at,
+        )
+        draft.emit(e.LineFenced(again))
+        if erasure.status == "verifying":
+            draft.emit(e.ErasureMoved(erasure.id, "executing", "another erasure cut the same cohort"))
 
 
 def _recovery_rounds(erasure: Erasure, run: Run) -> int:
@@ -328,32 +335,9 @@ def _fence_merged(draft: Draft, run: Run, cut: surgery.Cut) -> bool:
     stop_cohort(draft, merged)
     head = (None, None) if is_tainted else (merged.head_id, merged.head_digest)
     draft.emit(e.CohortFenced(merged.id, merged.epoch + 1, *head, merged.round))
-    sources = families.merge_sources(draft, run) if run.status not in ("cancelled", "failed") else []
+    sources = families.merge_sources(draft, run) if run.status not in GIVEN_UP else []
     if sources:
         draft.emit(e.CohortRestarted(merged.id, tuple(sources), merged.round + 1))
     else:
         draft.emit(e.CohortEnded(merged.id, "finished", "nothing to merge yet"))
     return bool(sources)
-
-
-# --- the review -------------------------------------------------------------------------------------------------------
-
-
-def _review_lines(draft: Draft, erasure: Erasure) -> str | None:
-    """Mark lines that are clean or done; returns what keeps the request from going on, if anything does."""
-    for line in sorted(draft.state.lines.values(), key=lambda one: one.cohort_name):
-        if line.erasure_id != erasure.id or line.done_at is not None:
-            continue
-        cohort, run = draft.state.cohorts[line.cohort_id], draft.state.runs[line.run_id]
-        if run.status != "cancelled" and (cohort.phase == "failed" or run.status == "failed"):
-            return f"cohort {cohort.name} of run {run.name} failed: {cohort.reason or run.reason}"
-        if run.status == "paused":
-            return f"run {run.name} is paused: {run.reason}"
-        if line.clean_at is None and (cohort.head_id is not None or cohort.phase == "retired"):
-            draft.emit(e.LineClean(erasure.id, cohort.id, draft.now))
-        reached = cohort.head_id is not None and cohort.round >= line.target_round
-        if reached or cohort.phase in ("finished", "retired") or run.status == "cancelled":
-            if draft.state.lines[line.key].clean_at is None:
-                draft.emit(e.LineClean(erasure.id, cohort.id, draft.now))
-            draft.emit(e.LineDone(erasure.id, cohort.id, draft.now))
-    return None

@@ -82,7 +82,7 @@ def cancel_run(draft: Draft, message: m.CancelRun) -> Run:
     run = _run(draft, message.run_id, message.expected_version)
     if run.status == "cancelled":
         return run
-    if run.status in ENDED:
+    if run.status == "failed":
         raise Rejected("conflict", f"run {run.name} is already {run.status}")
     draft.emit(e.RunEnded(run.id, "cancelled", message.reason, draft.now))
     _stop_work(draft, run.id)
@@ -103,7 +103,8 @@ def settle_run(draft: Draft, message: m.SettleRun) -> None:
     elif all(c.phase == "finished" for c in cohorts) and not families.refresh_merge(draft, run):
         lines = [c for c in cohorts if c.kind != "merge"]
         if all(c.num_members == 0 and c.round < run.spec.stop.rounds for c in lines):
-            draft.emit(e.RunEnded(run.id, "failed", "the run has no clients left", draft.now))
+            reason = "the run has no clients left" if lines else "an erasure left no cohort of the run"
+            draft.emit(e.RunEnded(run.id, "failed", reason, draft.now))
         else:
             reason = next((c.reason for c in lines if c.reason), "finished")
             draft.emit(e.RunEnded(run.id, "completed", reason, draft.now))

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.blobs.port import BlobStore
 from coordinator.bus.port import Bus, cached_blob
 from coordinator.crashpoints import crashpoint
-from coordinator.engine.entities import Job
+from coordinator.engine.entities import GIVEN_UP, Job
 from coordinator.engine.messages import CompleteErasure, FenceErasure, FileErasure, HoldErasure
 from coordinator.runtime.shell import Shell
 from coordinator.store import inventory, outbox
@@ -155,7 +155,7 @@ class Erasing:
             still_shaped_by=_still_shaped_by(found),
             workers=p.Workers(unconfirmed=tuple(p.commit(s.name, _salt(found)) for s in found.subjects)),
             replayable=p.Replayable.of(steps.num_replayable, steps.num_steps),
-            limits=p.STANDING_LIMITS,
+            limits=(*p.STANDING_LIMITS, *_stopped_early(found)),
             issuer=p.Issuer(coordinator_version=version("lethe"), key_id=key_id(key.public_key())),
         )
         return issue(predicate, [(name, digest) for name, _, digest in heads], key)
@@ -219,8 +219,9 @@ def _request(found: Dossier, now: datetime) -> p.Request:
 def _outcome(found: Dossier, index: int) -> p.CohortOutcome:
     line = found.lines[index]
     cohort = found.cohorts[line.cohort_id]
-    outcome: p.Outcome = line.action
-    if line.action == "rolled-back" and line.rollback_digest is None:
+    is_served = cohort.phase != "retired" and cohort.head_digest is not None
+    outcome: p.Outcome = line.action if is_served else "retired"
+    if outcome == "rolled-back" and line.rollback_digest is None:
         outcome = "retrained"
     return p.CohortOutcome(
         run=line.run_id,
@@ -229,11 +230,22 @@ def _outcome(found: Dossier, index: int) -> p.CohortOutcome:
         epoch_after=cohort.epoch,
         round_at_fence=line.round_at_fence,
         outcome=outcome,
-        rollback_point=line.rollback_digest,
-        parents=tuple(p.Parent(digest=s["digest"], weight=s["weight"]) for s in line.sources),
-        round_reached=cohort.round if cohort.phase != "retired" else 0,
-        head=cohort.head_digest if cohort.phase != "retired" else None,
+        rollback_point=line.rollback_digest if is_served else None,
+        parents=tuple(p.Parent(digest=s["digest"], weight=s["weight"]) for s in line.sources if is_served),
+        round_reached=cohort.round if is_served else 0,
+        head=cohort.head_digest if is_served else None,
     )
+
+
+def _stopped_early(found: Dossier) -> tuple[str, ...]:
+    """Lines that never got back to the round they had, because nobody goes on with their run."""
+    stopped = []
+    for line in found.lines:
+        run, cohort = found.runs[line.run_id], found.cohorts[line.cohort_id]
+        if run.status in GIVEN_UP and line.action != "retired" and cohort.round < line.target_round:
+            where = f"Cohort {line.cohort_name} of run {run.id} stopped at round {cohort.round}"
+            stopped.append(f"{where}, before round {line.target_round}: the run is {run.status}.")
+    return tuple(stopped)
 
 
 def _still_shaped_by(found: Dossier) -> tuple[p.Influence, ...]:

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from coordinator.engine import surgery
 from coordinator.engine.decide import decide
-from coordinator.engine.entities import Cohort, Run, State
+from coordinator.engine.entities import GIVEN_UP, Cohort, Run, State
 from coordinator.engine.erasures import RECOVERY_ROUNDS
 from coordinator.engine.messages import Envelope, FileErasure
 from coordinator.store import history
@@ -119,7 +119,7 @@ def _previewed(run: Run, cut: surgery.CohortCut, seen: _Seen) -> PreviewedCohort
 
 def _rounds_to_redo(run: Run, cut: surgery.CohortCut, recovery_rounds: int | None) -> int:
     """Nothing is trained again in runs that were cancelled or failed."""
-    if run.status in ("cancelled", "failed"):
+    if run.status in GIVEN_UP:
         return 0
     match cut.action:
         case "rolled-back":

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine import messages as m
 from coordinator.engine.entities import (
+    SETTLED,
     Blob,
     Checkpoint,
     Client,
@@ -62,6 +63,8 @@ class Needs:
     """Runs whose lineage and membership are needed completely; found while loading."""
     leavers: set[tuple[UUID, str]] = field(default_factory=set)
     """(federation, client name) whose runs are needed whole, to see what an erasure would do."""
+    filings: set[UUID] = field(default_factory=set)
+    """Federations whose open requests a new one has to reckon with."""
     tasks: set[UUID] = field(default_factory=set)
     submitted: set[UUID] = field(default_factory=set)
     """Tasks whose model is compared with what was uploaded for them."""
@@ -105,6 +108,7 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
             case m.FileErasure(erasure_id=erasure_id, federation_id=federation_id, subjects=subjects):
                 needs.erasures.add(erasure_id)
                 needs.leavers |= {(federation_id, name) for name in subjects}
+                needs.filings.add(federation_id)
             case m.ApproveErasure() | m.DenyErasure() | m.CancelErasure() | m.RetryErasure():
                 needs.erasures.add(message.erasure_id)
             case m.FenceErasure(erasure_id=erasure_id, job_id=job_id):
@@ -216,6 +220,8 @@ class _Loader:
         leaver_ids = await self._load_erasures()
         if needs.runs:
             await self._add_by(Run, t.runs.c.id, needs.runs, lock=True)
+        if needs.filings:
+            await self._load_other_requests(leaver_ids)
         await self._lock_cohorts()
         await self._load_tasks()
         await self._load_jobs_and_rounds()
@@ -241,19 +247,30 @@ class _Loader:
         if not needs.erasures:
             return set()
         of_request = t.erasures.c.id.in_(needs.erasures) | t.erasures.c.duplicate_of.in_(needs.erasures)
+        if needs.fences:
+            own = sa.select(t.erasures.c.federation_id).where(t.erasures.c.id.in_(needs.fences))
+            of_request |= t.erasures.c.federation_id.in_(own) & t.erasures.c.status.not_in(SETTLED)
         await self._add(Erasure, of_request, lock=True)
         await self._add(Subject, t.subjects.c.erasure_id.in_(needs.erasures))
         leavers = {s.client_id for s in self.state.subjects.values() if s.erasure_id in needs.fences}
         if needs.leavers:
             wanted = sa.tuple_(t.clients.c.federation_id, t.clients.c.name).in_(sorted(needs.leavers, key=str))
             leavers |= {client.id for client in await self._add(Client, wanted)}
-            await self._add(Subject, t.subjects.c.client_id.in_(leavers) & t.subjects.c.active)
         if leavers:
             await self._widen_to_runs_of(leavers)
+        if needs.fences:
+            await self._add(Line, t.lines.c.run_id.in_(needs.whole) & t.lines.c.erasure_id.in_(self.state.erasures))
         lines = await self._add(Line, t.lines.c.erasure_id.in_(needs.reviews)) if needs.reviews else []
         needs.merging |= {line.run_id for line in lines}
         needs.runs |= needs.whole | needs.merging
         return leavers
+
+    async def _load_other_requests(self, leaver_ids: set[UUID]) -> None:
+        """After the runs are locked: two requests that are filed at once see each other."""
+        s = t.subjects.c
+        open_ones = sa.select(t.erasures.c.id).where(t.erasures.c.federation_id.in_(self.needs.filings))
+        subjects = await self._add(Subject, s.client_id.in_(leaver_ids) | (s.active & s.erasure_id.in_(open_ones)))
+        await self._add(Erasure, t.erasures.c.id.in_({subject.erasure_id for subject in subjects}))
 
     async def load_lineage(self, client_ids: set[UUID]) -> State:
         await self._widen_to_runs_of(client_ids)

@@ -16,8 +16,10 @@ from typing import Any
 from uuid import UUID
 
 from coordinator.engine import messages as m
+from coordinator.engine import surgery
 from coordinator.engine.decide import Decision, decide
 from coordinator.engine.entities import (
+    OPEN_TASK,
     Checkpoint,
     Client,
     Cohort,
@@ -70,6 +72,8 @@ class World:
     decisions: list[tuple[State, m.Envelope, Decision]] = field(default_factory=list)
     provenance: dict[str, frozenset[str]] = field(default_factory=dict)
     """Digest of a model or update -> names of the clients whose data is in it."""
+    bytes: set[str] = field(default_factory=set)
+    """Digests of what is in the blob store."""
     figures_of: Callable[[str], Mapping[str, float]] = lambda digest: {"accuracy": 0.5, "loss": 1.0}
     """What judging the model with this digest says."""
     _counter: itertools.count[int] = field(default_factory=itertools.count)
@@ -191,13 +195,24 @@ class World:
 
     def store_blob(self, digest: str, layout: str = UPDATE_LAYOUT, finite: bool = True) -> str:
         self.send(m.RecordBlob(FEDERATION, digest, 100, layout, UPDATE_LAYOUT, finite))
+        self.bytes.add(digest)
         return digest
+
+    def upload(self, digest: str, client_id: UUID) -> bool:
+        """False: the client is not let in any more."""
+        record = m.RecordBlob(FEDERATION, digest, 100, UPDATE_LAYOUT, UPDATE_LAYOUT, True, client_id)
+        (answer,) = self.send_together([record])
+        if isinstance(answer, Rejected):
+            return False
+        self.bytes.add(digest)
+        return True
 
     def train(self, task: Task) -> str:
         """The digest of what the client makes of the task's model: the same again for the same model."""
         digest = of_json({"client": task.client_name, "base": task.model_digest})
         self.provenance[digest] = self.provenance[task.model_digest] | {task.client_name}
-        return self.store_blob(digest)
+        self.upload(digest, task.client_id)
+        return digest
 
     def answer_to(self, task: Task, num_samples: int = 10) -> m.SubmitResult:
         metrics = dict(self.figures_of(task.model_digest)) if task.kind == "evaluate" else {}
@@ -237,6 +252,10 @@ class World:
         digest = of_json({"kernel": job.kernel, "params": dict(job.params)})
         sources = [self.provenance[digest] for digest in job.inputs]
         self.provenance[digest] = frozenset[str]().union(*sources)
+        held = self.state.jobs[job.id]
+        if held.status == "leased" and held.lease_token == token:  # else it is not stored
+            self.state = self.state.put(replace(held, output=digest))
+            self.bytes.add(digest)
         blob = m.RecordBlob(FEDERATION, digest, 100, MODEL_LAYOUT, UPDATE_LAYOUT, True)
         return m.JobDone(job.id, token, blob)
 
@@ -264,9 +283,42 @@ class World:
                 return m.FenceErasure(UUID(job.params["erasure_id"]), job.id)
             case "purge":
                 erasure = self.state.erasures[UUID(job.params["erasure_id"])]
-                return m.CompleteErasure(erasure.id, job.id, "signed") if erasure.status == "verifying" else None
+                if erasure.status != "verifying":
+                    return None
+                self.purge(erasure)
+                return m.CompleteErasure(erasure.id, job.id, "signed")
             case _:
                 return None
+
+    def inventory(self, erasure: Erasure) -> tuple[list[Checkpoint | Update], set[str]]:
+        """Everything that the lineage says was made with the leavers' data: rows, and digests of other blobs."""
+        state = self.state
+        leavers = {s.client_id for s in state.subjects.values() if s.erasure_id == erasure.id}
+        models = [state.checkpoints[c] for c in surgery.tainted_checkpoints(state, frozenset(leavers))]
+        bases = {(c.cohort_id, c.round, c.digest) for c in models}
+        updates = [
+            u
+            for u in state.updates.values()
+            if u.digest is not None and (u.client_id in leavers or (u.cohort_id, u.base_round, u.base_digest) in bases)
+        ]
+        derived = {c.digest for c in models} | {u.digest for u in updates}
+        outputs = {j.output for j in state.jobs.values() if j.output is not None and derived & set(j.inputs)}
+        cohorts = {c.cohort_id for c in models}
+        trained = {x.client_id for x in state.members.values() if x.cohort_id in cohorts}
+        submitted = {u.digest for u in state.updates.values()}
+        uploads = {b.digest for b in state.blobs.values() if b.uploaded_by in leavers | trained} - submitted
+        return [*models, *updates], (outputs | uploads) - derived
+
+    def purge(self, erasure: Erasure) -> None:
+        rows, others = self.inventory(erasure)
+        self.state = self.state.put_all(replace(row, stored=False) for row in rows)
+        stored = [*self.state.updates.values(), *self.state.checkpoints.values()]
+        gone = ({row.digest for row in rows} | others) - {row.digest for row in stored if row.stored}
+        self.bytes -= gone
+        self.state = replace(self.state, blobs={k: b for k, b in self.state.blobs.items() if b.digest not in gone})
+        names = {s.name for s in self.state.subjects.values() if s.erasure_id == erasure.id}
+        left = [digest for digest in self.bytes if not names.isdisjoint(self.provenance.get(digest, ()))]
+        assert not left, f"something of {names} is left after the purge"
 
     def settle(self) -> None:
         """Everything that happens without a client and without time passing."""
@@ -304,6 +356,9 @@ class World:
         own = (t for t in self.state.tasks.values() if t.client_name == name and status in (None, t.status))
         return max(own, key=lambda t: (t.round, t.id))
 
+    def open_tasks(self, cohort_id: UUID) -> list[Task]:
+        return [t for t in self.state.tasks.values() if t.cohort_id == cohort_id and t.status in OPEN_TASK]
+
     def updates(self, status: str | None = None) -> list[Update]:
         return [u for u in self.state.updates.values() if status in (None, u.status)]
 
@@ -333,6 +388,8 @@ class World:
         while waiting:
             one = self.state.checkpoints[waiting.pop()]
             above = {p.parent_id for p in self.parents(one.id)} | ({one.base_id} if one.base_id is not None else set())
+            if one.kind == "init":  # perhaps a model of another run
+                above |= {c.id for c in self.state.checkpoints.values() if c.digest == one.digest}
             waiting += above - found
             found |= above
         contributions = self.state.contributions.values()
