@@ -11,6 +11,7 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
 from coordinator.api.context import Context
+from coordinator.bus.port import cached_blob
 from services.core.errors import Rejected
 
 MEDIA_TYPE: Final = "application/octet-stream"
@@ -58,7 +59,7 @@ def wanted_range(header: str, num_bytes: int) -> tuple[int, int] | None:
 
 
 async def _small_blob(context: Context, federation_id: UUID, digest: str) -> bytes:
-    key = f"blob:{federation_id}:{digest}"
+    key = cached_blob(federation_id, digest)
     bus = context.coordinator.bus
     data = await bus.cache_get(key)
     if data is None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import urlencode
 
 import orjson
-from fastapi import HTTPException, Query, Request, Response
+from fastapi import Header, HTTPException, Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from coordinator.store.paging import Position
+from services.core.errors import Rejected
 from services.wire.v1.resources import Page
 
 MOST_JSON_BYTES: Final = 1 << 20
 Item = TypeVar("Item")
+IfMatch = Annotated[
+    str | None, Header(max_length=200, description="Act only if it still has this ETag.", examples=['"3"'])
+]
+_ETAG = re.compile(r'"(\d{1,9})"')
 
 
 class JsonRequest(Request):
@@ -70,6 +76,16 @@ def _without_nul(value: Any) -> Any:
 
 def answer(document: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(document.model_dump_json(), status, headers=headers, media_type="application/json")
+
+
+def expected_version(if_match: str | None) -> int | None:
+    """The version that an If-Match header insists on."""
+    if if_match is None or if_match.strip() == "*":
+        return None
+    match = _ETAG.fullmatch(if_match.strip())
+    if match is None:
+        raise Rejected("precondition-failed", "If-Match must be the one ETag that a GET of the same resource gave")
+    return int(match[1])
 
 
 async def _position(

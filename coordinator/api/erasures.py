@@ -1,4 +1,4 @@
-"""Requests to forget: discover, preview, file, follow, approve, deny, cancel, and the certificate."""
+"""Requests to forget: discover, preview, file, follow, approve, deny, cancel, retry, and the certificate."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from coordinator.api.auth import Caller, Follower, Judge, Petitioner, Previewer
-from coordinator.api.bodies import JsonRoute, answer, answer_page, wanted_page
+from coordinator.api.bodies import IfMatch, JsonRoute, answer, answer_page, expected_version, wanted_page
 from coordinator.api.problems import problems
-from coordinator.engine.messages import ApproveErasure, CancelErasure, DenyErasure, FileErasure
+from coordinator.engine.messages import ApproveErasure, CancelErasure, DenyErasure, FileErasure, RetryErasure
 from coordinator.runtime.preview import preview
 from coordinator.runtime.shell import InboxKey, Replayed
 from coordinator.store import accounts, erasures
@@ -43,6 +43,7 @@ WantedPage = Annotated[Position, Depends(wanted_page)]
 FARTHEST: Final = timedelta(days=3650)
 _ENVELOPE: Final = {"type": "object", "required": ["payload", "payloadType", "signatures"]}
 _ALWAYS: Final = ("unauthenticated", "forbidden", "client-removed", "not-found")
+_JUDGING: Final = (*_ALWAYS, "conflict", "precondition-failed")
 _FILING: Final = (
     *_ALWAYS,
     "client-erased",
@@ -147,30 +148,32 @@ async def list_deliveries(request: Request, erasure_id: UUID, caller: Follower, 
     return answer_page(request, page)
 
 
-@router.post(
-    "/erasure-requests/{erasure_id}/approve", response_model=ErasureRequest, responses=problems(*_ALWAYS, "conflict")
-)
-async def approve_erasure(erasure_id: UUID, caller: Judge) -> Response:
+@router.post("/erasure-requests/{erasure_id}/approve", response_model=ErasureRequest, responses=problems(*_JUDGING))
+async def approve_erasure(erasure_id: UUID, caller: Judge, if_match: IfMatch = None) -> Response:
     """Carry out a request that awaits approval."""
-    return await _judge(caller, ApproveErasure(erasure_id))
+    return await _judge(caller, ApproveErasure(erasure_id, expected_version(if_match)))
 
 
 @router.post(
     "/erasure-requests/{erasure_id}/deny",
     response_model=ErasureRequest,
-    responses=problems(*_ALWAYS, "conflict", "too-large", "unsupported-media-type"),
+    responses=problems(*_JUDGING, "too-large", "unsupported-media-type"),
 )
-async def deny_erasure(erasure_id: UUID, body: ErasureDenial, caller: Judge) -> Response:
+async def deny_erasure(erasure_id: UUID, body: ErasureDenial, caller: Judge, if_match: IfMatch = None) -> Response:
     """Refuse a request that awaits approval, with the reason that the requester is told."""
-    return await _judge(caller, DenyErasure(erasure_id, body.reason))
+    return await _judge(caller, DenyErasure(erasure_id, body.reason, expected_version(if_match)))
 
 
-@router.post(
-    "/erasure-requests/{erasure_id}/cancel", response_model=ErasureRequest, responses=problems(*_ALWAYS, "conflict")
-)
-async def cancel_erasure(erasure_id: UUID, caller: Judge) -> Response:
+@router.post("/erasure-requests/{erasure_id}/cancel", response_model=ErasureRequest, responses=problems(*_JUDGING))
+async def cancel_erasure(erasure_id: UUID, caller: Judge, if_match: IfMatch = None) -> Response:
     """Withdraw a request that awaits approval. After the fence there is no way back."""
-    return await _judge(caller, CancelErasure(erasure_id))
+    return await _judge(caller, CancelErasure(erasure_id, expected_version(if_match)))
+
+
+@router.post("/erasure-requests/{erasure_id}/retry", response_model=ErasureRequest, responses=problems(*_JUDGING))
+async def retry_erasure(erasure_id: UUID, caller: Judge, if_match: IfMatch = None) -> Response:
+    """Look again at a request that requires action, once what its reason names is mended."""
+    return await _judge(caller, RetryErasure(erasure_id, expected_version(if_match)))
 
 
 @router.get(
@@ -239,7 +242,7 @@ def _deadline(wanted: datetime | None, now: datetime) -> datetime:
     return wanted.astimezone(UTC)
 
 
-async def _judge(caller: Caller, message: ApproveErasure | DenyErasure | CancelErasure) -> Response:
+async def _judge(caller: Caller, message: ApproveErasure | DenyErasure | CancelErasure | RetryErasure) -> Response:
     coordinator = caller.context.coordinator
     async with coordinator.database.read() as connection:
         await erasures.require(connection, message.erasure_id, view_of(caller))

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Annotated, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from coordinator.api.auth import Caller, Operator, Reader
-from coordinator.api.bodies import JsonRoute, answer, answer_page, wanted_page
+from coordinator.api.bodies import IfMatch, JsonRoute, answer, answer_page, expected_version, wanted_page
 from coordinator.api.problems import problems
 from coordinator.engine.messages import CancelRun, CreateRun, PauseRun, ResumeRun
 from coordinator.runtime.shell import InboxKey, Replayed
 from coordinator.store import accounts, queries
 from coordinator.store.paging import Position
 from services.core import digests
-from services.core.errors import Rejected
 from services.core.ids import uuid7
 from services.models.spec import validate
 from services.wire.v1.resources import Page, Run, RunCreate, RunStatus
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=JsonRoute)
 WantedPage = Annotated[Position, Depends(wanted_page)]
-IfMatch = Annotated[
-    str | None, Header(max_length=200, description="Act only if the run still has this ETag.", examples=['"3"'])
-]
-_ETAG = re.compile(r'"(\d{1,9})"')
 _ALWAYS: Final = ("unauthenticated", "forbidden", "not-found")
 
 
@@ -96,7 +90,7 @@ async def get_run(run_id: UUID, caller: Reader) -> Response:
 async def pause_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -> Response:
     """Hand out no more work and compute nothing until it is resumed. What agents are doing counts."""
     await _require(caller, run_id)
-    message = PauseRun(run_id, "operator", "paused by an operator", _expected_version(if_match))
+    message = PauseRun(run_id, "operator", "paused by an operator", expected_version(if_match))
     await caller.context.coordinator.shell.handle(message)
     return await _answer_run(caller, run_id)
 
@@ -105,7 +99,7 @@ async def pause_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) ->
 async def resume_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -> Response:
     """Go on with a paused run; failed tasks of its open round are handed out again."""
     await _require(caller, run_id)
-    await caller.context.coordinator.shell.handle(ResumeRun(run_id, _expected_version(if_match)))
+    await caller.context.coordinator.shell.handle(ResumeRun(run_id, expected_version(if_match)))
     return await _answer_run(caller, run_id)
 
 
@@ -113,7 +107,7 @@ async def resume_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -
 async def cancel_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -> Response:
     """End a run for good. Its checkpoints stay."""
     await _require(caller, run_id)
-    message = CancelRun(run_id, "cancelled by an operator", _expected_version(if_match))
+    message = CancelRun(run_id, "cancelled by an operator", expected_version(if_match))
     await caller.context.coordinator.shell.handle(message)
     return await _answer_run(caller, run_id)
 
@@ -130,12 +124,3 @@ async def _answer_run(caller: Caller, run_id: UUID, status: int = 200) -> Respon
     if status == 201:
         headers["Location"] = f"/v1/runs/{run.id}"
     return answer(run, status, headers)
-
-
-def _expected_version(if_match: str | None) -> int | None:
-    if if_match is None or if_match.strip() == "*":
-        return None
-    match = _ETAG.fullmatch(if_match.strip())
-    if match is None:
-        raise Rejected("precondition-failed", "If-Match must be the one ETag that a GET of the run gave")
-    return int(match[1])

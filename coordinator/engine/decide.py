@@ -8,11 +8,12 @@ from datetime import timedelta
 from typing import Any, assert_never
 from uuid import UUID
 
-from coordinator.engine import erasures, exclusions, notices, programs, runs, work
+from coordinator.engine import erasures, exclusions, notices, programs, recovery, runs, work
 from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Blob, Job, State
+from services.core.errors import Rejected
 from services.core.ids import IdSource
 from services.program.contract import Computed
 
@@ -55,12 +56,16 @@ def _dispatch(draft: Draft, message: m.Message) -> Any:
             return erasures.deny_erasure(draft, message)
         case m.CancelErasure():
             return erasures.cancel_erasure(draft, message)
+        case m.RetryErasure():
+            return erasures.retry_erasure(draft, message)
         case m.FenceErasure():
             return erasures.fence_erasure(draft, message)
         case m.ReviewErasure():
-            return erasures.review_erasure(draft, message)
+            return recovery.review_erasure(draft, message)
         case m.CompleteErasure():
             return erasures.complete_erasure(draft, message)
+        case m.HoldErasure():
+            return erasures.hold_erasure(draft, message)
         case m.AnnounceErasure():
             return notices.announce(draft, message)
         case m.SettleDelivery():
@@ -97,6 +102,9 @@ def _dispatch(draft: Draft, message: m.Message) -> Any:
 
 
 def _record_blob(draft: Draft, message: m.RecordBlob) -> Blob:
+    uploader = draft.state.clients.get(message.uploaded_by) if message.uploaded_by is not None else None
+    if uploader is not None and uploader.status == "erased":
+        raise Rejected("client-erased", f"client {uploader.name} was erased from its federation; stop the agent")
     if known := draft.state.blobs.get((message.federation_id, message.digest)):
         return known
     blob = Blob(

@@ -22,6 +22,8 @@ TaskStatus = Literal["standby", "ready", "leased", "done", "failed", "revoked"]
 OPEN_TASK: frozenset[TaskStatus] = frozenset({"standby", "ready", "leased"})
 RunStatus = Literal["running", "paused", "completed", "failed", "cancelled"]
 ENDED: frozenset[RunStatus] = frozenset({"completed", "failed", "cancelled"})
+GIVEN_UP: frozenset[RunStatus] = frozenset({"failed", "cancelled"})
+"""Nothing is trained in such a run any more: its cohorts serve what is clean, or nothing."""
 Hold = Literal["operator", "quorum", "storage-full"]
 CohortPhase = Literal["starting", "waiting", "asking", "computing", "finished", "failed", "retired"]
 CohortKind = Literal["line", "root", "inner", "leaf", "profile", "merge"]
@@ -263,6 +265,8 @@ class Job:
     attempt: int = 0
     num_failures: int = 0
     error: str | None = None
+    output: str | None = None
+    """kernel: the digest of the model it made, named before the bytes are stored."""
 
     @property
     def key(self) -> UUID:
@@ -284,7 +288,7 @@ class Checkpoint:
     metrics: Mapping[str, float]
     created_at: datetime
     superseded_by: UUID | None = None
-    """The erasure that made it unservable."""
+    """The first erasure that made it unservable; which others forget it too, the lineage says."""
     stored: bool = True
 
     @property

@@ -1,4 +1,4 @@
-"""Requests to forget: filing, approval, the fence, the review of what is done, completion.
+"""Requests to forget: filing, approval, the fence, completion. How far they are in between is in `recovery`.
 
 Fence first: one decision bumps the epoch of every cohort with the client, revokes its work, discards what is buffered,
 moves the heads to clean models and tombstones the client, in every run of the federation. Everything slow comes after.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from pydantic import ValidationError
@@ -19,6 +19,7 @@ from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import (
     ENDED,
+    GIVEN_UP,
     SETTLED,
     Certificate,
     Client,
@@ -44,7 +45,7 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
     _check_method_is_known(message.method)
     _check_params(METHODS.get(message.method), message.params)
     leavers = frozenset(c.id for c in clients)
-    duplicate_of = _same_request(draft.state, [c.id for c in clients])
+    duplicate_of = _same_request(draft.state, clients)
     if message.scope == "samples" and duplicate_of is None:
         duplicate_of = exclusions.same_request(draft.state, message)
     elif duplicate_of is None:
@@ -73,26 +74,33 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
     subjects = tuple(Subject(erasure.id, c.id, c.name, active=forgets_all) for c in clients)
     draft.emit(e.ErasureFiled(erasure, subjects))
     if erasure.status == "received" and duplicate_of is None:
-        _request(draft, erasure, "fence")
+        request(draft, erasure, "fence")
     return draft.state.erasures[erasure.id]
 
 
 def approve_erasure(draft: Draft, message: m.ApproveErasure) -> Erasure:
-    erasure = _open_request(draft.state, message.erasure_id, "awaiting_approval", "approved")
+    erasure = _open_request(draft.state, message, "awaiting_approval", "approved")
     draft.emit(e.ErasureMoved(erasure.id, "received"))
-    _request(draft, erasure, "fence")
+    request(draft, erasure, "fence")
     return draft.state.erasures[erasure.id]
 
 
 def deny_erasure(draft: Draft, message: m.DenyErasure) -> Erasure:
-    erasure = _open_request(draft.state, message.erasure_id, "awaiting_approval", "denied")
-    _settle(draft, erasure, "denied", message.reason)
+    erasure = _open_request(draft.state, message, "awaiting_approval", "denied")
+    settle(draft, erasure, "denied", message.reason)
     return draft.state.erasures[erasure.id]
 
 
 def cancel_erasure(draft: Draft, message: m.CancelErasure) -> Erasure:
-    erasure = _open_request(draft.state, message.erasure_id, "awaiting_approval", "cancelled")
-    _settle(draft, erasure, "cancelled", "withdrawn by the requester")
+    erasure = _open_request(draft.state, message, "awaiting_approval", "cancelled")
+    settle(draft, erasure, "cancelled", "withdrawn by the requester")
+    return draft.state.erasures[erasure.id]
+
+
+def retry_erasure(draft: Draft, message: m.RetryErasure) -> Erasure:
+    """Back to the review, which asks for another purge when all lines are done."""
+    erasure = _open_request(draft.state, message, "requires_action", "tried again")
+    draft.emit(e.ErasureMoved(erasure.id, "executing"))
     return draft.state.erasures[erasure.id]
 
 
@@ -115,44 +123,27 @@ def fence_erasure(draft: Draft, message: m.FenceErasure) -> Erasure:
     return draft.state.erasures[erasure.id]
 
 
-def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
-    """See how far the lines are; move the request on when all are."""
-    erasure = draft.state.erasures[message.erasure_id]
-    if erasure.status not in ("fenced", "executing", "requires_action"):
-        return
-    if wrong := exclusions.unknown_samples(draft.state, erasure):
-        _settle(draft, erasure, "failed", wrong)
-        return
-    if problem := _review_lines(draft, erasure) or exclusions.overdue(draft, erasure):
-        if erasure.status != "requires_action" or erasure.reason != problem:
-            draft.emit(e.ErasureMoved(erasure.id, "requires_action", problem))
-        return
-    lines = [line for line in draft.state.lines.values() if line.erasure_id == erasure.id]
-    if erasure.status != "executing":
-        draft.emit(e.ErasureMoved(erasure.id, "executing"))
-    run_ids = sorted({line.run_id for line in lines})
-    merging = [families.refresh_merge(draft, draft.state.runs[run_id]) for run_id in run_ids]
-    if any(merging) or any(line.clean_at is None for line in lines):
-        return
-    if erasure.first_clean_at is None:
-        draft.emit(e.ErasureMoved(erasure.id, "executing", first_clean_at=draft.now))
-    if all(line.done_at is not None for line in lines) and not exclusions.unacknowledged(draft.state, erasure):
-        draft.emit(e.ErasureMoved(erasure.id, "verifying"))
-        _request(draft, erasure, "purge")
-
-
 def complete_erasure(draft: Draft, message: m.CompleteErasure) -> Erasure:
     erasure = draft.state.erasures[message.erasure_id]
     if message.job_id in draft.state.jobs:
         draft.emit(e.JobSettled(message.job_id, "done"))
-    if erasure.status != "verifying":
+    if erasure.status != "verifying" or erasure.version != message.version:
         return erasure
     draft.emit(e.CertificateIssued(Certificate(erasure.id, message.envelope, draft.now)))
-    _settle(draft, erasure, "completed", None)
+    settle(draft, erasure, "completed", None)
     return draft.state.erasures[erasure.id]
 
 
-def _settle(draft: Draft, erasure: Erasure, status: ErasureStatus, reason: str | None) -> None:
+def hold_erasure(draft: Draft, message: m.HoldErasure) -> Erasure:
+    erasure = draft.state.erasures[message.erasure_id]
+    if message.job_id in draft.state.jobs:
+        draft.emit(e.JobSettled(message.job_id, "done"))
+    if erasure.status == "verifying" and erasure.version == message.version:
+        draft.emit(e.ErasureMoved(erasure.id, "requires_action", message.reason))
+    return draft.state.erasures[erasure.id]
+
+
+def settle(draft: Draft, erasure: Erasure, status: ErasureStatus, reason: str | None) -> None:
     """End a request, and with it those that ask for the same."""
     draft.emit(e.ErasureMoved(erasure.id, status, reason, completed_at=draft.now))
     for other in sorted(draft.state.erasures.values(), key=lambda o: o.id):
@@ -178,35 +169,44 @@ def _subjects(state: State, message: m.FileErasure) -> list[Client]:
     missing = [name for name in message.subjects if name not in by_name]
     if missing:
         raise Rejected("not-found", f"this federation has no client {missing[0]}")
-    clients = sorted((by_name[name] for name in set(message.subjects)), key=lambda c: c.name)
-    erased = [c.name for c in clients if c.status == "erased"]
-    if erased:
-        raise Rejected("already-erased", f"client {erased[0]} was erased before; its certificate still stands")
-    return clients
+    return sorted((by_name[name] for name in set(message.subjects)), key=lambda c: c.name)
 
 
-def _same_request(state: State, client_ids: list[UUID]) -> UUID | None:
-    """The open request that already forgets these clients."""
-    active = {s.client_id: s.erasure_id for s in state.subjects.values() if s.active and s.client_id in client_ids}
+def _same_request(state: State, clients: list[Client]) -> UUID | None:
+    """The open request that already forgets these clients, before or after its fence."""
+    client_ids = {c.id for c in clients}
+    own = [s for s in state.subjects.values() if s.client_id in client_ids]
+    active = {s.client_id: s.erasure_id for s in own if s.active}
+    for client in clients:
+        if client.status == "erased" and client.id not in active:
+            by = next(s.erasure_id for s in own if s.client_id == client.id and _has_fenced(state, s.erasure_id))
+            raise Rejected("already-erased", f"client {client.name} was erased by request {by}; its certificate stands")
     if not active:
         return None
     requests = set(active.values())
-    if len(requests) == 1 and set(active) == set(client_ids):
+    if len(requests) == 1 and set(active) == client_ids:
         return requests.pop()
     raise Rejected("conflict", "another open request forgets some of these clients; file for the others alone")
 
 
+def _has_fenced(state: State, erasure_id: UUID) -> bool:
+    erasure = state.erasures[erasure_id]
+    return erasure.scope == "client" and erasure.fenced_at is not None
+
+
 def _check_enough_remain(state: State, leavers: frozenset[UUID]) -> None:
+    """Whoever is about to be forgotten by another request counts as gone."""
+    leaving = leavers | {s.client_id for s in state.subjects.values() if s.active}
     for run in sorted(state.runs.values(), key=lambda r: r.id):
         cohorts = [c for c in families.cohorts_of(state, run.id) if c.phase != "retired" and c.kind != "merge"]
         ids = {c.id for c in cohorts}
         members = {m.client_id for m in state.members.values() if m.cohort_id in ids and m.active}
-        if not members & leavers or run.status in ("cancelled", "failed"):
+        if not members & leavers or run.status in GIVEN_UP:
             continue
-        remaining, needed = len(members - leavers), getattr(run.spec.training, "quorum", None) or 1
+        remaining, needed = len(members - leaving), getattr(run.spec.training, "quorum", None) or 1
         if remaining < needed:
-            detail = f"run {run.name} needs {needed} clients and would keep {remaining}; cancel the run first"
-            raise Rejected("too-few-clients", detail)
+            detail = f"run {run.name} ({run.status}) needs {needed} clients to train again and would keep {remaining}"
+            raise Rejected("too-few-clients", f"{detail}; cancel the run first: then nothing of it is trained again")
 
 
 def _check_method_is_known(method: str) -> None:
@@ -223,23 +223,29 @@ def _check_method_applies(state: State, message: m.FileErasure, leavers: frozens
             raise Rejected("method-unavailable", f"{option.name} does not apply: {option.why_not}; ask for auto")
 
 
-def _open_request(state: State, erasure_id: UUID, status: str, what: str) -> Erasure:
-    erasure = state.erasures.get(erasure_id)
+Verdict = m.ApproveErasure | m.DenyErasure | m.CancelErasure | m.RetryErasure
+
+
+def _open_request(state: State, message: Verdict, status: str, what: str) -> Erasure:
+    erasure = state.erasures.get(message.erasure_id)
     if erasure is None:
-        raise Rejected("not-found", f"there is no erasure request {erasure_id}")
+        raise Rejected("not-found", f"there is no erasure request {message.erasure_id}")
+    if message.expected_version not in (None, erasure.version):
+        raise Rejected("precondition-failed", f"the request is at version {erasure.version}; read it again")
     if erasure.status != status:
         raise Rejected("conflict", f"the request is {erasure.status}; only one that is {status} can be {what}")
     return erasure
 
 
-def _request(draft: Draft, erasure: Erasure, kind: str) -> None:
+def request(draft: Draft, erasure: Erasure, kind: Literal["fence", "purge"]) -> None:
+    """Put a step that reaches outside the database into the outbox."""
     job = Job(
         id=draft.new_id(),
         run_id=None,
         cohort_id=None,
         federation_id=erasure.federation_id,
         epoch=0,
-        kind="fence" if kind == "fence" else "purge",
+        kind=kind,
         kernel=None,
         params={"erasure_id": str(erasure.id)},
         inputs=[],
@@ -257,7 +263,8 @@ def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID
     leaving = leavers if erasure.scope == "client" else frozenset[UUID]()
     if gone := _clients_of(draft.state, run) & leaving:
         draft.emit(e.RunShrunk(run.id, max(0, run.num_clients - len(gone))))
-    if tainted := tuple(sorted(c for c in cut.tainted if draft.state.checkpoints[c].run_id == run.id)):
+    own = [draft.state.checkpoints[c] for c in cut.tainted if draft.state.checkpoints[c].run_id == run.id]
+    if tainted := tuple(sorted(c.id for c in own if c.superseded_by is None)):
         draft.emit(e.CheckpointsSuperseded(tainted, erasure.id))
     if not cut.cuts:
         return
@@ -318,10 +325,31 @@ def _cut_cohort(draft: Draft, erasure: Erasure, run: Run, one: surgery.CohortCut
             extra = max(0, target - run.spec.stop.rounds - cohort.extra_rounds)
             draft.emit(replace(fenced, round=cohort.round, sources=tuple(sources), extra_rounds=extra))
             line = replace(line, sources=sources, target_round=target)
-    if run.status in ("cancelled", "failed") and one.action != "retired":
+    if run.status in GIVEN_UP and one.action != "retired":
         draft.emit(e.CohortEnded(cohort.id, "finished", f"the run was {run.status}"))
         line = replace(line, clean_at=draft.now, done_at=draft.now)
     draft.emit(e.LineFenced(line))
+    _plan_others_again(draft, line)
+
+
+def _plan_others_again(draft: Draft, cut: Line) -> None:
+    """Other open requests that wait for this cohort go on from where it was cut now, towards their own targets."""
+    for line in [one for one in draft.state.lines.values() if one.cohort_id == cut.cohort_id]:
+        erasure = draft.state.erasures.get(line.erasure_id)
+        if line.erasure_id == cut.erasure_id or erasure is None or erasure.status in SETTLED:
+            continue
+        again = replace(
+            cut,
+            erasure_id=line.erasure_id,
+            epoch_before=line.epoch_before,
+            round_at_fence=line.round_at_fence,
+            target_round=max(line.target_round, cut.target_round if cut.action == "re-initialised" else 0),
+            head_before=line.head_before,
+            clean_at=line.clean_at or cut.clean_at,
+        )
+        draft.emit(e.LineFenced(again))
+        if erasure.status == "verifying":
+            draft.emit(e.ErasureMoved(erasure.id, "executing", "another erasure cut the same cohort"))
 
 
 def _fence_merged(draft: Draft, run: Run, cut: surgery.Cut) -> bool:
@@ -336,32 +364,9 @@ def _fence_merged(draft: Draft, run: Run, cut: surgery.Cut) -> bool:
     stop_cohort(draft, merged)
     head = (None, None) if is_tainted else (merged.head_id, merged.head_digest)
     draft.emit(e.CohortFenced(merged.id, merged.epoch + 1, *head, merged.round))
-    sources = families.merge_sources(draft, run) if run.status not in ("cancelled", "failed") else []
+    sources = families.merge_sources(draft, run) if run.status not in GIVEN_UP else []
     if sources:
         draft.emit(e.CohortRestarted(merged.id, tuple(sources), merged.round + 1))
     else:
         draft.emit(e.CohortEnded(merged.id, "finished", "nothing to merge yet"))
     return bool(sources)
-
-
-# --- the review -------------------------------------------------------------------------------------------------------
-
-
-def _review_lines(draft: Draft, erasure: Erasure) -> str | None:
-    """Mark lines that are clean or done; returns what keeps the request from going on, if anything does."""
-    for line in sorted(draft.state.lines.values(), key=lambda one: one.cohort_name):
-        if line.erasure_id != erasure.id or line.done_at is not None:
-            continue
-        cohort, run = draft.state.cohorts[line.cohort_id], draft.state.runs[line.run_id]
-        if run.status != "cancelled" and (cohort.phase == "failed" or run.status == "failed"):
-            return f"cohort {cohort.name} of run {run.name} failed: {cohort.reason or run.reason}"
-        if run.status == "paused":
-            return f"run {run.name} is paused: {run.reason}"
-        if line.clean_at is None and (cohort.head_id is not None or cohort.phase == "retired"):
-            draft.emit(e.LineClean(erasure.id, cohort.id, draft.now))
-        reached = cohort.head_id is not None and cohort.round >= line.target_round
-        if reached or cohort.phase in ("finished", "retired") or run.status == "cancelled":
-            if draft.state.lines[line.key].clean_at is None:
-                draft.emit(e.LineClean(erasure.id, cohort.id, draft.now))
-            draft.emit(e.LineDone(erasure.id, cohort.id, draft.now))
-    return None

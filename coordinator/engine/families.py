@@ -82,13 +82,25 @@ def refresh_merge(draft: Draft, run: Run) -> bool:
     merged = merged_cohort(draft.state, run.id)
     if merged is None or run.status in ENDED:
         return False
-    if merged.phase in ("starting", "computing"):
+    if is_merging(draft.state, run):
         return True
     wanted = merge_sources(draft, run)
     if not wanted or _is_made_of(draft.state, merged, wanted):
         return False
     draft.emit(e.CohortRestarted(merged.id, tuple(wanted), merged.round + 1))
     return True
+
+
+def is_merging(state: State, run: Run) -> bool:
+    merged = merged_cohort(state, run.id)
+    return merged is not None and run.status not in ENDED and merged.phase in ("starting", "computing")
+
+
+def in_step_with(state: State, cohort: Cohort) -> list[Cohort]:
+    """The cohorts whose rounds it waits for: its own, and in lock-step those of its group."""
+    if not cohort.is_lockstep:
+        return [cohort]
+    return [c for c in cohorts_of(state, cohort.run_id) if c.is_lockstep and c.group == cohort.group]
 
 
 def _is_made_of(state: State, merged: Cohort, wanted: list[dict[str, Any]]) -> bool:

@@ -70,17 +70,28 @@ class FileErasure:
 @dataclass(frozen=True, slots=True)
 class ApproveErasure:
     erasure_id: UUID
+    expected_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DenyErasure:
     erasure_id: UUID
     reason: str
+    expected_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CancelErasure:
     erasure_id: UUID
+    expected_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryErasure:
+    """What stood in the way of the certificate is mended; purge and sign again."""
+
+    erasure_id: UUID
+    expected_version: int | None = None
 
 
 # --- workers ----------------------------------------------------------------------------------------------------------
@@ -201,7 +212,19 @@ class CompleteErasure:
 
     erasure_id: UUID
     job_id: UUID
+    version: int
+    """Of the request that the certificate is about; one that has moved on since needs another."""
     envelope: str
+
+
+@dataclass(frozen=True, slots=True)
+class HoldErasure:
+    """Everything planned is done and yet the certificate was refused: a person has to look."""
+
+    erasure_id: UUID
+    job_id: UUID
+    version: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,9 +287,11 @@ Message = (
     | ApproveErasure
     | DenyErasure
     | CancelErasure
+    | RetryErasure
     | FenceErasure
     | ReviewErasure
     | CompleteErasure
+    | HoldErasure
     | AnnounceErasure
     | SettleDelivery
     | OpenRounds

@@ -31,6 +31,8 @@ def create_run(draft: Draft, message: m.CreateRun) -> Run:
             raise Rejected("invalid-run", f"{what}: {digest} is not stored in this federation; upload it first")
     if spec.init is not None and not draft.state.blobs[message.federation_id, spec.init].finite:
         raise Rejected("invalid-run", "init contains NaN or Inf; start from finite weights")
+    if spec.init is not None and _is_superseded(draft, message.federation_id, spec.init):
+        raise Rejected("invalid-run", "init was superseded by an erasure; start from another model")
     for field in ("clients_per_round", "quorum"):
         wanted = getattr(spec.training, field, None)
         if wanted is not None and wanted > len(names):
@@ -80,7 +82,7 @@ def cancel_run(draft: Draft, message: m.CancelRun) -> Run:
     run = _run(draft, message.run_id, message.expected_version)
     if run.status == "cancelled":
         return run
-    if run.status in ENDED:
+    if run.status == "failed":
         raise Rejected("conflict", f"run {run.name} is already {run.status}")
     draft.emit(e.RunEnded(run.id, "cancelled", message.reason, draft.now))
     _stop_work(draft, run.id)
@@ -101,7 +103,8 @@ def settle_run(draft: Draft, message: m.SettleRun) -> None:
     elif all(c.phase == "finished" for c in cohorts) and not families.refresh_merge(draft, run):
         lines = [c for c in cohorts if c.kind != "merge"]
         if all(c.num_members == 0 and c.round < run.spec.stop.rounds for c in lines):
-            draft.emit(e.RunEnded(run.id, "failed", "the run has no clients left", draft.now))
+            reason = "the run has no clients left" if lines else "an erasure left no cohort of the run"
+            draft.emit(e.RunEnded(run.id, "failed", reason, draft.now))
         else:
             reason = next((c.reason for c in lines if c.reason), "finished")
             draft.emit(e.RunEnded(run.id, "completed", reason, draft.now))
@@ -135,6 +138,13 @@ def stop_cohort(draft: Draft, cohort: Cohort) -> None:
     buffered = [u.id for u in updates if u.cohort_id == cohort.id and u.status == "buffered"]
     if buffered:
         draft.emit(e.UpdatesDiscarded(tuple(sorted(buffered))))
+
+
+def _is_superseded(draft: Draft, federation_id: UUID, digest: str) -> bool:
+    """Whether these bytes are a model that must not be used any more, and not also one that may."""
+    same = [c for c in draft.state.checkpoints.values() if c.digest == digest]
+    own = [c for c in same if draft.state.runs[c.run_id].federation_id == federation_id]
+    return bool(own) and all(c.superseded_by is not None for c in own)
 
 
 def _run(draft: Draft, run_id: UUID, expected_version: int | None) -> Run:

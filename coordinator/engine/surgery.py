@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
 
-from coordinator.engine.entities import Checkpoint, Cohort, State
+from coordinator.engine.entities import GIVEN_UP, Checkpoint, Cohort, State
 
 Action = Literal["rolled-back", "re-initialised", "retired"]
 
@@ -39,11 +39,13 @@ class Cut:
 
 
 def plan(state: State, run_id: UUID, leavers: frozenset[UUID], *, reinitialise: bool, stay: bool = False) -> Cut:
-    """`reinitialise`: restart from surviving sub-cohorts where there are any; else roll back in the own lineage.
-    `stay`: the leavers give up what they contributed so far and remain members."""
+    """`reinitialise`: restart from surviving sub-cohorts where there are any; else roll back in the own lineage, as
+    always where nothing is trained any more. `stay`: the leavers give up what they contributed so far and remain
+    members."""
+    reinitialise = reinitialise and state.runs[run_id].status not in GIVEN_UP
     tainted = tainted_checkpoints(state, leavers)
     cohorts = [c for c in state.cohorts.values() if c.run_id == run_id and c.phase != "retired"]
-    lines = [c for c in cohorts if c.kind != "merge"]
+    lines = sorted((c for c in cohorts if c.kind != "merge"), key=lambda c: c.name)
     if any(c.kind == "init" and c.run_id == run_id and c.id in tainted for c in state.checkpoints.values()):
         return Cut(tuple(CohortCut(c, "retired") for c in lines), {}, tainted)  # there is nothing clean to start from
     gone = frozenset[UUID]() if stay else leavers
@@ -115,8 +117,8 @@ def _models_started_from(checkpoint: Checkpoint, by_digest: dict[str, list[Check
     """The published model that an initial one repeats: the oldest with the same bytes, if it came before."""
     if checkpoint.kind != "init":
         return []
-    older = [c for c in by_digest[checkpoint.digest] if c.created_at < checkpoint.created_at and c.kind != "init"]
-    same = min(by_digest[checkpoint.digest], key=lambda c: c.created_at)
+    older = [c for c in by_digest[checkpoint.digest] if c.created_at <= checkpoint.created_at and c.kind != "init"]
+    same = min(by_digest[checkpoint.digest], key=lambda c: (c.created_at, c.kind == "init", c.id))
     return [same.id] if older and same.id != checkpoint.id else []
 
 

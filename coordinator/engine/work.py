@@ -60,7 +60,7 @@ def open_session(draft: Draft, message: m.OpenSession) -> Client:
     draft.emit(e.SessionOpened(client.id, draft.now, message.agent_version, message.devices))
     for task in sorted(draft.state.tasks.values(), key=lambda t: t.id):
         if task.client_id == client.id and task.status == "leased":
-            draft.emit(e.TaskReleased(task.id, "the agent started anew"))
+            draft.emit(e.TaskReleased(task.id, "the agent started anew", draft.now))
     return draft.state.clients[client.id]
 
 
@@ -111,7 +111,7 @@ def submit_result(draft: Draft, message: m.SubmitResult) -> Accepted | Refused:
     round = draft.state.rounds[task.round_id]
     if stale := _staleness_refusal(draft, task, round):
         draft.emit(e.UpdateRefused(task.id, round.id, stale.code))
-        draft.emit(e.TaskReleased(task.id, stale.detail))
+        draft.emit(e.TaskReleased(task.id, stale.detail, draft.now))
         return stale
     update = Update(
         id=draft.new_id(),
@@ -143,7 +143,7 @@ def fail_task(draft: Draft, message: m.FailTask) -> FailureNoted:
         raise Rejected(refusal.code, refusal.detail)
     run = draft.state.runs[task.run_id]
     if message.handed_back:
-        draft.emit(e.TaskReleased(task.id, message.reason))
+        draft.emit(e.TaskReleased(task.id, message.reason, draft.now))
         return FailureNoted(will_retry=True)
     if message.retryable and task.num_failures + 1 < run.spec.max_attempts:
         pause = min(MAX_BACKOFF_S, 2.0**task.num_failures)

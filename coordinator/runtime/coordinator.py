@@ -46,6 +46,7 @@ class Coordinator:
             self.database,
             self.shell,
             self.blobs,
+            self.bus,
             FileTombstoneLog(settings.evidence_path / "tombstones.jsonl"),
             settings.evidence_path / SIGNING_KEY,
         )
@@ -94,7 +95,7 @@ class Coordinator:
             observer(event)
 
     def _spawn_kernels(self) -> None:
-        runner = kernel_runner(self.shell, self.blobs, self._kernels)
+        runner = kernel_runner(self.database, self.shell, self.blobs, self._kernels)
         pump = Pump(self.database, self.bus, KERNELS, ("kernel",), self.settings.kernel_lease_s, runner)
         self._spawn(pump.forever())
 

@@ -13,34 +13,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
+import structlog
 from pydantic import JsonValue
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.blobs.port import BlobStore
+from coordinator.bus.port import Bus, cached_blob
 from coordinator.crashpoints import crashpoint
-from coordinator.engine.entities import Job
-from coordinator.engine.messages import CompleteErasure, FenceErasure, FileErasure
+from coordinator.engine.entities import GIVEN_UP, Job
+from coordinator.engine.messages import CompleteErasure, FenceErasure, FileErasure, HoldErasure
 from coordinator.runtime.shell import Shell
 from coordinator.store import exclusions, inventory, outbox
 from coordinator.store.database import Database
-from coordinator.store.inventory import Dossier, Found
+from coordinator.store.inventory import Artefact, Dossier
 from coordinator.tombstones.port import ErasedSamples, FencedCohort, Tombstone, TombstoneLog
 from services.audit import predicate as p
-from services.audit.certificate import issue
-from services.audit.keys import key_id, load_or_create_key
+from services.audit.certificate import CertificateRefused, issue
+from services.audit.keys import KeyUnreadable, key_id, load_or_create_key
 from services.core.errors import InvariantBroken
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+log = structlog.get_logger()
 SIGNING_KEY = "signing-key.pem"
+DELETED_AT_ONCE = 200
 
 
 class Erasing:
     def __init__(
-        self, database: Database, shell: Shell, blobs: BlobStore, tombstones: TombstoneLog, key_path: Path
+        self, database: Database, shell: Shell, blobs: BlobStore, bus: Bus, tombstones: TombstoneLog, key_path: Path
     ) -> None:
-        self._database, self._shell, self._blobs = database, shell, blobs
+        self._database, self._shell, self._blobs, self._bus = database, shell, blobs, bus
         self._tombstones, self._key_path = tombstones, key_path
 
     async def fence(self, job: Job) -> None:
@@ -77,15 +81,34 @@ class Erasing:
             if found.erasure.status != "verifying":
                 return
             artefacts = await inventory.inventory(connection, found)
-            for digest in await inventory.purge(connection, found, artefacts):
-                await self._blobs.delete(found.erasure.federation_id, digest)
+            listed = await inventory.record(connection, erasure_id, artefacts)
+            await inventory.mark_purged(connection, artefacts)
+            now = await self._database.now(connection)
             if found.erasure.scope == "client":
-                now = await self._database.now(connection)
                 await outbox.revoke_credentials(connection, [s.client_id for s in found.subjects], now)
+        await self._delete(found, listed, now)
         crashpoint("erasure.after-purge")
-        envelope = await self._certificate(found, artefacts)
+        try:
+            envelope = await self._certificate(found, listed, now)
+        except (InvariantBroken, CertificateRefused, KeyUnreadable) as problem:
+            log.error("certificate.refused", erasure=str(erasure_id), error=str(problem))
+            reason = f"the certificate was refused: {problem}"
+            await self._shell.handle(HoldErasure(erasure_id, job.id, found.erasure.version, reason))
+            return
         crashpoint("erasure.after-signing")
-        await self._shell.handle(CompleteErasure(erasure_id, job.id, envelope.decode()))
+        await self._shell.handle(CompleteErasure(erasure_id, job.id, found.erasure.version, envelope.decode()))
+
+    async def _delete(self, found: Dossier, listed: list[Artefact], now: datetime) -> None:
+        """Records and bytes together, a few at a time: whoever uploads the same bytes meanwhile waits, then finds them
+        gone."""
+        federation_id = found.erasure.federation_id
+        for some in inventory.batched(sorted({a.digest for a in listed if a.kind != "key"}), DELETED_AT_ONCE):
+            async with self._database.write() as connection:
+                for digest in await inventory.forget_blobs(connection, federation_id, some):
+                    await self._blobs.delete(federation_id, digest)
+                    await self._bus.cache_drop(cached_blob(federation_id, digest))
+        if found.erasure.fenced_at is not None:  # whatever was not finished before the fence never will be
+            await self._blobs.sweep_parts((now - found.erasure.fenced_at).total_seconds())
 
     async def public_key(self) -> Ed25519PublicKey:
         """What certificates are verified with."""
@@ -123,11 +146,11 @@ class Erasing:
             again += 1
         return again
 
-    async def _certificate(self, found: Dossier, artefacts: list[Found]) -> bytes:
+    async def _certificate(self, found: Dossier, artefacts: list[Artefact], purged_at: datetime) -> bytes:
         key = await asyncio.to_thread(load_or_create_key, self._key_path)
         heads = _served(found)
         async with self._database.read() as connection:
-            dispositions = await self._dispositions(connection, found, artefacts)
+            dispositions = await self._dispositions(connection, found, artefacts, purged_at)
             steps = await inventory.replayable_steps(connection, [head for _, head, _ in heads])
             acknowledged = await exclusions.acknowledged(connection, found.erasure.id)
             now = await self._database.now(connection)
@@ -150,25 +173,29 @@ class Erasing:
                 unconfirmed=_commitments(found, lambda client_id: client_id not in acknowledged),
             ),
             replayable=p.Replayable.of(steps.num_replayable, steps.num_steps),
-            limits=p.STANDING_LIMITS,
+            limits=(*p.STANDING_LIMITS, *_stopped_early(found)),
             issuer=p.Issuer(coordinator_version=version("lethe"), key_id=key_id(key.public_key())),
         )
         return issue(predicate, [(name, digest) for name, _, digest in heads], key)
 
     async def _dispositions(
-        self, connection: AsyncConnection, found: Dossier, artefacts: list[Found]
+        self, connection: AsyncConnection, found: Dossier, artefacts: list[Artefact], purged_at: datetime
     ) -> list[p.Artefact]:
         """One for each artefact that is really gone, or whose bytes are those of a clean one."""
-        clean = await inventory.clean_digests(connection, artefacts)
+        federation_id = found.erasure.federation_id
+        clean = await inventory.clean_digests(connection, federation_id, [a.digest for a in artefacts])
+        clean |= await inventory.uploaded_since(connection, federation_id, purged_at)
         dispositions = []
         for artefact in artefacts:
             disposition: p.Disposition = "deleted"
             reason = "its bytes and its record of them are deleted"
             if artefact.kind == "key":
                 reason = "the credential is revoked"
+            elif artefact.kind == "blob":
+                reason = "it was never part of a model, and its bytes are deleted"
             elif artefact.digest in clean:
-                disposition, reason = "superseded", "the same bytes are also a model or update without the leaver"
-            elif await self._blobs.stat(found.erasure.federation_id, artefact.digest) is not None:
+                disposition, reason = "superseded", "the same bytes are also of somebody who stays"
+            elif await self._blobs.stat(federation_id, artefact.digest) is not None:
                 raise InvariantBroken(f"{artefact.digest} is still stored after its purge")
             dispositions.append(
                 p.Artefact(kind=artefact.kind, digest=artefact.digest, disposition=disposition, reason=reason)
@@ -224,8 +251,9 @@ def _request(found: Dossier, now: datetime) -> p.Request:
 def _outcome(found: Dossier, index: int) -> p.CohortOutcome:
     line = found.lines[index]
     cohort = found.cohorts[line.cohort_id]
-    outcome: p.Outcome = line.action
-    if line.action == "rolled-back" and line.rollback_digest is None:
+    is_served = cohort.phase != "retired" and cohort.head_digest is not None
+    outcome: p.Outcome = line.action if is_served else "retired"
+    if outcome == "rolled-back" and line.rollback_digest is None:
         outcome = "retrained"
     return p.CohortOutcome(
         run=line.run_id,
@@ -234,11 +262,22 @@ def _outcome(found: Dossier, index: int) -> p.CohortOutcome:
         epoch_after=cohort.epoch,
         round_at_fence=line.round_at_fence,
         outcome=outcome,
-        rollback_point=line.rollback_digest,
-        parents=tuple(p.Parent(digest=s["digest"], weight=s["weight"]) for s in line.sources),
-        round_reached=cohort.round if cohort.phase != "retired" else 0,
-        head=cohort.head_digest if cohort.phase != "retired" else None,
+        rollback_point=line.rollback_digest if is_served else None,
+        parents=tuple(p.Parent(digest=s["digest"], weight=s["weight"]) for s in line.sources if is_served),
+        round_reached=cohort.round if is_served else 0,
+        head=cohort.head_digest if is_served else None,
     )
+
+
+def _stopped_early(found: Dossier) -> tuple[str, ...]:
+    """Lines that never got back to the round they had, because nobody goes on with their run."""
+    stopped = []
+    for line in found.lines:
+        run, cohort = found.runs[line.run_id], found.cohorts[line.cohort_id]
+        if run.status in GIVEN_UP and line.action != "retired" and cohort.round < line.target_round:
+            where = f"Cohort {line.cohort_name} of run {run.id} stopped at round {cohort.round}"
+            stopped.append(f"{where}, before round {line.target_round}: the run is {run.status}.")
+    return tuple(stopped)
 
 
 def _still_shaped_by(found: Dossier) -> tuple[p.Influence, ...]:

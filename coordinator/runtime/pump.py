@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import tempfile
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
@@ -100,17 +101,21 @@ class Pump:
 Runner = Callable[[Job, str], Awaitable[None]]
 
 
-def kernel_runner(shell: Shell, blobs: BlobStore, executor: Executor) -> Runner:
+def kernel_runner(database: Database, shell: Shell, blobs: BlobStore, executor: Executor) -> Runner:
     """Run a kernel over local files in the executor and take its model into the store."""
 
     async def run(job: Job, token: str) -> None:
         log.info("kernel.started", kernel=job.kernel, job=str(job.id), run=str(job.run_id), attempt=job.attempt)
-        await shell_patiently(shell, await _outcome(job, token, blobs, executor))
+        if outcome := await _outcome(job, token, database, blobs, executor):
+            await shell_patiently(shell, outcome)
 
     return run
 
 
-async def _outcome(job: Job, token: str, blobs: BlobStore, executor: Executor) -> JobDone | JobFailed:
+async def _outcome(
+    job: Job, token: str, database: Database, blobs: BlobStore, executor: Executor
+) -> JobDone | JobFailed | None:
+    """None: the result is not wanted any more, and was not stored."""
     loop = asyncio.get_running_loop()
     try:
         with tempfile.TemporaryDirectory(prefix="lethe-kernel-") as directory:
@@ -120,7 +125,11 @@ async def _outcome(job: Job, token: str, blobs: BlobStore, executor: Executor) -
                 work = partial(run_kernel, job.kernel or "", dict(job.params), files, out)
                 figures = await loop.run_in_executor(executor, work)
                 crashpoint("kernel.after")
-            blob = await _adopt(job.federation_id, blobs, out) if out.exists() else None
+            blob = None
+            if out.exists():
+                if not await _name(database, job, token, await loop.run_in_executor(executor, _digest_of, out)):
+                    return None
+                blob = await _adopt(job.federation_id, blobs, out)
             crashpoint("kernel.after-adoption")
             return JobDone(job.id, token, blob, figures)
     except StorageFull as error:
@@ -130,6 +139,21 @@ async def _outcome(job: Job, token: str, blobs: BlobStore, executor: Executor) -
     except Exception as error:
         log.error("kernel.broke", kernel=job.kernel, job=str(job.id), exc_info=error)
         return JobFailed(job.id, token, f"{type(error).__name__}: {error}", retryable=True)
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+async def _name(database: Database, job: Job, token: str, digest: str) -> bool:
+    """Say what is about to be stored, so that an erasure finds it even if its record never comes."""
+    while True:
+        try:
+            async with database.write() as connection:
+                return await outbox.name_output(connection, job.id, token, digest)
+        except Unavailable:
+            await asyncio.sleep(LOOK_EVERY_S)
 
 
 async def _adopt(federation_id: UUID, blobs: BlobStore, out: Path) -> RecordBlob:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.engine.entities import Exclusion, Line
+from coordinator.engine.entities import Exclusion
 from coordinator.engine.exclusions import digest
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch, fetch_by
@@ -43,11 +43,3 @@ async def acknowledged(connection: AsyncConnection, erasure_id: UUID) -> set[UUI
     c = t.exclusions.c
     statement = sa.select(c.client_id).where(c.erasure_id == erasure_id, c.acked_at.is_not(None))
     return set((await connection.execute(statement)).scalars())
-
-
-def made_before(lines: Iterable[Line]) -> sa.ColumnElement[bool]:
-    """Updates of epochs that these lines ended, and of cohorts that had ended already. Later ones leave the samples
-    out: no task is handed out in between."""
-    u = t.updates.c
-    after = [(u.cohort_id == line.cohort_id) & (u.epoch > line.epoch_before) for line in lines]
-    return sa.not_(sa.or_(sa.false(), *after))

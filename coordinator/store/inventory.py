@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from datetime import datetime
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.engine.entities import Cohort, Erasure, Line, Run, Subject
-from coordinator.store import exclusions
+from coordinator.engine import surgery
+from coordinator.engine.entities import Checkpoint, Cohort, Erasure, Line, Run, Subject
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch
+from coordinator.store.slices import load_lineage
 from services.core import digests
+
+Kind = Literal["update", "checkpoint", "merge", "blob", "key"]
+BATCH: Final = 10_000
+"""A statement takes some 30 000 parameters on either back end."""
+V = TypeVar("V")
+
+
+class Artefact(NamedTuple):
+    """What a certificate accounts for. Credentials are named by the digest of their hash."""
+
+    kind: Kind
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An artefact. `row_id` names the update or checkpoint; credentials are named by the digest of their hash."""
+    """An artefact and the row that names it; an upload has none but the blob's own."""
 
-    kind: Literal["update", "checkpoint", "merge", "key"]
-    row_id: UUID
+    kind: Kind
     digest: str
+    row_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,49 +68,131 @@ async def dossier(connection: AsyncConnection, erasure_id: UUID) -> Dossier:
 
 
 async def inventory(connection: AsyncConnection, found: Dossier) -> list[Found]:
-    """Closed: the leavers' updates, every model with a leaver in its ancestry, every update that somebody trained from
-    such a model, and the leavers' credentials. The same list before and after the purge."""
-    erasure_id, client_ids = found.erasure.id, [s.client_id for s in found.subjects]
-    tainted = sa.select(t.checkpoints.c.digest).where(t.checkpoints.c.superseded_by == erasure_id)
-    cohort_ids = [line.cohort_id for line in found.lines]
-    trained_from = t.updates.c.cohort_id.in_(cohort_ids) & t.updates.c.base_digest.in_(tainted)
-    own = t.updates.c.client_id.in_(client_ids) & exclusions.made_before(found.lines)
-    updates = sa.select(t.updates.c.id, t.updates.c.digest).where(own | trained_from, t.updates.c.digest.is_not(None))
-    models = sa.select(t.checkpoints.c.id, t.checkpoints.c.digest, t.checkpoints.c.kind).where(
-        t.checkpoints.c.superseded_by == erasure_id
-    )
-    keys = sa.select(t.credentials.c.id, t.credentials.c.secret_hash).where(t.credentials.c.client_id.in_(client_ids))
-    artefacts = [Found("update", row.id, row.digest) for row in await connection.execute(updates)]
-    artefacts += [
-        Found("merge" if row.kind == "merge" else "checkpoint", row.id, row.digest)
-        for row in await connection.execute(models)
-    ]
+    """Everything that was made with the leavers' data, by the lineage and not by any mark: their updates, every model
+    with one of these in its ancestry, the updates that anybody trained from such a model, what kernels made of all
+    this, uploads that may belong to it and were never submitted, and the leavers' credentials."""
+    leavers = {s.client_id for s in found.subjects}
+    lineage = await load_lineage(connection, leavers)
+    tainted = surgery.tainted_checkpoints(lineage, frozenset(leavers))
+    models = [lineage.checkpoints[checkpoint_id] for checkpoint_id in tainted]
+    if found.erasure.scope == "samples":  # who stays contributes again, without the samples
+        models = [model for model in models if model.superseded_by is not None]
+    run_ids = {checkpoint.run_id for checkpoint in lineage.checkpoints.values()}
+    artefacts = [Found("merge" if c.kind == "merge" else "checkpoint", c.digest, c.id) for c in models]
+    artefacts += await _updates(connection, found, leavers, run_ids, models)
+    artefacts += await _outputs(connection, run_ids, {a.digest for a in artefacts})
+    artefacts += await _uploads(connection, found.erasure.federation_id, leavers, {c.cohort_id for c in models})
     if found.erasure.scope == "client":
-        hashes = [(row.id, bytes.fromhex(row.secret_hash)) for row in await connection.execute(keys)]
-        artefacts += [Found("key", row_id, digests.of_bytes(secret_hash)) for row_id, secret_hash in hashes]
-    return sorted(artefacts, key=lambda a: (a.kind, a.digest, a.row_id))
+        keys = sa.select(t.credentials.c.id, t.credentials.c.secret_hash).where(t.credentials.c.client_id.in_(leavers))
+        for row in await connection.execute(keys):
+            artefacts.append(Found("key", digests.of_bytes(bytes.fromhex(row.secret_hash)), row.id))
+    return artefacts
 
 
-async def purge(connection: AsyncConnection, found: Dossier, artefacts: list[Found]) -> list[str]:
-    """Forget the records' bytes; returns the digests of blobs that nothing clean refers to: those are to be deleted."""
-    updates = [a.row_id for a in artefacts if a.kind == "update"]
-    models = [a.row_id for a in artefacts if a.kind in ("checkpoint", "merge")]
-    await connection.execute(t.updates.update().where(t.updates.c.id.in_(updates)).values(stored=False))
-    await connection.execute(t.checkpoints.update().where(t.checkpoints.c.id.in_(models)).values(stored=False))
-    unused = sorted({a.digest for a in artefacts if a.kind != "key"} - await clean_digests(connection, artefacts))
-    gone = (t.blobs.c.federation_id == found.erasure.federation_id) & t.blobs.c.digest.in_(unused)
-    await connection.execute(t.blobs.delete().where(gone))
+async def _updates(
+    connection: AsyncConnection, found: Dossier, leavers: set[UUID], run_ids: set[UUID], models: list[Checkpoint]
+) -> list[Found]:
+    u = t.updates.c
+    staying: set[UUID] = set()
+    if found.erasure.scope == "samples":
+        active = sa.select(t.clients.c.id).where(t.clients.c.id.in_(leavers), t.clients.c.status != "erased")
+        staying = set((await connection.execute(active)).scalars())
+    last = {line.cohort_id: line.epoch_before for line in found.lines}
+    bases = {(c.cohort_id, c.round, c.digest) for c in models}
+    columns = (u.id, u.digest, u.client_id, u.cohort_id, u.epoch, u.base_round, u.base_digest, t.cohorts.c.phase)
+    statement = sa.select(*columns).join(t.cohorts, t.cohorts.c.id == u.cohort_id)
+    rows = await connection.execute(
+        statement.where(u.client_id.in_(leavers) | u.run_id.in_(run_ids), u.digest.is_not(None))
+    )
+
+    def is_own(row: Any) -> bool:
+        """Of a client that stays: what it made before the fence, in cohorts that were cut or had ended by then."""
+        was_before = row.epoch <= last[row.cohort_id] if row.cohort_id in last else row.phase == "retired"
+        return row.client_id in leavers and (was_before or row.client_id not in staying)
+
+    return [
+        Found("update", row.digest, row.id)
+        for row in rows
+        if is_own(row) or (row.cohort_id, row.base_round, row.base_digest) in bases
+    ]
+
+
+async def _outputs(connection: AsyncConnection, run_ids: set[UUID], derived: set[str]) -> list[Found]:
+    """What kernels made of derived inputs and was never published: refused at a fence, or not yet judged."""
+    j = t.jobs.c
+    rows = await connection.execute(
+        sa.select(j.id, j.inputs, j.output).where(j.run_id.in_(run_ids), j.output.is_not(None))
+    )
+    return [
+        Found("blob", row.output, row.id)
+        for row in rows
+        if row.output not in derived and not derived.isdisjoint(row.inputs)
+    ]
+
+
+async def _uploads(
+    connection: AsyncConnection, federation_id: UUID, leavers: set[UUID], cohort_ids: set[UUID]
+) -> list[Found]:
+    """Bytes that a leaver, or somebody who trained from a tainted model, uploaded and never submitted. Whose work is
+    clean uploads it again when the submission finds it missing."""
+    b = t.blobs.c
+    trained = sa.select(t.members.c.client_id).where(t.members.c.cohort_id.in_(cohort_ids))
+    submitted = sa.select(t.updates.c.digest).where(t.updates.c.digest == b.digest).exists()
+    rows = await connection.execute(
+        sa.select(b.digest).where(
+            b.federation_id == federation_id, b.uploaded_by.in_(leavers) | b.uploaded_by.in_(trained), ~submitted
+        )
+    )
+    return [Found("blob", row.digest) for row in rows]
+
+
+async def record(connection: AsyncConnection, erasure_id: UUID, artefacts: list[Found]) -> list[Artefact]:
+    """Add to the request's list what is new; returns the whole list, also of what an earlier purge deleted."""
+    a = t.artefacts.c
+    mine = sa.select(a.kind, a.digest).where(a.erasure_id == erasure_id)
+    known = {Artefact(*row) for row in await connection.execute(mine)}
+    new = {Artefact(one.kind, one.digest) for one in artefacts} - known
+    if new:
+        rows = [{"erasure_id": erasure_id, "kind": one.kind, "digest": one.digest} for one in new]
+        await connection.execute(t.artefacts.insert(), rows)
+    return sorted(known | new)
+
+
+async def mark_purged(connection: AsyncConnection, artefacts: list[Found]) -> None:
+    """The records of updates and models stay; they say from now on that their bytes are gone."""
+    for table, kinds in ((t.updates, ("update",)), (t.checkpoints, ("checkpoint", "merge"))):
+        for ids in batched([a.row_id for a in artefacts if a.kind in kinds], BATCH):
+            await connection.execute(table.update().where(table.c.id.in_(ids)).values(stored=False))
+
+
+async def forget_blobs(connection: AsyncConnection, federation_id: UUID, listed: list[str]) -> list[str]:
+    """Drop the records of blobs that nothing clean refers to; returns their digests: these bytes are to be deleted."""
+    unused = sorted(set(listed) - await clean_digests(connection, federation_id, listed))
+    own = (t.blobs.c.federation_id == federation_id) & t.blobs.c.digest.in_(unused)
+    await connection.execute(t.blobs.delete().where(own))
     return unused
 
 
-async def clean_digests(connection: AsyncConnection, artefacts: list[Found]) -> set[str]:
-    """Digests in the list whose bytes are also those of a clean, stored artefact."""
-    digests_ = {a.digest for a in artefacts}
-    used = sa.union(
-        sa.select(t.updates.c.digest).where(t.updates.c.digest.in_(digests_), t.updates.c.stored),
-        sa.select(t.checkpoints.c.digest).where(t.checkpoints.c.digest.in_(digests_), t.checkpoints.c.stored),
-    )
-    return set((await connection.execute(used)).scalars())
+async def clean_digests(connection: AsyncConnection, federation_id: UUID, listed: list[str]) -> set[str]:
+    """Those whose bytes are also those of a clean, stored artefact of the federation."""
+    own_runs = sa.select(t.runs.c.id).where(t.runs.c.federation_id == federation_id)
+    clean: set[str] = set()
+    for some in batched(listed, BATCH):
+        for table in (t.updates, t.checkpoints):
+            stored = sa.select(table.c.digest).where(table.c.stored, table.c.run_id.in_(own_runs))
+            clean |= set((await connection.execute(stored.where(table.c.digest.in_(some)))).scalars())
+    return clean
+
+
+async def uploaded_since(connection: AsyncConnection, federation_id: UUID, since: datetime) -> set[str]:
+    """Bytes that arrived after a purge: from somebody who stays, as leavers are barred."""
+    own = (t.blobs.c.federation_id == federation_id) & (t.blobs.c.created_at > since)
+    return set((await connection.execute(sa.select(t.blobs.c.digest).where(own))).scalars())
+
+
+def batched(values: list[V], size: int) -> Iterator[list[V]]:
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
 
 
 @dataclass(frozen=True, slots=True)

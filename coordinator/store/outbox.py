@@ -61,6 +61,13 @@ async def renew_job(connection: AsyncConnection, job_id: UUID, token: str, until
     return bool((await connection.execute(jobs.update().where(held).values(due_at=until))).rowcount)
 
 
+async def name_output(connection: AsyncConnection, job_id: UUID, token: str, digest: str) -> bool:
+    """Note what a kernel made before it is stored; False when nobody wants it any more."""
+    jobs = t.jobs
+    held = (jobs.c.id == job_id) & (jobs.c.lease_token == token) & (jobs.c.status == "leased")
+    return bool((await connection.execute(jobs.update().where(held).values(output=digest))).rowcount)
+
+
 async def finish_chore(connection: AsyncConnection, job_id: UUID, token: str) -> None:
     jobs = t.jobs
     held = (jobs.c.id == job_id) & (jobs.c.lease_token == token)

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine import messages as m
 from coordinator.engine.entities import (
+    SETTLED,
     Blob,
     Checkpoint,
     Client,
@@ -68,6 +69,8 @@ class Needs:
     """Runs whose lineage and membership are needed completely; found while loading."""
     leavers: set[tuple[UUID, str]] = field(default_factory=set)
     """(federation, client name) whose runs are needed whole, to see what an erasure would do."""
+    filings: set[UUID] = field(default_factory=set)
+    """Federations whose open requests a new one has to reckon with."""
     tasks: set[UUID] = field(default_factory=set)
     submitted: set[UUID] = field(default_factory=set)
     """Tasks whose model is compared with what was uploaded for them."""
@@ -83,6 +86,8 @@ class Needs:
     """(federation, client name) of those a new run is formed from, when it names few."""
     federations: set[UUID] = field(default_factory=set)
     """Federations whose clients a new run is formed from."""
+    models: set[str] = field(default_factory=set)
+    """Digests: every checkpoint with these bytes is needed."""
     blobs: set[tuple[UUID | None, str]] = field(default_factory=set)
     """(federation, digest); the federation is filled in from the task's run where it is None."""
 
@@ -98,6 +103,8 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
                 else:
                     needs.federations.add(federation_id)
                 needs.blobs |= {(federation_id, d) for d in (spec.init, spec.validation.data) if d is not None}
+                if spec.init is not None:
+                    needs.models.add(spec.init)
             case m.PauseRun() | m.ResumeRun() | m.CancelRun():
                 needs.runs.add(message.run_id)
             case m.SettleRun(run_id=run_id, job_id=job_id):
@@ -109,7 +116,8 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
             case m.FileErasure(erasure_id=erasure_id, federation_id=federation_id, subjects=subjects):
                 needs.erasures.add(erasure_id)
                 needs.leavers |= {(federation_id, name) for name in subjects}
-            case m.ApproveErasure() | m.DenyErasure() | m.CancelErasure():
+                needs.filings.add(federation_id)
+            case m.ApproveErasure() | m.DenyErasure() | m.CancelErasure() | m.RetryErasure():
                 needs.erasures.add(message.erasure_id)
             case m.FenceErasure(erasure_id=erasure_id, job_id=job_id):
                 needs.erasures.add(erasure_id)
@@ -118,7 +126,10 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
             case m.ReviewErasure(erasure_id=erasure_id):
                 needs.erasures.add(erasure_id)
                 needs.reviews.add(erasure_id)
-            case m.CompleteErasure(erasure_id=erasure_id, job_id=job_id):
+            case (
+                m.CompleteErasure(erasure_id=erasure_id, job_id=job_id)
+                | m.HoldErasure(erasure_id=erasure_id, job_id=job_id)
+            ):
                 needs.erasures.add(erasure_id)
                 needs.jobs.add(job_id)
             case m.AnnounceErasure(erasure_id=erasure_id):
@@ -144,8 +155,10 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
                 needs.clients.add(client_id)
                 if digest is not None:
                     needs.blobs.add((None, digest))
-            case m.RecordBlob(federation_id=federation_id, digest=digest):
+            case m.RecordBlob(federation_id=federation_id, digest=digest, uploaded_by=uploaded_by):
                 needs.blobs.add((federation_id, digest))
+                if uploaded_by is not None:
+                    needs.clients.add(uploaded_by)
             case m.LeaseRanOut(task_id=task_id):
                 needs.tasks.add(task_id)
             case m.DeadlinePassed(round_id=round_id):
@@ -170,6 +183,12 @@ def steps_program(message: m.Message) -> bool:
 async def load(connection: AsyncConnection, messages: Sequence[m.Message], known: State) -> State:
     """`known` plus what these messages need. Records already known win: they may carry changes not yet written."""
     return await _Loader(connection, needs_of(messages), known, any(map(steps_program, messages))).load()
+
+
+async def load_lineage(connection: AsyncConnection, client_ids: set[UUID]) -> State:
+    """The models of every run that one of the clients was ever in, or that began with a model of such a run, with
+    their parents and the clients' contributions."""
+    return await _Loader(connection, Needs(), State(), steps_program=False).load_lineage(client_ids)
 
 
 _CLAIMABLE = t.tasks.c.client_id.in_(sa.bindparam("keys", expanding=True)) & (t.tasks.c.status == "ready")
@@ -220,6 +239,8 @@ class _Loader:
             await self._add(Delivery, of_request | t.deliveries.c.id.in_(needs.deliveries), lock=True)
         if needs.runs:
             await self._add_by(Run, t.runs.c.id, needs.runs, lock=True)
+        if needs.filings:
+            await self._load_other_requests(leaver_ids)
         await self._lock_cohorts()
         await self._load_tasks()
         await self._load_jobs_and_rounds()
@@ -249,24 +270,19 @@ class _Loader:
         if not needs.erasures:
             return set()
         of_request = t.erasures.c.id.in_(needs.erasures) | t.erasures.c.duplicate_of.in_(needs.erasures)
+        if needs.fences:
+            own = sa.select(t.erasures.c.federation_id).where(t.erasures.c.id.in_(needs.fences))
+            of_request |= t.erasures.c.federation_id.in_(own) & t.erasures.c.status.not_in(SETTLED)
         await self._add(Erasure, of_request, lock=True)
         await self._add(Subject, t.subjects.c.erasure_id.in_(needs.erasures))
         leavers = {s.client_id for s in self.state.subjects.values() if s.erasure_id in needs.fences}
         if needs.leavers:
             wanted = sa.tuple_(t.clients.c.federation_id, t.clients.c.name).in_(sorted(needs.leavers, key=str))
             leavers |= {client.id for client in await self._add(Client, wanted)}
-            await self._add(Subject, t.subjects.c.client_id.in_(leavers) & t.subjects.c.active)
-            about = sa.select(t.subjects.c.erasure_id).where(t.subjects.c.client_id.in_(leavers))
-            await self._add(Erasure, (t.erasures.c.scope == "samples") & t.erasures.c.id.in_(about))
         if leavers:
-            touched = (
-                sa.select(t.cohorts.c.run_id)
-                .join(t.members, t.members.c.cohort_id == t.cohorts.c.id)
-                .where(t.members.c.client_id.in_(leavers))
-                .distinct()
-            )
-            needs.whole |= set((await self.connection.execute(touched)).scalars())
-            await self._widen_to_runs_started_from()
+            await self._widen_to_runs_of(leavers)
+        if needs.fences:
+            await self._add(Line, t.lines.c.run_id.in_(needs.whole) & t.lines.c.erasure_id.in_(self.state.erasures))
         lines = await self._add(Line, t.lines.c.erasure_id.in_(needs.reviews)) if needs.reviews else []
         ordered = await self._add(Exclusion, t.exclusions.c.erasure_id.in_(needs.reviews)) if needs.reviews else []
         needs.clients |= {exclusion.client_id for exclusion in ordered}
@@ -274,14 +290,37 @@ class _Loader:
         needs.runs |= needs.whole | needs.merging
         return leavers
 
-    async def _widen_to_runs_started_from(self) -> None:
-        """Runs whose initial model is a model that one of the runs in question published."""
+    async def _load_other_requests(self, leaver_ids: set[UUID]) -> None:
+        """After the runs are locked: two requests that are filed at once see each other."""
+        s = t.subjects.c
+        open_ones = sa.select(t.erasures.c.id).where(t.erasures.c.federation_id.in_(self.needs.filings))
+        subjects = await self._add(Subject, s.client_id.in_(leaver_ids) | (s.active & s.erasure_id.in_(open_ones)))
+        await self._add(Erasure, t.erasures.c.id.in_({subject.erasure_id for subject in subjects}))
+
+    async def load_lineage(self, client_ids: set[UUID]) -> State:
+        await self._widen_to_runs_of(client_ids)
+        await self._load_lineage(client_ids)
+        return self.state
+
+    async def _widen_to_runs_of(self, client_ids: set[UUID]) -> None:
+        """Runs with these clients, and runs whose initial model is one that such a run published."""
+        touched = (
+            sa.select(t.cohorts.c.run_id)
+            .join(t.members, t.members.c.cohort_id == t.cohorts.c.id)
+            .where(t.members.c.client_id.in_(client_ids))
+            .distinct()
+        )
+        self.needs.whole |= set((await self.connection.execute(touched)).scalars())
         made, begun = t.checkpoints, t.checkpoints.alias("begun")
+        old, new = t.runs, t.runs.alias("new")
         while self.needs.whole:
-            models = sa.select(made.c.digest).where(made.c.run_id.in_(self.needs.whole), made.c.kind != "init")
             statement = (
                 sa.select(begun.c.run_id)
-                .where(begun.c.kind == "init", begun.c.digest.in_(models), begun.c.run_id.not_in(self.needs.whole))
+                .join(new, new.c.id == begun.c.run_id)
+                .join(made, (made.c.digest == begun.c.digest) & (made.c.kind != "init"))
+                .join(old, (old.c.id == made.c.run_id) & (old.c.federation_id == new.c.federation_id))
+                .where(begun.c.kind == "init", begun.c.run_id.not_in(self.needs.whole))
+                .where(made.c.run_id.in_(self.needs.whole))
                 .distinct()
             )
             found = set((await self.connection.execute(statement)).scalars())
@@ -407,6 +446,10 @@ class _Loader:
 
     async def _load_lineage(self, leaver_ids: set[UUID]) -> None:
         whole, merging = self.needs.whole, self.needs.merging
+        if self.needs.models:
+            same = t.checkpoints.c.digest.in_(self.needs.models)
+            await self._add(Checkpoint, same)
+            await self._add(Run, t.runs.c.id.in_(sa.select(t.checkpoints.c.run_id).where(same)))
         if whole:
             of_run = t.checkpoints.c.run_id.in_(whole)
             await self._add(Checkpoint, of_run)

@@ -295,6 +295,8 @@ jobs = Table(
     Column("attempt", Integer, nullable=False),
     Column("num_failures", Integer, nullable=False),
     Column("error", Text),
+    # Named before the bytes are stored: what a kernel made is found even if its result never counted.
+    Column("output", String(71)),
     _one_of("status", "ready", "leased", "done", "failed", "cancelled"),
     CheckConstraint("(kind = 'kernel') = (kernel IS NOT NULL)", name="kernel_named"),
     Index("ix_jobs_open", "created_at", **_where("status IN ('ready', 'leased')")),
@@ -446,6 +448,17 @@ certificates = Table(
     Column("erasure_id", Uuid, ForeignKey("erasures.id"), primary_key=True),
     Column("envelope", Text, nullable=False),
     Column("issued_at", Instant, nullable=False),
+)
+
+artefacts = Table(
+    "artefacts",
+    metadata,
+    # What a request found to purge: recorded before anything is deleted, so that the certificate lists all of it.
+    Column("erasure_id", Uuid, ForeignKey("erasures.id"), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("digest", String(71), nullable=False),
+    PrimaryKeyConstraint("erasure_id", "kind", "digest"),
+    _one_of("kind", "update", "checkpoint", "merge", "blob", "key"),
 )
 
 deliveries = Table(

@@ -216,6 +216,12 @@ def cancel(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
     _judge(context, id, "cancel", None, json)
 
 
+@app.command(**examples("lethe erase retry 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
+def retry(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
+    """Look again at a request that requires action, once what its reason names is mended."""
+    _judge(context, id, "retry", None, json)
+
+
 def _wanted(
     clients: list[str] | None,
     samples: str | None,

@@ -149,6 +149,17 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("federation_id", "digest", name=op.f("pk_blobs")),
     )
     op.create_table(
+        "artefacts",
+        sa.Column("erasure_id", sa.Uuid(), nullable=False),
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("digest", sa.String(length=71), nullable=False),
+        sa.CheckConstraint(
+            "kind IN ('update', 'checkpoint', 'merge', 'blob', 'key')", name=op.f("ck_artefacts_known_kind")
+        ),
+        sa.ForeignKeyConstraint(["erasure_id"], ["erasures.id"], name=op.f("fk_artefacts_erasure_id_erasures")),
+        sa.PrimaryKeyConstraint("erasure_id", "kind", "digest", name=op.f("pk_artefacts")),
+    )
+    op.create_table(
         "certificates",
         sa.Column("erasure_id", sa.Uuid(), nullable=False),
         sa.Column("envelope", sa.Text(), nullable=False),
@@ -371,6 +382,7 @@ def upgrade() -> None:
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("num_failures", sa.Integer(), nullable=False),
         sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("output", sa.String(length=71), nullable=True),
         sa.CheckConstraint("(kind = 'kernel') = (kernel IS NOT NULL)", name=op.f("ck_jobs_kernel_named")),
         sa.CheckConstraint(
             "status IN ('ready', 'leased', 'done', 'failed', 'cancelled')", name=op.f("ck_jobs_known_status")
@@ -718,6 +730,7 @@ def downgrade() -> None:
     op.drop_table("credentials")
     op.drop_table("cohorts")
     op.drop_table("certificates")
+    op.drop_table("artefacts")
     op.drop_table("blobs")
     op.drop_index(op.f("ix_runs_federation_id"), "runs")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from coordinator.engine import messages as m
-from coordinator.engine.entities import ENDED, OPEN_TASK, SETTLED, Job, Task
+from coordinator.engine.entities import ENDED, GIVEN_UP, OPEN_TASK, SETTLED, Job, Task
 from coordinator.engine.work import Accepted
 from services.core.digests import of_json
 from services.core.errors import Rejected
@@ -190,8 +190,9 @@ class EngineMachine(RuleBasedStateMachine):
         before = world.state
         if before.tasks[grant.id].status != "done":
             return
-        digest = world.store_blob(of_json("something else"))
+        digest = of_json({"something else": grant.client_name})
         world.provenance[digest] = frozenset({grant.client_name})
+        world.upload(digest, grant.client_id)
         (answer,) = world.send_together([replace(world.answer_to(grant), digest=digest)])
         assert isinstance(answer, Rejected), "a second result was accepted"
         assert world.state.updates == before.updates
@@ -262,9 +263,10 @@ class EngineMachine(RuleBasedStateMachine):
         old = [j for j in self.world.state.jobs.values() if j.kind in ("fence", "purge") and j.status == "done"]
         before = self.world.state.erasures
         for job in old:
-            erasure_id = UUID(job.params["erasure_id"])
-            stray = m.FenceErasure(erasure_id, job.id) if job.kind == "fence" else None
-            self.world.send_together([stray or m.CompleteErasure(erasure_id, job.id, "signed again")])
+            erasure = before[UUID(job.params["erasure_id"])]
+            version = erasure.version - (erasure.status == "verifying")  # then another purge is under way
+            stray = m.FenceErasure(erasure.id, job.id) if job.kind == "fence" else None
+            self.world.send_together([stray or m.CompleteErasure(erasure.id, job.id, version, "signed again")])
         assert self.world.state.erasures == before, "a chore that was done twice counted twice"
 
     @rule()
@@ -362,12 +364,24 @@ class EngineMachine(RuleBasedStateMachine):
             callbacks = ({"url": "https://example.org"},) if needs_approval else ()
             erasure_id = world.file(*names, method=method, needs_approval=needs_approval, callbacks=callbacks)
         except Rejected as rejection:
-            allowed = {"already-erased": bool(erased), "conflict": bool(under_way & set(names))}
+            allowed = {"already-erased": bool(erased - under_way), "conflict": bool(under_way & set(names))}
             allowed["method-unavailable"] = method == "reinit"
             assert allowed.get(rejection.code, rejection.code == "too-few-clients"), rejection
             return
-        assert not erased, "an erased client was forgotten again"
+        assert erased <= under_way, "an erased client was forgotten again"
+        self._enough_remain({name for name in names if name not in under_way})
         assert (world.erasure(erasure_id).duplicate_of is not None) == bool(under_way & set(names)), "a second request"
+
+    def _enough_remain(self, names: set[str]) -> None:
+        """In every run that has to train again without them, and without those whose requests are under way."""
+        state = self.world.state
+        leaving = {s.name for s in state.subjects.values() if s.active}
+        for run_id in self.runs:
+            cohorts = [c.id for c in self.world.cohorts(run_id).values() if c.kind != "merge"]
+            members = {x.name for x in state.members.values() if x.cohort_id in cohorts and x.active}
+            if self.world.run(run_id).status not in GIVEN_UP and members & names:
+                needed = getattr(self.world.run(run_id).spec.training, "quorum", None) or 1
+                assert len(members - leaving) >= needed, "requests together leave too few clients"
 
     @precondition(lambda self: len(self.world.state.erasures) < 5)
     @rule(names=subjects, method=methods)
@@ -431,6 +445,57 @@ class EngineMachine(RuleBasedStateMachine):
         (answer,) = self.world.send_together([message[really]])
         assert not isinstance(answer, Rejected) or answer.code == "conflict"
 
+    @precondition(lambda self: len(self.world.state.erasures) < 4)
+    @rule(names=subjects, order=st.permutations(CLIENTS), method=methods)
+    def fence_falls_while_another_client_is_forgotten(self, names: list[str], order: list[str], method: str) -> None:
+        self.fence(names[:1], method)
+        self.round_completes(order, slow=None)
+        self.world.review()
+        self.fence([order[0]], method)
+        self.round_completes(order, slow=None)
+
+    @precondition(lambda self: self.world.state.checkpoints and len(self.runs) < 3)
+    @rule(index=any_index, names=subjects)
+    def begin_with_a_model_of_another_run(self, index: int, names: list[str]) -> None:
+        world, choices = self.world, (LINES[0], FAMILIES[0], FAMILIES[5])
+        model = _pick(list(world.state.checkpoints.values()), index)
+        taken = [name for name in CLIENTS if name not in names]
+        changes = {**_pick(list(choices), index), "clients": taken, "init": model.digest}
+        try:
+            self.runs.append(world.create_run(name=f"run-{len(self.runs)}", **changes))
+        except Rejected:
+            gone = [name for name in taken if world.state.clients[world.client(name)].status != "active"]
+            assert gone or model.superseded_by is not None, "a clean model may be started from"
+            return
+        same = [c.superseded_by for c in world.state.checkpoints.values() if c.digest == model.digest]
+        assert None in same, "a run began with a superseded model"
+
+    @rule()
+    def nobody_shows_up(self) -> None:
+        """Requests that wait for clients say so once these have been away for longer than a lease."""
+        for _ in range(2):
+            self.world.advance(61)
+            self.world.tick()
+        state = self.world.state
+        executing = [line for line in state.lines.values() if state.erasures[line.erasure_id].status == "executing"]
+        for line in [line for line in executing if line.done_at is None]:
+            round = state.rounds.get(state.cohorts[line.cohort_id].awaiting or line.cohort_id)
+            has_waited = round is not None and (self.world.now - round.opened_at).total_seconds() > 61
+            may_be_answered = any(t.status == "ready" for t in self.world.open_tasks(line.cohort_id))
+            is_running = state.runs[line.run_id].status == "running"
+            assert not (is_running and has_waited and may_be_answered), "waits for clients and does not say so"
+
+    @precondition(lambda self: any(erasure.status == "verifying" for erasure in self.world.state.erasures.values()))
+    @rule()
+    def certificate_is_refused(self) -> None:
+        world = self.world
+        for job in [job for job in world.state.jobs.values() if job.kind == "purge" and job.status == "ready"]:
+            erasure_id = UUID(job.params["erasure_id"])
+            if world.erasure(erasure_id).status == "verifying":
+                world.send(m.HoldErasure(erasure_id, job.id, world.erasure(erasure_id).version, "refused"))
+                world.review()
+                assert world.erasure(erasure_id).status == "requires_action", "tried again without a person"
+
     @precondition(lambda self: self.world.state.erasures)
     @rule()
     def a_removed_name_stays_erased(self) -> None:
@@ -438,6 +503,7 @@ class EngineMachine(RuleBasedStateMachine):
             if client.status == "erased":
                 self.world.send(m.RemoveClient(client.id))
                 assert self.world.state.clients[client.id].status == "erased", "the tombstone is gone"
+                assert not self.world.upload(of_json({"too late": client.name}), client.id), "uploaded after its fence"
 
     # --- progress -----------------------------------------------------------------------------------------------------
 
@@ -504,10 +570,11 @@ class EngineMachine(RuleBasedStateMachine):
         world = self.world
         for _ in range(80):
             is_over = all(world.run(run_id).status in ENDED for run_id in self.runs)
-            if is_over and all(self._is_answered(erasure_id) for erasure_id in world.state.erasures):
+            if is_over and all(erasure.status in SETTLED for erasure in world.state.erasures.values()):
                 break
             for erasure_id in list(world.state.erasures):
                 world.send_together([m.ApproveErasure(erasure_id)])
+                world.send_together([m.RetryErasure(erasure_id)])
             for run_id in self.runs:
                 world.send_together([m.ResumeRun(run_id)])
             self.workers_write_their_ledgers(list(CLIENTS))
@@ -520,15 +587,8 @@ class EngineMachine(RuleBasedStateMachine):
             self.every_law_holds()
         for run_id in self.runs:
             self._ended_well(run_id)
-        for erasure_id in world.state.erasures:
-            assert self._is_answered(erasure_id), f"stuck: {world.erasure(erasure_id)}"
-
-    def _is_answered(self, erasure_id: UUID) -> bool:
-        erasure, state = self.world.erasure(erasure_id), self.world.state
-        carried_out = state.erasures[erasure.duplicate_of or erasure.id]
-        lines = [line for line in state.lines.values() if line.erasure_id == carried_out.id]
-        waits_for_a_person = any(state.runs[line.run_id].status == "failed" for line in lines)
-        return erasure.status in SETTLED or (carried_out.status == "requires_action" and waits_for_a_person)
+        for erasure in world.state.erasures.values():
+            assert erasure.status in SETTLED, f"stuck: {erasure}"
 
     def _ended_well(self, run_id: UUID) -> None:
         run, cohorts = self.world.run(run_id), self.world.cohorts(run_id).values()

@@ -10,7 +10,7 @@ from itertools import pairwise
 from uuid import UUID
 
 from coordinator.engine import families
-from coordinator.engine.entities import ENDED, OPEN_TASK, SETTLED, Checkpoint, Cohort, Erasure, Round
+from coordinator.engine.entities import ENDED, OPEN_TASK, SETTLED, Checkpoint, Cohort, Erasure, Line, Round
 from coordinator.engine.events import CheckpointPublished
 from services.training.fedavg.spec import FedAvg
 from tests.support.world import World
@@ -203,6 +203,9 @@ def requests_are_carried_out_once_and_wholly(world: World) -> None:
         assert (erasure.id in state.certificates) == (is_own and erasure.status == "completed"), "certificates"
         assert erasure.status != "requires_action" or erasure.reason, "stuck without a reason"
         assert all(line.clean_at is not None for line in lines if line.done_at is not None), "done and not clean"
+        if is_own and erasure.status not in SETTLED:
+            for line in lines:
+                _line_is_what_its_cohort_does(world, line)
         if erasure.first_clean_at is not None:
             assert all(line.clean_at is not None for line in lines), "not all lines are clean"
         if is_own:
@@ -218,6 +221,15 @@ def requests_are_carried_out_once_and_wholly(world: World) -> None:
                 assert statuses == {"erased"}, "completed without a tombstone"
             elif statuses == {"active"}:
                 assert not ordered, "completed without an acknowledgement"
+
+
+def _line_is_what_its_cohort_does(world: World, line: Line) -> None:
+    """Also after another erasure has cut the same cohort."""
+    state = world.state
+    erased = {client.name for client in state.clients.values() if client.status == "erased"}
+    assert line.epoch_after == state.cohorts[line.cohort_id].epoch, "a line of an epoch that is over"
+    for digest in [line.rollback_digest, *(source["digest"] for source in line.sources)]:
+        assert digest is None or erased.isdisjoint(world.provenance[digest]), "goes on from an erased client's model"
 
 
 AFTER_THE_FENCE = ("fenced", "executing", "verifying", "completed", "requires_action")

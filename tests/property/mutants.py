@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Final
 
-from coordinator.engine import decide, erasures, evolve, exclusions, families, programs, runs, surgery, work
+from coordinator.engine import decide, erasures, evolve, exclusions, families, programs, recovery, runs, surgery, work
 from tests.support import world
 
 Edit = tuple[Callable[..., Any], str, str]
@@ -102,7 +102,55 @@ MUTANTS: Final = (
     ),
     mutant(
         "erasure completed with an open line",
-        (erasures.review_erasure, "all(line.done_at is not None for line in lines)", "True"),
+        (recovery.review_erasure, "all(line.done_at is not None for line in lines)", "True"),
+    ),
+    mutant(
+        "a run that began with a leaver's model goes on",
+        (surgery.tainted_checkpoints, "above += _models_started_from(checkpoint, by_digest)", "pass"),
+    ),
+    mutant(
+        "a run begins with a superseded model",
+        (runs.create_run, "_is_superseded(draft, message.federation_id, spec.init)", "False"),
+    ),
+    mutant("erased client uploads", (decide._record_blob, 'uploader.status == "erased"', "False")),
+    mutant(
+        "inventory goes by the marks",
+        (
+            world.World.inventory,
+            "[state.checkpoints[c] for c in surgery.tainted_checkpoints(state, frozenset(leavers))]",
+            "[c for c in state.checkpoints.values() if c.superseded_by == erasure.id]",
+        ),
+    ),
+    mutant("inventory without what kernels made", (world.World.inventory, "(outputs | uploads)", "uploads")),
+    mutant("inventory without uploads", (world.World.inventory, "(outputs | uploads)", "outputs")),
+    mutant(
+        "inventory without what others trained",
+        (world.World.inventory, "(u.cohort_id, u.base_round, u.base_digest) in bases", "False"),
+    ),
+    mutant("refused certificate tried again for ever", (recovery.review_erasure, " or is_refused:", ":")),
+    mutant("failed run holds its request for ever", (recovery._review_line, " or run.status in GIVEN_UP", "")),
+    mutant("absent clients are not noticed", (recovery._absence, "if not absent or", "if True or")),
+    mutant(
+        "merged again whenever a head moves",
+        (
+            recovery.review_erasure,
+            "any(families.is_merging(draft.state, draft.state.runs[line.run_id]) for line in lines)",
+            "any([families.refresh_merge(draft, draft.state.runs[line.run_id]) for line in lines])",
+        ),
+    ),
+    mutant("recovered line not merged", (recovery._review_line, " and not families.is_merging(draft.state, run)", "")),
+    mutant(
+        "requests under way do not count as leaving",
+        (erasures._check_enough_remain, " | {s.client_id for s in state.subjects.values() if s.active}", ""),
+    ),
+    mutant("second request refused after the fence", (erasures._same_request, " and client.id not in active", "")),
+    mutant(
+        "line keeps its plan when its cohort is cut again",
+        (erasures._cut_cohort, "_plan_others_again(draft, line)", "pass"),
+    ),
+    mutant(
+        "request verified while its cohort is cut again",
+        (erasures._plan_others_again, 'erasure.status == "verifying"', "False"),
     ),
     mutant(
         "tasks handed out before the ledger is written",
@@ -127,10 +175,13 @@ MUTANTS: Final = (
     mutant("request for other samples taken for the same", (exclusions.same_request, "samples <= set(", "bool(")),
     mutant("completed twice", (erasures.complete_erasure, 'erasure.status != "verifying"', "False")),
     mutant(
-        "second request for the same client carried out",
-        (erasures.file_erasure, "_same_request(draft.state, [c.id for c in clients])", "None"),
+        "certificate about an older state", (erasures.complete_erasure, "erasure.version != message.version", "False")
     ),
-    mutant("duplicates stay open", (erasures._settle, "other.duplicate_of == erasure.id", "False")),
+    mutant(
+        "second request for the same client carried out",
+        (erasures.file_erasure, "_same_request(draft.state, clients)", "None"),
+    ),
+    mutant("duplicates stay open", (erasures.settle, "other.duplicate_of == erasure.id", "False")),
     mutant(
         "removal lifts the tombstone", (runs.remove_client, 'client.status != "active"', 'client.status == "removed"')
     ),

@@ -10,14 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine import messages as m
 from coordinator.engine.decide import decide
-from coordinator.engine.entities import State
+from coordinator.engine.entities import Erasure, State
 from coordinator.engine.react import FollowUp, react
 from coordinator.engine.work import Refused
-from coordinator.store import tables
+from coordinator.store import outbox, tables
 from coordinator.store.database import Database
+from coordinator.store.inventory import Found, dossier, inventory
 from coordinator.store.rows import TABLES, fetch, write_changes
 from coordinator.store.slices import load
 from services.core.errors import Rejected
@@ -71,9 +73,28 @@ class StoredWorld(World):
             kind.table: getattr(self.state, kind.table) for kind in TABLES
         }
 
+    async def _mirror(self, connection: AsyncConnection, state: State) -> None:
+        """What pumps, enrolment and purges did meanwhile."""
+        await write_changes(connection, self.store.mirrored, state)
+        for owner, digest in self.store.mirrored.blobs.keys() - state.blobs.keys():
+            await outbox.forget_blob(connection, owner, digest)
+        self.store.mirrored = state
+
+    def purge(self, erasure: Erasure) -> None:
+        rows, others = self.inventory(erasure)
+        found = self.store.runner.run(self._inventory(erasure))
+        assert {one.row_id for one in found if one.kind != "blob"} == {row.id for row in rows}
+        assert {one.digest for one in found if one.kind == "blob"} == others
+        super().purge(erasure)
+
+    async def _inventory(self, erasure: Erasure) -> list[Found]:
+        async with self.store.database.write() as connection:
+            await self._mirror(connection, self.state)
+            return await inventory(connection, await dossier(connection, erasure.id))
+
     async def _read_back(self) -> dict[str, Any]:
         async with self.store.database.write() as connection:
-            await write_changes(connection, self.store.mirrored, self.state)
+            await self._mirror(connection, self.state)
             return {kind.table: {row.key: row for row in await fetch(connection, kind)} for kind in TABLES}
 
     async def _decide_from_slices(
@@ -81,7 +102,7 @@ class StoredWorld(World):
     ) -> tuple[list[Any], State]:
         answers: list[Any] = []
         async with self.store.database.write() as connection:
-            await write_changes(connection, self.store.mirrored, given)  # what pumps and enrolment did meanwhile
+            await self._mirror(connection, given)
             state, waiting = State(), deque([list(messages)])
             while waiting:
                 batch = waiting.popleft()

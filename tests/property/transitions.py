@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from coordinator.engine import events as e
+from coordinator.engine import families
 from coordinator.engine import messages as m
-from coordinator.engine.entities import ENDED, OPEN_TASK, Checkpoint, Cohort, Line, State
+from coordinator.engine.entities import ENDED, GIVEN_UP, OPEN_TASK, Checkpoint, Cohort, Line, State
 from tests.property.invariants import checkpoint_is_what_its_lineage_says
 from tests.support.world import World
 
@@ -24,6 +25,9 @@ class Watch:
                 case m.FenceErasure(erasure_id=erasure_id):
                     if before.erasures[erasure_id].status != decision.state.erasures[erasure_id].status:
                         fence_is_exact(world, before, decision.state, erasure_id)
+                case m.ReviewErasure():
+                    kinds = {type(event) for event in decision.events}
+                    assert e.CohortRestarted not in kinds or e.LineDone in kinds, "merged again for no recovered line"
             for event in decision.events:
                 match event:
                     case e.RoundOpened(round=round) if round.kind == "train":
@@ -32,6 +36,7 @@ class Watch:
                         checkpoint_is_what_its_lineage_says(world, checkpoint)
                     case e.LineDone(erasure_id=erasure_id, cohort_id=cohort_id):
                         line_is_done(decision.state, decision.state.lines[erasure_id, cohort_id])
+                        merged_model_has_it(decision.state, cohort_id)
         self.num_seen = len(world.decisions)
 
 
@@ -44,9 +49,14 @@ def fence_is_exact(world: World, before: State, after: State, erasure_id: UUID) 
         expected = before.clients[client_id].status if stay else "erased"
         assert after.clients[client_id].status == expected, "a tombstone is missing, or one too many"
     had = {member.cohort_id for member in before.members.values() if member.client_id in leavers}
+    first_models = [c for c in before.checkpoints.values() if c.kind == "init"]
+    began_with_it = {c.run_id for c in first_models if not names.isdisjoint(world.provenance[c.digest])}
     for cohort in before.cohorts.values():
         line = after.lines.get((erasure_id, cohort.id))
-        if cohort.kind == "merge":
+        if cohort.run_id in began_with_it and cohort.kind != "merge":
+            assert after.cohorts[cohort.id].phase == "retired", "a run that began with a leaver's model goes on"
+            assert (line is None) == (cohort.phase == "retired"), "a line for each cohort that is retired now"
+        elif cohort.kind == "merge":
             _merged_is_cut(world, names, cohort, after)
         elif cohort.id in had and cohort.phase != "retired":
             assert line is not None, "a cohort with a leaver has no line"
@@ -136,7 +146,19 @@ def group_opens_together(before: State, cohort_id: UUID, message: m.Message) -> 
     assert phases <= {"waiting", "finished", "failed", "retired"}, f"opened while others are {phases}"
 
 
+def merged_model_has_it(after: State, cohort_id: UUID) -> None:
+    """A recovered line is in the merged model of a run that goes on, or in the one being made."""
+    cohort = after.cohorts[cohort_id]
+    run, merged = after.runs[cohort.run_id], families.merged_cohort(after, cohort.run_id)
+    is_source = cohort.parent_id is None and cohort.phase != "retired" and cohort.head_id and cohort.round > 0
+    if merged is None or run.status in ENDED or not is_source or getattr(run.spec.topology, "merge", "") == "best":
+        return
+    being_made_of = {source.checkpoint_id for source in families.sources_of(merged)}
+    made_of = {p.parent_id for p in after.parents.values() if p.checkpoint_id == merged.head_id}
+    assert cohort.head_id in (being_made_of or made_of), "a line recovered and the merged model is the old one"
+
+
 def line_is_done(after: State, line: Line) -> None:
     cohort, run = after.cohorts[line.cohort_id], after.runs[line.run_id]
     reached = cohort.head_id is not None and cohort.round >= line.target_round
-    assert reached or cohort.phase in ("finished", "retired") or run.status == "cancelled", "done before it was"
+    assert reached or cohort.phase in ("finished", "retired") or run.status in GIVEN_UP, "done before it was"

@@ -16,8 +16,10 @@ from typing import Any
 from uuid import UUID
 
 from coordinator.engine import messages as m
+from coordinator.engine import surgery
 from coordinator.engine.decide import Decision, decide
 from coordinator.engine.entities import (
+    OPEN_TASK,
     Checkpoint,
     Client,
     Cohort,
@@ -78,6 +80,8 @@ class World:
     """Client -> the rows that its worker leaves out."""
     _left_out: dict[str, frozenset[int]] = field(default_factory=dict)
     """Lease token -> the rows that were left out when the task was taken up."""
+    bytes: set[str] = field(default_factory=set)
+    """Digests of what is in the blob store."""
     figures_of: Callable[[str], Mapping[str, float]] = lambda digest: {"accuracy": 0.5, "loss": 1.0}
     """What judging the model with this digest says."""
     _counter: itertools.count[int] = field(default_factory=itertools.count)
@@ -208,7 +212,17 @@ class World:
 
     def store_blob(self, digest: str, layout: str = UPDATE_LAYOUT, finite: bool = True) -> str:
         self.send(m.RecordBlob(FEDERATION, digest, 100, layout, UPDATE_LAYOUT, finite))
+        self.bytes.add(digest)
         return digest
+
+    def upload(self, digest: str, client_id: UUID) -> bool:
+        """False: the client is not let in any more."""
+        record = m.RecordBlob(FEDERATION, digest, 100, UPDATE_LAYOUT, UPDATE_LAYOUT, True, client_id)
+        (answer,) = self.send_together([record])
+        if isinstance(answer, Rejected):
+            return False
+        self.bytes.add(digest)
+        return True
 
     def train(self, task: Task) -> str:
         """The digest of what the client makes of the task's model: the same again for the same model."""
@@ -217,7 +231,8 @@ class World:
         self.provenance[digest] = self.provenance[task.model_digest] | {task.client_name}
         trained_on = {f"{task.client_name}#{row}" for row in ROWS if row not in left_out}
         self.samples_in[digest] = self.samples_in.get(task.model_digest, frozenset()) | trained_on
-        return self.store_blob(digest)
+        self.upload(digest, task.client_id)
+        return digest
 
     def answer_to(self, task: Task, num_samples: int = 10) -> m.SubmitResult:
         metrics = dict(self.figures_of(task.model_digest)) if task.kind == "evaluate" else {}
@@ -258,6 +273,10 @@ class World:
         sources = [self.provenance[digest] for digest in job.inputs]
         self.provenance[digest] = frozenset[str]().union(*sources)
         self.samples_in[digest] = frozenset[str]().union(*(self.samples_in.get(d, frozenset()) for d in job.inputs))
+        held = self.state.jobs[job.id]
+        if held.status == "leased" and held.lease_token == token:  # else it is not stored
+            self.state = self.state.put(replace(held, output=digest))
+            self.bytes.add(digest)
         blob = m.RecordBlob(FEDERATION, digest, 100, MODEL_LAYOUT, UPDATE_LAYOUT, True)
         return m.JobDone(job.id, token, blob)
 
@@ -285,12 +304,63 @@ class World:
                 return m.FenceErasure(UUID(job.params["erasure_id"]), job.id)
             case "purge":
                 erasure = self.state.erasures[UUID(job.params["erasure_id"])]
-                return m.CompleteErasure(erasure.id, job.id, "signed") if erasure.status == "verifying" else None
+                if erasure.status != "verifying":
+                    return None
+                self.purge(erasure)
+                return m.CompleteErasure(erasure.id, job.id, erasure.version, "signed")
             case "notify":
                 error = "nobody answers" if job.attempt == 1 else None
                 return m.SettleDelivery(UUID(job.params["delivery_id"]), job.id, error)
             case _:
                 return None
+
+    def inventory(self, erasure: Erasure) -> tuple[list[Checkpoint | Update], set[str]]:
+        """Everything that the lineage says was made with the leavers' data: rows, and digests of other blobs."""
+        state = self.state
+        leavers = {s.client_id for s in state.subjects.values() if s.erasure_id == erasure.id}
+        lines = [line for line in state.lines.values() if line.erasure_id == erasure.id]
+        last = {line.cohort_id: line.epoch_before for line in lines}
+        stay = erasure.scope == "samples"
+        staying = {c for c in leavers if stay and state.clients[c].status != "erased"}
+        models = [state.checkpoints[c] for c in surgery.tainted_checkpoints(state, frozenset(leavers))]
+        models = [c for c in models if c.superseded_by is not None or not stay]
+        bases = {(c.cohort_id, c.round, c.digest) for c in models}
+
+        def was_before(u: Update) -> bool:
+            has_ended = state.cohorts[u.cohort_id].phase == "retired"
+            return u.epoch <= last[u.cohort_id] if u.cohort_id in last else has_ended
+
+        updates = [
+            u
+            for u in state.updates.values()
+            if u.digest is not None
+            and (
+                (u.client_id in leavers and (was_before(u) or u.client_id not in staying))
+                or (u.cohort_id, u.base_round, u.base_digest) in bases
+            )
+        ]
+        derived = {c.digest for c in models} | {u.digest for u in updates}
+        outputs = {j.output for j in state.jobs.values() if j.output is not None and derived & set(j.inputs)}
+        cohorts = {c.cohort_id for c in models}
+        trained = {x.client_id for x in state.members.values() if x.cohort_id in cohorts}
+        submitted = {u.digest for u in state.updates.values()}
+        uploads = {b.digest for b in state.blobs.values() if b.uploaded_by in leavers | trained} - submitted
+        return [*models, *updates], (outputs | uploads) - derived
+
+    def purge(self, erasure: Erasure) -> None:
+        rows, others = self.inventory(erasure)
+        self.state = self.state.put_all(replace(row, stored=False) for row in rows)
+        stored: list[Checkpoint | Update] = [*self.state.updates.values(), *self.state.checkpoints.values()]
+        gone = ({row.digest for row in rows} | others) - {row.digest for row in stored if row.stored}
+        self.bytes -= gone
+        self.state = replace(self.state, blobs={k: b for k, b in self.state.blobs.items() if b.digest not in gone})
+        names = {s.name for s in self.state.subjects.values() if s.erasure_id == erasure.id}
+        if erasure.scope == "samples":
+            names, made_of = {f"{name}#{row}" for name in names for row in erasure.samples[name]}, self.samples_in
+        else:
+            made_of = self.provenance
+        left = [digest for digest in self.bytes if not names.isdisjoint(made_of.get(digest, ()))]
+        assert not left, f"something of {names} is left after the purge"
 
     def settle(self) -> None:
         """Everything that happens without a client and without time passing."""
@@ -328,6 +398,9 @@ class World:
         own = (t for t in self.state.tasks.values() if t.client_name == name and status in (None, t.status))
         return max(own, key=lambda t: (t.round, t.id))
 
+    def open_tasks(self, cohort_id: UUID) -> list[Task]:
+        return [t for t in self.state.tasks.values() if t.cohort_id == cohort_id and t.status in OPEN_TASK]
+
     def updates(self, status: str | None = None) -> list[Update]:
         return [u for u in self.state.updates.values() if status in (None, u.status)]
 
@@ -357,6 +430,8 @@ class World:
         while waiting:
             one = self.state.checkpoints[waiting.pop()]
             above = {p.parent_id for p in self.parents(one.id)} | ({one.base_id} if one.base_id is not None else set())
+            if one.kind == "init":  # perhaps a model of another run
+                above |= {c.id for c in self.state.checkpoints.values() if c.digest == one.digest}
             waiting += above - found
             found |= above
         contributions = self.state.contributions.values()

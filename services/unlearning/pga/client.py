@@ -61,7 +61,9 @@ def ascend(
             num_steps += 1
             if project(params, reference, work.radius):
                 num_projections += 1
-                optimizer = optimizers.make(_local(work), params, derive(seed, "curvature"))  # momentum belongs to weights that are gone
+                optimizer = optimizers.make(
+                    _local(work), params, derive(seed, "curvature")
+                )  # momentum belongs to weights that are gone
             if num_steps % work.check_every == 0:
                 accuracy = own_accuracy(task, model, device)
             if on_progress is not None:
@@ -90,7 +92,9 @@ def project(params: Sequence[Tensor], reference: Sequence[Tensor], radius: float
 
 @torch.no_grad()
 def distance(params: Sequence[Tensor], reference: Sequence[Tensor]) -> float:
-    squares = (float(torch.sum((a.double() - b.double()) ** 2)) for a, b in zip(params, reference, strict=True))
+    squares = (
+        float(torch.sum((a.detach().double() - b.double()) ** 2)) for a, b in zip(params, reference, strict=True)
+    )
     return math.sqrt(math.fsum(squares))
 
 

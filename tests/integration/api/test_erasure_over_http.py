@@ -8,11 +8,14 @@ import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
 
+from coordinator.engine.messages import ReviewErasure
 from coordinator.runtime.accounts import split_token
+from coordinator.runtime.erasure import SIGNING_KEY
 from services.audit.verification import check
 from tests.integration.api.site import Actor, Site, blob, code_of, until, update
 
@@ -219,6 +222,47 @@ async def test_a_request_that_needs_approval_waits_for_it(site: Site) -> None:
     assert own.content == (await officer.call("GET", f"{REQUESTS}/{duplicate['id']}/certificate")).content
     assert code_of(await officer.call("POST", f"{path}/approve")) == "conflict"
     assert code_of(await officer.call("POST", f"{path}/cancel")) == "conflict"
+
+
+@pytest.mark.parametrize("verdict", ["approve", "deny", "cancel"])
+async def test_a_verdict_on_a_request_that_changed_meanwhile_is_refused(small_site: Site, verdict: str) -> None:
+    await small_site.enrol(*NAMES)
+    officer = await small_site.staff("compliance")
+    path = f"{REQUESTS}/{(await file(officer, 'a', needs_approval=True)).json()['id']}"
+    etag = (await officer.call("GET", path)).headers["etag"]
+    body = {"reason": "no"} if verdict == "deny" else None
+    for wrong in ('"7"', "nonsense"):
+        response = await officer.call("POST", f"{path}/{verdict}", json=body, headers={"If-Match": wrong})
+        assert (response.status_code, code_of(response)) == (412, "precondition-failed")
+    assert (await officer.get(path))["status"] == "awaiting_approval"
+    judged = await officer.call("POST", f"{path}/{verdict}", json=body, headers={"If-Match": etag})
+    assert judged.status_code == 200 and judged.headers["etag"] != etag
+
+
+async def test_a_refused_certificate_asks_for_a_person_and_can_be_tried_again(small_site: Site) -> None:
+    await small_site.enrol(*NAMES)
+    officer = await small_site.staff("compliance")
+    key = small_site.coordinator.settings.evidence_path / SIGNING_KEY
+    await officer.get("/v1/erasure/discovery")
+    good = key.read_text()
+    key.write_text("not a key")
+    path = f"{REQUESTS}/{(await file(officer, 'a')).json()['id']}"
+
+    async def waits_for_a_person() -> bool:
+        return (await officer.get(path))["status"] == "requires_action"  # type: ignore[no-any-return]
+
+    await until(waits_for_a_person)
+    found = await officer.get(path)
+    assert "the certificate was refused" in found["reason"] and SIGNING_KEY in found["reason"]
+    key.write_text(good)
+    for _ in range(2):  # nothing happens by itself
+        await small_site.coordinator.shell.handle(ReviewErasure(UUID(found["id"])))
+    assert (await officer.get(path))["version"] == found["version"]
+    stale = await officer.call("POST", f"{path}/retry", headers={"If-Match": '"1"'})
+    assert code_of(stale) == "precondition-failed"
+    await officer.post(f"{path}/retry", expect=200)
+    await completed(officer, found["id"])
+    assert code_of(await officer.call("POST", f"{path}/retry")) == "conflict"
 
 
 async def test_a_denied_request_keeps_the_reason_and_changes_nothing(site: Site) -> None:

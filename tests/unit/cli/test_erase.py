@@ -168,9 +168,10 @@ def test_a_preview_shows_each_method_and_the_choice(server: Server, lethe: Any) 
 
 
 def test_requests_are_judged(server: Server, lethe: Any) -> None:
-    for verdict in ("approve", "cancel", "deny"):
+    for verdict in ("approve", "cancel", "deny", "retry"):
         server.answers[f"POST /v1/erasure-requests/r1/{verdict}"] = [(200, REQUEST)]
     assert lethe("erase", "approve", "r1")[0] == lethe("erase", "cancel", "r1")[0] == 0
+    assert lethe("erase", "retry", "r1")[0] == 0
     assert lethe("erase", "deny", "r1", "--reason", "litigation hold")[0] == 0
     assert sent(server)[1] == {"reason": "litigation hold"}
     assert lethe("erase", "deny", "r1")[0] == 2

@@ -110,9 +110,20 @@ def test_clients_are_forgotten_together() -> None:
 
 def test_erased_client_cannot_be_erased_again() -> None:
     world, _ = trained("a", "b", "c")
-    world.fence("a")
-    with pytest.raises(Rejected, match="already-erased"):
+    erasure_id = world.fence("a")
+    go_on(world, 2)
+    with pytest.raises(Rejected, match=f"already-erased: client a was erased by request {erasure_id}"):
         world.file("a")
+
+
+def test_second_request_after_the_fence_ends_with_the_first() -> None:
+    world, _ = trained("a", "b", "c")
+    first = world.fence("a")
+    second = world.file("a", needs_approval=True)
+    assert (world.erasure(second).duplicate_of, world.erasure(second).status) == (first, "received")
+    go_on(world, 2)
+    assert world.erasure(first).status == world.erasure(second).status == "completed"
+    assert set(world.state.certificates) == {first}
 
 
 def test_removing_an_erased_client_keeps_its_tombstone() -> None:
@@ -128,26 +139,27 @@ def test_request_that_leaves_too_few_clients_is_refused() -> None:
         world.file("a")
 
 
-def test_paused_run_holds_its_request_up_and_says_why() -> None:
-    world, run_id = trained("a", "b", "c")
-    world.send(m.PauseRun(run_id, "operator", "maintenance"))
-    erasure_id = world.fence("a")
-    world.settle()
-    erasure = world.erasure(erasure_id)
-    assert (erasure.status, erasure.reason) == ("requires_action", "run digits is paused: maintenance")
-    world.send(m.ResumeRun(run_id))
-    world.settle()
-    go_on(world, 2)
-    assert world.erasure(erasure_id).status == "completed"
+@pytest.mark.parametrize("needs_approval", [False, True])
+def test_requests_that_together_leave_too_few_clients_are_refused(needs_approval: bool) -> None:
+    world, _ = with_run("a", "b", "c", training={"algorithm": "fedavg", "quorum": 2})
+    first = world.file("a", needs_approval=needs_approval)
+    with pytest.raises(Rejected, match="too-few-clients"):
+        world.file("b")
+    if needs_approval:
+        world.send(m.DenyErasure(first, "not now"))
+        assert world.erasure(world.file("b")).duplicate_of is None
 
 
-def test_cancelling_the_run_ends_what_the_request_waits_for() -> None:
-    world, run_id = trained("a", "b", "c")
+def test_last_client_of_a_completed_run_is_forgotten_once_the_run_is_cancelled() -> None:
+    world, run_id = trained("a", num_rounds=4)
+    assert world.run(run_id).status == "completed"
+    with pytest.raises(Rejected, match=r"too-few-clients.*digits \(completed\).*cancel the run first"):
+        world.file("a")
+    world.send(m.CancelRun(run_id, "its only client leaves"))
     erasure_id = world.fence("a")
     world.settle()
-    world.send(m.CancelRun(run_id, "not needed"))
-    world.settle()
     assert world.erasure(erasure_id).status == "completed"
+    assert world.cohort(run_id).head_id is None
 
 
 def test_fence_and_purge_may_be_carried_out_twice() -> None:
@@ -156,7 +168,8 @@ def test_fence_and_purge_may_be_carried_out_twice() -> None:
     go_on(world, 2)
     before = world.state
     for job in [j for j in world.state.jobs.values() if j.kind in ("fence", "purge")]:
-        fence, purge = m.FenceErasure(erasure_id, job.id), m.CompleteErasure(erasure_id, job.id, "again")
+        version = world.erasure(erasure_id).version
+        fence, purge = m.FenceErasure(erasure_id, job.id), m.CompleteErasure(erasure_id, job.id, version, "again")
         world.send(fence if job.kind == "fence" else purge)
     assert (world.state.erasures, world.state.cohorts) == (before.erasures, before.cohorts)
     assert world.state.certificates == before.certificates

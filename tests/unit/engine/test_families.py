@@ -196,9 +196,11 @@ def test_run_ends_when_the_last_cohort_at_work_is_retired() -> None:
     assert world.run(run_id).status == "completed"
 
 
-def test_run_fails_when_all_its_clients_are_forgotten_at_once() -> None:
+def test_run_fails_when_it_began_with_a_model_of_a_forgotten_client() -> None:
     world, run_id = trained({"kind": "bi_model"})
-    for names in (("ada", "bob"), ("cyd", "dan")):
-        world.file(*names)
+    later = world.create_run(name="later", init=world.cohort(run_id, "root").head_digest, clients=["cyd", "dan"])
     world.settle()
-    assert (world.run(run_id).status, world.run(run_id).reason) == ("failed", "the run has no clients left")
+    world.fence("ada")
+    world.settle()
+    assert (world.run(later).status, world.run(later).reason) == ("failed", "an erasure left no cohort of the run")
+    assert {c.phase for c in world.state.cohorts.values() if c.run_id == later} == {"retired"}

@@ -106,9 +106,9 @@ def test_the_choice_is_made_by_the_state_at_the_fence() -> None:
 
 
 def test_a_method_that_no_longer_applies_at_the_fence_gives_way() -> None:
-    world, _ = trained(2)
+    world, run_id = trained(2)
     last = world.file("b", method="reinit", needs_approval=True)
-    world.fence("a", "c", "d")
+    world.send(m.CancelRun(run_id, "enough"))
     world.send(m.ApproveErasure(last))
     world.run_chores("fence")
     assert (world.erasure(last).method, world.erasure(last).chosen) == ("reinit", "retrain")

@@ -79,7 +79,9 @@ def test_worker_that_stays_away_is_named_and_the_request_goes_on_when_it_returns
     assert "client a has not acknowledged" in (erasure.reason or "")
     world.acknowledge("a")
     world.settle()
-    assert world.erasure(erasure_id).status == "executing"
+    assert "clients do not show up (a, b, c)" in (world.erasure(erasure_id).reason or "")
+    go_on(world, 2)
+    assert world.erasure(erasure_id).status == "completed"
 
 
 def test_worker_that_cannot_leave_samples_out_holds_the_request_up_and_says_why() -> None:

@@ -1,0 +1,186 @@
+"""What an erasure finds, deletes and certifies, when requests overlap, work is in flight and kernels are refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pytest
+
+from coordinator.bus.port import cached_blob
+from coordinator.engine.messages import RecordBlob
+from coordinator.runtime import pump
+from coordinator.store import tables as t
+from services.audit.certificate import verify_bytes
+from services.core.errors import Rejected
+from services.tensors.codec import write
+from tests.support.federation import Federation, federation, new_id, trained
+
+pytestmark = pytest.mark.anyio
+NAMES = ("c0", "c1", "c2", "c3")
+
+
+async def certified(f: Federation, erasure_id: UUID) -> dict[str, set[str]]:
+    """Digests by kind, of everything that the certificate accounts for."""
+    (row,) = await f.rows(t.certificates, t.certificates.c.erasure_id == erasure_id)
+    statement = verify_bytes(row.envelope.encode(), [await f.coordinator.erasing.public_key()])
+    found: dict[str, set[str]] = {}
+    for artefact in statement.predicate.artefacts:
+        found.setdefault(artefact.kind, set()).add(artefact.digest)
+    return found
+
+
+async def stored(f: Federation) -> set[str]:
+    return {blob.digest async for blob in f.coordinator.blobs.list(f.id)}
+
+
+async def tainted(f: Federation, name: str) -> set[str]:
+    """Digests of the models with the client in them, walked by hand over bases and parents."""
+    rows = {row.id: row for row in await f.rows(t.checkpoints)}
+    above: dict[UUID, set[UUID]] = {row.id: {row.base_id} - {None} for row in rows.values()}
+    for edge in await f.rows(t.parents):
+        above[edge.checkpoint_id].add(edge.parent_id)
+    with_it = {c.checkpoint_id for c in await f.rows(t.contributions) if c.client_id == f.clients[name]}
+    while more := {child for child, parents in above.items() if parents & with_it} - with_it:
+        with_it |= more
+    return {rows[checkpoint_id].digest for checkpoint_id in with_it}
+
+
+@asynccontextmanager
+async def kernels_stand_still(monkeypatch: pytest.MonkeyPatch, at: str) -> AsyncIterator[asyncio.Event]:
+    """Kernels stop before this function of the pump while the context lasts; the event tells that one has."""
+    real: Callable[..., Awaitable[Any]] = getattr(pump, at)
+    reached, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def stopped(*arguments: Any) -> Any:
+        reached.set()
+        await may_go_on.wait()
+        return await real(*arguments)
+
+    monkeypatch.setattr(pump, at, stopped)
+    try:
+        yield reached
+    finally:
+        may_go_on.set()
+        monkeypatch.setattr(pump, at, real)
+
+
+async def test_a_certificate_accounts_for_models_that_another_erasure_took_over(tmp_path: Path) -> None:
+    async with federation(tmp_path, *NAMES) as f:
+        f.work()
+        run_id = await f.create_run(stop={"rounds": 3})
+        await f.wait_for_run(run_id)
+        f.offline |= set(NAMES)
+        first = await f.erase("c1")
+        await f.wait(t.erasures, first, lambda row: row.fenced_at is not None)
+        second = await f.erase("c2")
+        await f.wait(t.erasures, second, lambda row: row.fenced_at is not None)
+        expected = {name: await tainted(f, name) for name in ("c1", "c2")}
+        f.offline.clear()
+        for erasure_id, name in ((first, "c1"), (second, "c2")):
+            assert (await f.wait_for_erasure(erasure_id)).status == "completed"
+            found = await certified(f, erasure_id)
+            assert found["checkpoint"] == expected[name]
+            updates = await f.rows(t.updates)
+            own = {u.digest for u in updates if u.client_id == f.clients[name]}
+            assert found["update"] == own | {u.digest for u in updates if u.base_digest in expected[name]}
+            assert not (found["checkpoint"] | found["update"]) & await stored(f)
+
+
+async def test_models_of_runs_that_began_with_a_tainted_one_are_found(tmp_path: Path) -> None:
+    async with federation(tmp_path, *NAMES) as f:
+        f.work()
+        first = await f.create_run(stop={"rounds": 2})
+        await f.wait_for_run(first)
+        begun_with = (await f.heads(first))["all"]
+        second = await f.create_run(init=begun_with, clients=["c1", "c2", "c3"], stop={"rounds": 2})
+        await f.wait_for_run(second)
+        erasure_id = await f.erase("c0")
+        assert (await f.wait_for_erasure(erasure_id)).status == "completed"
+        found = await certified(f, erasure_id)
+        later = {digest for (_, _, number), digest in (await f.published(second)).items() if number}
+        assert len(later) == 2 and later <= found["checkpoint"]
+        trained_there = {u.digest for u in await f.rows(t.updates, t.updates.c.run_id == second)}
+        assert trained_there and trained_there <= found["update"]
+        assert not (later | trained_there | {begun_with}) & await stored(f)
+
+
+async def test_no_run_begins_with_a_superseded_model(tmp_path: Path) -> None:
+    async with federation(tmp_path, *NAMES) as f:
+        f.work()
+        run_id = await f.create_run(stop={"rounds": 2})
+        await f.wait_for_run(run_id)
+        superseded = (await f.heads(run_id))["all"]
+        f.offline |= set(NAMES)
+        await f.wait(t.erasures, await f.erase("c0"), lambda row: row.fenced_at is not None)
+        assert superseded in await stored(f)
+        with pytest.raises(Rejected, match="superseded by an erasure"):
+            await f.create_run(init=superseded)
+
+
+@pytest.mark.parametrize("at", ["_name", "_adopt", "shell_patiently"])
+async def test_what_a_kernel_made_of_the_leavers_update_is_gone(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fence falls before its result is named, before it is stored, and before it is posted."""
+    async with federation(tmp_path, *NAMES) as f:
+        async with kernels_stand_still(monkeypatch, at) as reached:
+            run_id = await f.create_run(stop={"rounds": 2})
+            f.work()
+            await asyncio.wait_for(reached.wait(), 30)
+            f.offline |= set(NAMES)
+            erasure_id = await f.erase("c0")
+            await f.wait(t.erasures, erasure_id, lambda row: row.fenced_at is not None)
+        f.offline.clear()
+        await f.wait_for_run(run_id)
+        assert (await f.wait_for_erasure(erasure_id)).status == "completed"
+        (job,) = await f.rows(t.jobs, t.jobs.c.status == "cancelled")
+        found = await certified(f, erasure_id)
+        named = {digest for row in await f.rows(t.jobs) if (digest := row.output)}
+        assert await stored(f) <= named | {u.digest for u in await f.rows(t.updates)} | {f.init}
+        if at == "_name":
+            assert job.output is None and "blob" not in found
+        else:
+            assert found["blob"] == {job.output}
+            assert job.output not in await stored(f)
+
+
+async def test_uploads_that_were_never_submitted_are_found(tmp_path: Path) -> None:
+    async with federation(tmp_path, *NAMES) as f:
+        f.work()
+        await f.wait_for_run(await f.create_run(stop={"rounds": 1}))
+        uploads = {name: await _upload(f, name) for name in NAMES}
+        erasure_id = await f.erase("c0", recovery_rounds=0)
+        assert (await f.wait_for_erasure(erasure_id)).status == "completed"
+        found = await certified(f, erasure_id)
+        assert found["blob"] == set(uploads.values())  # all had a model with c0 to train from
+        assert not found["blob"] & await stored(f)
+        with pytest.raises(Rejected, match="client-erased"):
+            await _upload(f, "c0")
+
+
+async def _upload(f: Federation, name: str) -> str:
+    path = f.directory / f"{new_id().hex}.safetensors"
+    write(path, {"w": trained(np.zeros(64), f.data[name], 4, [0])})
+    digest, inspection, num_bytes = await f.coordinator.blobs.adopt(f.id, path)
+    layout = inspection.layout
+    digests = layout.digest(), layout.updatable().digest()
+    record = RecordBlob(f.id, digest, num_bytes, *digests, inspection.finite, f.clients[name])
+    await f.coordinator.shell.handle(record)
+    return str(digest)
+
+
+async def test_purged_blobs_leave_the_cache(tmp_path: Path) -> None:
+    async with federation(tmp_path, *NAMES) as f:
+        f.work()
+        run_id = await f.create_run(stop={"rounds": 1})
+        await f.wait_for_run(run_id)
+        head, bus = (await f.heads(run_id))["all"] or "", f.coordinator.bus
+        await bus.cache_set(cached_blob(f.id, head), b"weights", 60.0)
+        await f.wait_for_erasure(await f.erase("c0"))
+        assert await bus.cache_get(cached_blob(f.id, head)) is None
