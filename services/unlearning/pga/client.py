@@ -92,9 +92,7 @@ def project(params: Sequence[Tensor], reference: Sequence[Tensor], radius: float
 
 @torch.no_grad()
 def distance(params: Sequence[Tensor], reference: Sequence[Tensor]) -> float:
-    squares = (
-        float(torch.sum((a.detach().double() - b.double()) ** 2)) for a, b in zip(params, reference, strict=True)
-    )
+    squares = (float(torch.sum((a.double() - b.double()) ** 2)) for a, b in zip(params, reference, strict=True))
     return math.sqrt(math.fsum(squares))
 
 

@@ -68,7 +68,8 @@ def pga_radius(params: Mapping[str, Any], inputs: Mapping[str, Path], out: Path)
     squares = []
     for seed in params["seeds"]:
         pairs = zip(reference.parameters(), build(spec, seed).parameters(), strict=True)
-        squares.append(math.fsum(float(torch.sum((a.detach().double() - b.detach().double()) ** 2)) for a, b in pairs))
+        with torch.no_grad():
+            squares.append(math.fsum(float(torch.sum((a.double() - b.double()) ** 2)) for a, b in pairs))
     radius = math.sqrt(math.fsum(squares) / len(squares) / 3) if squares else math.nan
     if not (radius > 0 and math.isfinite(radius)):
         raise KernelFailed(f"the radius of the ball would be {radius}")
