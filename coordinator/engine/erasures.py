@@ -249,8 +249,6 @@ def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID
         draft.emit(e.RunShrunk(run.id, max(0, run.num_clients - len(gone))))
     if tainted := tuple(sorted(c for c in cut.tainted if draft.state.checkpoints[c].run_id == run.id)):
         draft.emit(e.CheckpointsSuperseded(tainted, erasure.id))
-    if not cut.cuts:
-        return
     for one in cut.cuts:
         stop_cohort(draft, draft.state.cohorts[one.cohort.id])
         for client_id in sorted(leaving):

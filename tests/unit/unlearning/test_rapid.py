@@ -39,7 +39,7 @@ def test_cohort_without_a_recovery_trains_as_the_run_does() -> None:
 
 
 def optimizers_used(world: World, num_rounds: int) -> list[str]:
-    used = []
+    used: list[str] = []
     for _ in range(num_rounds):
         granted: list[Granted] = [grant for name in ("b", "c") for grant in world.claim(name)]
         (one,) = {local_training(g.run.spec.local, g.cohort.recovery, g.task.base_round + 1).optimizer for g in granted}
