@@ -266,8 +266,6 @@ def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID
     own = [draft.state.checkpoints[c] for c in cut.tainted if draft.state.checkpoints[c].run_id == run.id]
     if tainted := tuple(sorted(c.id for c in own if c.superseded_by is None)):
         draft.emit(e.CheckpointsSuperseded(tainted, erasure.id))
-    if not cut.cuts:
-        return
     for one in cut.cuts:
         stop_cohort(draft, draft.state.cohorts[one.cohort.id])
         for client_id in sorted(leaving):

@@ -7,7 +7,7 @@ import pytest
 from tests.property.mutants import MUTANTS, Mutant, applied
 from tests.property.seeded_walks import walk
 
-SEEDS = range(120)
+SEEDS = range(200)
 
 
 def test_engine_survives_the_walks_that_kill_the_mutants() -> None:

@@ -99,3 +99,26 @@ async def test_samples_that_make_no_sense_are_refused(small_site: Site, changes:
         response = await small_site.admin.call("POST", path, json=body, headers={"Idempotency-Key": "k"})
         assert (response.status_code, code_of(response)) == (422, "invalid-request")
     assert (await small_site.admin.get(REQUESTS))["items"] == []
+
+
+async def test_a_preview_counts_the_client_among_those_who_train_again(small_site: Site) -> None:
+    agents = await small_site.enrol("a", "b")
+    await small_site.start_run(stop={"rounds": 5})
+    for value in (1.0, 2.0):
+        for agent in agents:
+            await agent.train(value)
+    await until(lambda: _has_round(small_site, 2))
+    wanted = {"federation_id": small_site.federation_id, "subjects": ["b"]}
+    samples = {**wanted, "scope": "samples", "samples": {"b": [1]}}
+    found = await small_site.admin.post(f"{REQUESTS}:preview", samples, expect=200)
+    whole = await small_site.admin.post(f"{REQUESTS}:preview", wanted, expect=200)
+    (option,) = [one for one in found["options"] if one["method"] == "retrain"]
+    (other,) = [one for one in whole["options"] if one["method"] == "retrain"]
+    assert (option["rounds_to_redo"], option["client_updates_to_redo"]) == (2, 4)
+    assert (other["rounds_to_redo"], other["client_updates_to_redo"]) == (2, 2)
+    assert (await agents[1].get("/v1/exclusions"))["items"] == []
+
+
+async def _has_round(site: Site, number: int) -> bool:
+    (run,) = (await site.admin.get("/v1/runs"))["items"]
+    return bool(run["round"] >= number)
