@@ -84,21 +84,22 @@ class Federation:
         """Asked for twice: the second request is a duplicate that ends with the first. Half of the workers stand still
         meanwhile, with tasks in their hands that they come back with after the fence."""
         self.deployment.processes["fleet-0"].send(signal.SIGSTOP)
-        wait_until(lambda: bool(self.open_rounds()), 60, "a round is half done", self.deployment.logs)
-        filed = self.forget(name, needs_approval=True)
-        again = self.file(name, "again").json()
-        assert again["duplicate_of"] == filed["id"]
-        approved = self.call("POST", f"{REQUESTS}/{filed['id']}/approve")
-        assert approved.is_success, approved.text
-        self.wait_for(filed["id"], "fenced_at")
-        self.check_served_models()
-        self.deployment.processes["fleet-0"].send(signal.SIGCONT)
+        try:
+            wait_until(self.has_an_open_round, 60, "a round is half done", self.deployment.logs)
+            filed = self.forget(name, needs_approval=True)
+            again = self.file(name, "again").json()
+            assert again["duplicate_of"] == filed["id"]
+            approved = self.call("POST", f"{REQUESTS}/{filed['id']}/approve")
+            assert approved.is_success, approved.text
+            self.wait_for(filed["id"], "fenced_at")
+            self.check_served_models()
+        finally:
+            self.deployment.processes["fleet-0"].send(signal.SIGCONT)
         assert self.file(name, "late").json()["code"] == "already-erased"
         self.wait_for(again["id"], "completed_at")
 
-    def open_rounds(self) -> list[dict[str, Any]]:
-        rounds = self.deployment.pages(f"/v1/runs/{self.run_id}/rounds")
-        return [one for one in rounds if one["status"] == "open" and one["number"] > 1]
+    def has_an_open_round(self) -> bool:
+        return any(one["status"] == "open" for one in self.deployment.pages(f"/v1/runs/{self.run_id}/rounds"))
 
     def forget_two_at_once(self, first: str, second: str) -> None:
         """The second request arrives while the first is carried out."""
