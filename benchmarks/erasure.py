@@ -9,7 +9,6 @@ the run's own model is published again, then the rest until every touched cohort
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from benchmarks.figures import Printer
-from benchmarks.processes import ProcessDied, running, tidy_when_terminated
+from benchmarks.processes import ProcessDied, tidy_when_terminated
 from benchmarks.served import Served, serving
 from lethe import run_file
 from lethe.aftermath import Aftermath, accuracy, aftermath
@@ -40,9 +39,8 @@ SERVED_BY: Final = {"flat": "all", "clusters": "merged", "bmt": "root", "mmt": "
 
 def measure(topology: str, num_clients: int, max_seconds: float) -> dict[str, Any]:
     with serving() as served:
-        fleet = _write_fleet(served, num_clients)
-        arguments = ["lethe.cli", "worker", "--fleet", str(fleet), "--cache-dir", str(served.home / "cache")]
-        with running("fleet", arguments, served.home / "fleet.log"):
+        data = [f"builtin:digits#part={number}/{num_clients},seed=0" for number in range(num_clients)]
+        with served.fleet("fleet", served.enrol(num_clients), data):
             run_id = served.start_run(_spec(served, topology))
             started = time.monotonic()
             served.wait_for_end(run_id, max_seconds, every_s=0.1)
@@ -117,22 +115,12 @@ def _spec(served: Served, topology: str) -> dict[str, Any]:
         "model": {"name": "mlp", "params": {"input_shape": [8, 8], "num_classes": 10}},
         "topology": TOPOLOGIES[topology],
         "training": {"algorithm": "fedavg", "clients_per_round": CLIENTS_PER_ROUND},
-        "local": {"epochs": 5, "batch_size": 8, "learning_rate": 0.1},
+        "local": {"epochs": 3, "batch_size": 8, "learning_rate": 0.1},
         "validation": {"data": "builtin:digits"},
         "stop": {"rounds": ROUNDS},
     }
     upload = served.operator.upload
     return run_file.resolve(spec, lambda path: str(upload(path, federation_id=served.federation_id)["digest"]))
-
-
-def _write_fleet(served: Served, num_clients: int) -> Any:
-    members = [
-        {"token": token, "data": f"builtin:digits#part={number}/{num_clients},seed=0"}
-        for number, token in enumerate(served.enrol(num_clients))
-    ]
-    fleet = served.home / "fleet.yaml"  # JSON is YAML
-    fleet.write_text(json.dumps({"coordinator": f"http://127.0.0.1:{served.port}", "clients": members}))
-    return fleet
 
 
 def _instant(text: str) -> float:

@@ -181,9 +181,9 @@ def test_clients_are_forgotten_again_and_again(
 
     federation.check_served_models()
     assert federation.served_clients() == {"site-e", "site-f"}
-    for request in federation.requests:
-        certificate = tmp_path / f"{request}.json"
-        assert lethe("certificates", "get", request, "-o", str(certificate)) == 0
-        assert lethe("verify", str(certificate), "--key", str(federation.key)) == 0
-    # Models of the earlier certificates are superseded by the later erasures; only the last can be replayed.
-    assert lethe("verify", str(certificate), "--key", str(federation.key), "--replay") == 0
+    certificates = [str(tmp_path / f"{request}.json") for request in federation.requests]
+    for request, certificate in zip(federation.requests, certificates, strict=True):
+        assert lethe("certificates", "get", request, "-o", certificate) == 0
+        assert lethe("verify", certificate, "--key", str(federation.key)) == 0
+    # Models of the earlier certificates are superseded by the later erasures: only the last can be replayed.
+    assert lethe("verify", certificates[-1], "--key", str(federation.key), "--replay") == 0
