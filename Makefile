@@ -17,7 +17,7 @@ help: ## this list
 setup: ## make .venv hold the project and its tools (leaves .venv/bin/lethe)
 	@scripts/setup
 
-demo: setup ## coordinator + 5 workers train on real digits; the coordinator is killed half-way and the run goes on
+demo: setup ## six clinics train on real digits, the coordinator is killed half-way, one clinic is forgotten with a certificate
 	@$(BIN)/lethe demo $(ARGS)
 
 test: setup ## every test, on a real Postgres and Redis that the tests start themselves (ARGS="-k fence" narrows)

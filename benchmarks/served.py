@@ -3,10 +3,11 @@ federation and its clients' credentials, in a directory that vanishes."""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,16 @@ class Served:
     def start_run(self, spec: dict[str, Any]) -> str:
         body = {"federation_id": self.federation_id, "spec": spec}
         return str(self.operator.post("/v1/runs", body, headers={"Idempotency-Key": uuid4().hex})["id"])
+
+    @contextmanager
+    def fleet(self, name: str, tokens: Sequence[str], data: Sequence[str]) -> Iterator[Child]:
+        """One worker process that serves these clients, each with its own data source."""
+        members = [{"token": token, "data": source} for token, source in zip(tokens, data, strict=True)]
+        path = self.home / f"{name}.yaml"  # JSON is YAML
+        path.write_text(json.dumps({"coordinator": f"http://127.0.0.1:{self.port}", "clients": members}))
+        arguments = ["lethe.cli", "worker", "--fleet", str(path), "--cache-dir", str(self.home / "cache")]
+        with running(name, arguments, self.home / f"{name}.log") as child:
+            yield child
 
     def wait_for_end(self, run_id: str, timeout_s: float, every_s: float = 0.02) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s

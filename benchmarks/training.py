@@ -8,7 +8,6 @@ one round first that is not counted, so that the start of processes and the impo
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 import time
@@ -21,7 +20,7 @@ import numpy as np
 
 from benchmarks import plain_loop
 from benchmarks.figures import Printer
-from benchmarks.processes import ProcessDied, Watch, running, tidy_when_terminated
+from benchmarks.processes import ProcessDied, Watch, tidy_when_terminated
 from benchmarks.served import Served, serving
 
 DATA_VARIABLE: Final = "LETHE_BENCH_DATA"
@@ -57,16 +56,9 @@ def measure_ours(
     with serving() as served, ExitStack() as stack:
         tokens, fleets = served.enrol(len(files)), []
         for number in range(num_processes):
-            members = [
-                {"token": token, "data": f"npz:{file}"}
-                for token, file in list(zip(tokens, files, strict=True))[number::num_processes]
-            ]
-            fleet = served.home / f"fleet-{number}.yaml"  # JSON is YAML
-            fleet.write_text(json.dumps({"coordinator": f"http://127.0.0.1:{served.port}", "clients": members}))
-            arguments = ["lethe.cli", "worker", "--fleet", str(fleet), "--cache-dir", str(served.home / "cache")]
-            fleets.append(
-                stack.enter_context(running(f"fleet {number}", arguments, served.home / f"fleet-{number}.log"))
-            )
+            own = slice(number, None, num_processes)
+            sources = [f"npz:{file}" for file in files[own]]
+            fleets.append(stack.enter_context(served.fleet(f"fleet-{number}", tokens[own], sources)))
         _wait_until_online(served)
         _run_seconds(served, 1, batch_size, max_seconds)
         with Watch(served.server.pid, *(fleet.pid for fleet in fleets)) as watch:

@@ -84,21 +84,22 @@ class Federation:
         """Asked for twice: the second request is a duplicate that ends with the first. Half of the workers stand still
         meanwhile, with tasks in their hands that they come back with after the fence."""
         self.deployment.processes["fleet-0"].send(signal.SIGSTOP)
-        wait_until(lambda: bool(self.open_rounds()), 60, "a round is half done", self.deployment.logs)
-        filed = self.forget(name, needs_approval=True)
-        again = self.file(name, "again").json()
-        assert again["duplicate_of"] == filed["id"]
-        approved = self.call("POST", f"{REQUESTS}/{filed['id']}/approve")
-        assert approved.is_success, approved.text
-        self.wait_for(filed["id"], "fenced_at")
-        self.check_served_models()
-        self.deployment.processes["fleet-0"].send(signal.SIGCONT)
+        try:
+            wait_until(self.has_an_open_round, 60, "a round is half done", self.deployment.logs)
+            filed = self.forget(name, needs_approval=True)
+            again = self.file(name, "again").json()
+            assert again["duplicate_of"] == filed["id"]
+            approved = self.call("POST", f"{REQUESTS}/{filed['id']}/approve")
+            assert approved.is_success, approved.text
+            self.wait_for(filed["id"], "fenced_at")
+            self.check_served_models()
+        finally:
+            self.deployment.processes["fleet-0"].send(signal.SIGCONT)
         assert self.file(name, "late").json()["code"] == "already-erased"
         self.wait_for(again["id"], "completed_at")
 
-    def open_rounds(self) -> list[dict[str, Any]]:
-        rounds = self.deployment.pages(f"/v1/runs/{self.run_id}/rounds")
-        return [one for one in rounds if one["status"] == "open" and one["number"] > 1]
+    def has_an_open_round(self) -> bool:
+        return any(one["status"] == "open" for one in self.deployment.pages(f"/v1/runs/{self.run_id}/rounds"))
 
     def forget_two_at_once(self, first: str, second: str) -> None:
         """The second request arrives while the first is carried out."""
@@ -180,9 +181,9 @@ def test_clients_are_forgotten_again_and_again(
 
     federation.check_served_models()
     assert federation.served_clients() == {"site-e", "site-f"}
-    certificates = [tmp_path / f"{request}.json" for request in federation.requests]
+    certificates = [str(tmp_path / f"{request}.json") for request in federation.requests]
     for request, certificate in zip(federation.requests, certificates, strict=True):
-        assert lethe("certificates", "get", request, "-o", str(certificate)) == 0
-        assert lethe("verify", str(certificate), "--key", str(federation.key)) == 0
-    # Models of the earlier certificates are superseded by the later erasures; only the last can be replayed.
-    assert lethe("verify", str(certificates[-1]), "--key", str(federation.key), "--replay") == 0
+        assert lethe("certificates", "get", request, "-o", certificate) == 0
+        assert lethe("verify", certificate, "--key", str(federation.key)) == 0
+    # Models of the earlier certificates are superseded by the later erasures: only the last can be replayed.
+    assert lethe("verify", certificates[-1], "--key", str(federation.key), "--replay") == 0

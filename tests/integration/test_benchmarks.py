@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import coordination, longpoll, training
+from benchmarks import coordination, erasure, longpoll, training
 from benchmarks.coordination import Cell, measure_bare
 from benchmarks.figures import median_gap, percentile
 from benchmarks.payload import Payload
@@ -52,6 +52,16 @@ def test_training_counts_the_same_steps_for_both_sides(capsys: pytest.CaptureFix
     (row,) = rows_printed(capsys)
     assert row["steps"] == 2 * 1 * 3
     assert row["seconds"] > 0 and row["plain_one_process_s"] > 0 and row["plain_processes_s"] > 0
+
+
+def test_erasure_says_what_was_redone_and_how_good_the_models_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert erasure.main(["--json", "--clients", "4", "--topology", "mmt"]) == 0
+    (row,) = rows_printed(capsys)
+    assert (row["topology"], row["clients"], row["method"]) == ("mmt", 4, "reinit")
+    assert 0 < row["seconds_to_fence"] < row["seconds_to_first_clean"] <= row["seconds_to_completed"]
+    assert row["merge_seconds"] > 0 and row["client_updates_redone"] > 0
+    assert all(0 < row[f"accuracy_{which}"] <= 1 for which in ("before", "first_clean", "completed"))
+    assert row["cohorts_touched"] and row["cohorts_untouched"]
 
 
 def test_every_update_is_a_valid_file_of_its_own(tmp_path: Path) -> None:
