@@ -219,7 +219,7 @@ def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID
     reinitialise = erasure.method in ("auto", "reinit")
     cut = surgery.plan(draft.state, run.id, leavers, reinitialise=reinitialise)
     if gone := _clients_of(draft.state, run) & leavers:
-        draft.emit(e.RunShrunk(run.id, max(0, run.num_clients - len(gone))))
+        draft.emit(e.RunResized(run.id, max(0, run.num_clients - len(gone))))
     if tainted := tuple(sorted(c for c in cut.tainted if draft.state.checkpoints[c].run_id == run.id)):
         draft.emit(e.CheckpointsSuperseded(tainted, erasure.id))
     if not cut.cuts:

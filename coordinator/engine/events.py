@@ -76,6 +76,11 @@ class ClientRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberJoined:
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
 class MemberLeft:
     cohort_id: UUID
     client_id: UUID
@@ -307,7 +312,7 @@ class RunReopened:
 
 
 @dataclass(frozen=True, slots=True)
-class RunShrunk:
+class RunResized:
     run_id: UUID
     num_clients: int
 
@@ -378,6 +383,7 @@ Event = (
     | RunEnded
     | SessionOpened
     | ClientRemoved
+    | MemberJoined
     | MemberLeft
     | RoundOpened
     | QuorumAwaited
@@ -410,7 +416,7 @@ Event = (
     | CohortRestarted
     | CohortFenced
     | RunReopened
-    | RunShrunk
+    | RunResized
     | CheckpointsSuperseded
     | ErasureFiled
     | ErasureMoved

@@ -43,6 +43,13 @@ class CancelRun:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinRun:
+    run_id: UUID
+    federation_id: UUID
+    clients: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveClient:
     client_id: UUID
 
@@ -192,6 +199,15 @@ class CompleteErasure:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceNewcomer:
+    """The outbox's word that a newcomer is measured and can join a cluster."""
+
+    run_id: UUID
+    cohort_id: UUID
+    job_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
 class SettleRun:
     """The outbox's word that a cohort of the run has ended."""
 
@@ -223,6 +239,7 @@ Message = (
     | PauseRun
     | ResumeRun
     | CancelRun
+    | JoinRun
     | RemoveClient
     | FileErasure
     | ApproveErasure
@@ -242,6 +259,7 @@ Message = (
     | DeadlinePassed
     | StartProgram
     | CollectRound
+    | PlaceNewcomer
     | SettleRun
     | JobDone
     | JobFailed

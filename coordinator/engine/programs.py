@@ -21,7 +21,9 @@ from services.program.contract import (
     Compute,
     Finish,
     FormCohorts,
+    JoinCluster,
     Outcome,
+    Profiled,
     Publish,
     Published,
     Step,
@@ -98,6 +100,11 @@ def _take(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
             draft.emit(e.ProgramAdvanced(cohort_id, stored, "finished", None))
             draft.emit(e.CohortRetired(cohort_id, "its profile formed the clusters"))
             families.form_clusters(draft, draft.state.runs[draft.state.cohorts[cohort_id].run_id], assignment)
+        case JoinCluster():
+            cohort = draft.state.cohorts[cohort_id]
+            draft.emit(e.ProgramAdvanced(cohort_id, stored, "finished", None))
+            params = {"message": "PlaceNewcomer", "run_id": str(cohort.run_id), "cohort_id": str(cohort_id)}
+            draft.request(cohort, "post", params)
         case Compute(kernel=kernel, params=params, inputs=inputs):
             cohort = draft.state.cohorts[cohort_id]
             job_id = draft.request(cohort, "kernel", dict(params), kernel, sorted(set(inputs)))
@@ -113,8 +120,11 @@ def _take(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
 
 
 def _end(draft: Draft, cohort_id: UUID, ended: e.CohortEnded) -> None:
-    draft.emit(ended)
     cohort = draft.state.cohorts[cohort_id]
+    if cohort.program == families.NEWCOMER:  # the run goes on without it, and it may join again
+        draft.emit(e.CohortRetired(cohort_id, ended.reason))
+    else:
+        draft.emit(ended)
     draft.revoke(draft.open_tasks(cohort_id))
     draft.request(cohort, "post", {"message": "SettleRun", "run_id": str(cohort.run_id)})
 
@@ -297,6 +307,9 @@ def has_open_work(draft: Draft, round: Round) -> bool:
 
 
 def _hold_for_quorum(draft: Draft, cohort: Cohort, round: Round, num_received: int) -> None:
+    if cohort.program == families.NEWCOMER:
+        fail_cohort(draft, cohort.id, "it could not be profiled; see its failure under tasks, then let it join again")
+        return
     reason = (
         f"round {round.number} of cohort {cohort.name}: {num_received} of {round.quorum} needed answers, "
         f"{round.num_failed} tasks failed and none is left; see the failures under tasks, then resume the run"
@@ -311,13 +324,25 @@ def _view(draft: Draft, cohort: Cohort) -> CohortView:
     return CohortView(
         name=cohort.name,
         num_members=cohort.num_members,
-        num_members_of_run=run.num_clients,
+        num_members_of_run=cohort.num_clients_of_run,
         spec=run.spec,
         head=cohort.head_digest,
         round=cohort.round,
         sources=families.sources_of(cohort),
         extra_rounds=cohort.extra_rounds,
+        profiled=_profiled(draft, cohort),
     )
+
+
+def _profiled(draft: Draft, cohort: Cohort) -> Profiled | None:
+    """What the clusters were formed from: the kept updates of those who were not erased since."""
+    formed_by = families.profile_of(draft.state, cohort.run_id)
+    if cohort.program != families.NEWCOMER or formed_by is None:
+        return None
+    known = [u for u in draft.state.updates.values() if u.cohort_id == formed_by.id and u.stored]
+    kept = [u for u in known if draft.state.clients[u.client_id].status != "erased" and u.status == "consumed"]
+    figures = (formed_by.program_state or {})["figures"]
+    return Profiled(tuple(map(_reference, sorted(kept, key=lambda u: u.client_name))), figures)
 
 
 def _reference(update: Update) -> UpdateRef:

@@ -93,7 +93,8 @@ def settle_run(draft: Draft, message: m.SettleRun) -> None:
         draft.emit(e.JobSettled(message.job_id, "done"))
     if run.status in ENDED:
         return
-    cohorts = [c for c in families.cohorts_of(draft.state, run.id) if c.phase != "retired"]
+    living = [c for c in families.cohorts_of(draft.state, run.id) if c.phase != "retired"]
+    cohorts = [c for c in living if c.program != families.NEWCOMER]
     failed = [c for c in cohorts if c.phase == "failed"]
     if failed:
         draft.emit(e.RunEnded(run.id, "failed", failed[0].reason or "a cohort failed", draft.now))
@@ -106,6 +107,9 @@ def settle_run(draft: Draft, message: m.SettleRun) -> None:
             reason = next((c.reason for c in lines if c.reason), "finished")
             draft.emit(e.RunEnded(run.id, "completed", reason, draft.now))
         _stop_work(draft, run.id)
+        for cohort in living:
+            if cohort.program == families.NEWCOMER:
+                draft.emit(e.CohortRetired(cohort.id, "the run ended before it could join a cluster"))
 
 
 def remove_client(draft: Draft, message: m.RemoveClient) -> None:

@@ -34,6 +34,7 @@ from coordinator.engine.entities import (
     Task,
     Update,
 )
+from coordinator.engine.families import NEWCOMER
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch, fetch_by, to_entity
 
@@ -73,6 +74,10 @@ class Needs:
     clients: set[UUID] = field(default_factory=set)
     named: set[tuple[UUID, str]] = field(default_factory=set)
     """(federation, client name) of those a new run is formed from, when it names few."""
+    joining: set[tuple[UUID, str]] = field(default_factory=set)
+    """(federation, client name) of those who join a run; it matters whether a request is about to forget them."""
+    measured: set[UUID] = field(default_factory=set)
+    """Cohorts of newcomers whose client is needed."""
     federations: set[UUID] = field(default_factory=set)
     """Federations whose clients a new run is formed from."""
     blobs: set[tuple[UUID | None, str]] = field(default_factory=set)
@@ -90,6 +95,15 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
                 else:
                     needs.federations.add(federation_id)
                 needs.blobs |= {(federation_id, d) for d in (spec.init, spec.validation.data) if d is not None}
+            case m.JoinRun(run_id=run_id, federation_id=federation_id, clients=clients):
+                needs.runs.add(run_id)
+                needs.merging.add(run_id)
+                needs.joining |= {(federation_id, name) for name in clients}
+            case m.PlaceNewcomer(run_id=run_id, cohort_id=cohort_id, job_id=job_id):
+                needs.runs.add(run_id)
+                needs.merging.add(run_id)
+                needs.measured.add(cohort_id)
+                needs.jobs.add(job_id)
             case m.PauseRun() | m.ResumeRun() | m.CancelRun():
                 needs.runs.add(message.run_id)
             case m.SettleRun(run_id=run_id, job_id=job_id):
@@ -199,6 +213,7 @@ class _Loader:
     async def load(self) -> State:
         needs = self.needs
         leaver_ids = await self._load_erasures()
+        await self._lock_newcomers()
         if needs.runs:
             await self._add_by(Run, t.runs.c.id, needs.runs, lock=True)
         await self._lock_cohorts()
@@ -210,6 +225,7 @@ class _Loader:
         if needs.named:
             wanted = sa.tuple_(t.clients.c.federation_id, t.clients.c.name).in_(sorted(needs.named, key=str))
             await self._add(Client, wanted)
+        await self._load_what_newcomers_are_measured_against()
         if needs.federations:
             await self._add(Client, t.clients.c.federation_id.in_(needs.federations))
         if run_ids := {c.run_id for c in self.state.cohorts.values()} - self.state.runs.keys():
@@ -231,7 +247,7 @@ class _Loader:
         leavers = {s.client_id for s in self.state.subjects.values() if s.erasure_id in needs.fences}
         if needs.leavers:
             wanted = sa.tuple_(t.clients.c.federation_id, t.clients.c.name).in_(sorted(needs.leavers, key=str))
-            leavers |= {client.id for client in await self._add(Client, wanted)}
+            leavers |= {client.id for client in await self._add(Client, wanted, lock=True)}
             await self._add(Subject, t.subjects.c.client_id.in_(leavers) & t.subjects.c.active)
         if leavers:
             touched = (
@@ -246,6 +262,24 @@ class _Loader:
         needs.merging |= {line.run_id for line in lines}
         needs.runs |= needs.whole | needs.merging
         return leavers
+
+    async def _lock_newcomers(self) -> None:
+        """Filing a request locks its clients as well: either it is seen here, or its fence sees the new members."""
+        if self.needs.joining:
+            wanted = sa.tuple_(t.clients.c.federation_id, t.clients.c.name).in_(sorted(self.needs.joining, key=str))
+            found = {client.id for client in await self._add(Client, wanted, lock=True)}
+            await self._add(Subject, t.subjects.c.client_id.in_(found) & t.subjects.c.active)
+
+    async def _load_what_newcomers_are_measured_against(self) -> None:
+        needs, cohorts = self.needs, self.state.cohorts.values()
+        measuring = {c.run_id for c in cohorts if c.program == NEWCOMER} if self.steps_program else set()
+        of_cohorts = sa.select(t.cohorts.c.id).where(t.cohorts.c.run_id.in_(measuring), t.cohorts.c.program == "profile")
+        if measuring:
+            await self._add(Cohort, t.cohorts.c.id.in_(of_cohorts))
+            await self._add(Update, t.updates.c.cohort_id.in_(of_cohorts) & t.updates.c.stored)
+        with_clients = t.members.c.cohort_id.in_(of_cohorts) | t.members.c.cohort_id.in_(needs.measured)
+        if measuring or needs.measured:
+            await self._add(Client, t.clients.c.id.in_(sa.select(t.members.c.client_id).where(with_clients)))
 
     async def _widen_to_runs_started_from(self) -> None:
         """Runs whose initial model is a model that one of the runs in question published."""

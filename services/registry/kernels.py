@@ -17,8 +17,10 @@ Kernel = Callable[[dict[str, Any], Mapping[str, Path], Path], dict[str, float]]
 KERNELS: Final[dict[str, str]] = {
     "init_model": "services.models.kernels:init_model",
     "knot_profile": "services.topology.kernels:knot_profile",
+    "knot_newcomer": "services.topology.newcomers:knot_newcomer",
     "merge_models": "services.tensors.merge:merge_models",
     "spectral_profile": "services.topology.kernels:spectral_profile",
+    "spectral_newcomer": "services.topology.newcomers:spectral_newcomer",
     "stack_models": "services.tensors.merge:stack_models",
     "weighted_step": "services.tensors.aggregate:weighted_step",
     "evaluate_model": "services.training.evaluation:evaluate_model",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from services.program.contract import Program
-from services.topology.plan import MergeProgram, ProfileProgram
+from services.topology.plan import MergeProgram, NewcomerProgram, ProfileProgram
 from services.training.fedavg.plan import FedAvgProgram
 from services.training.fedbuff.plan import FedBuffProgram
 
@@ -13,5 +13,6 @@ PLANS: Final[dict[str, Program[Any]]] = {
     "fedavg": FedAvgProgram(),
     "fedbuff": FedBuffProgram(),
     "profile": ProfileProgram(),
+    "newcomer": NewcomerProgram(),
     "merge": MergeProgram(),
 }
