@@ -46,9 +46,7 @@ LOOK_EVERY_S = 0.5
 """How often to look without having been rung: the price of a lost wake-up."""
 
 POSTS: Final[dict[str, Callable[[Job], Message]]] = {
-    "PlaceNewcomer": lambda job: PlaceNewcomer(
-        UUID(job.params["run_id"]), UUID(job.params["cohort_id"]), job.id
-    ),
+    "PlaceNewcomer": lambda job: PlaceNewcomer(UUID(job.params["run_id"]), UUID(job.params["cohort_id"]), job.id),
     "SettleRun": lambda job: SettleRun(UUID(job.params["run_id"]), job.id),
     "PauseRun": lambda job: PauseRun(UUID(job.params["run_id"]), job.params["hold"], job.params["reason"]),
 }

@@ -273,7 +273,9 @@ class _Loader:
     async def _load_what_newcomers_are_measured_against(self) -> None:
         needs, cohorts = self.needs, self.state.cohorts.values()
         measuring = {c.run_id for c in cohorts if c.program == NEWCOMER} if self.steps_program else set()
-        of_cohorts = sa.select(t.cohorts.c.id).where(t.cohorts.c.run_id.in_(measuring), t.cohorts.c.program == "profile")
+        of_cohorts = sa.select(t.cohorts.c.id).where(
+            t.cohorts.c.run_id.in_(measuring), t.cohorts.c.program == "profile"
+        )
         if measuring:
             await self._add(Cohort, t.cohorts.c.id.in_(of_cohorts))
             await self._add(Update, t.updates.c.cohort_id.in_(of_cohorts) & t.updates.c.stored)

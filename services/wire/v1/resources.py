@@ -90,6 +90,12 @@ class RunCreate(Message):
     spec: RunSpec
 
 
+class RunJoin(Message):
+    clients: Annotated[list[Name], Field(min_length=1, max_length=1000)] = Field(
+        description="Enrolled clients that are to take part from now on; those who already do are passed over."
+    )
+
+
 class Run(Message):
     id: Id
     federation_id: Id

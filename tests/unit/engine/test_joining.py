@@ -182,7 +182,7 @@ def test_a_newcomer_of_measured_clusters_is_profiled_first() -> None:
 
 
 def test_a_newcomer_is_not_measured_against_who_was_erased() -> None:
-    world, run_id = joined(KNOT, num_rounds=2)
+    world, _ = joined(KNOT, num_rounds=2)
     world.fence("dan")
     (granted,) = [g for g in world.claim("eve") if g.cohort.kind == "profile"]
     world.submit(granted.task)
@@ -256,8 +256,8 @@ def test_a_leaf_that_never_trained_is_no_source_of_a_new_model() -> None:
 @pytest.mark.parametrize("topology", [{"kind": "bi_model"}, BALANCED])
 def test_draws_among_the_first_members_do_not_depend_on_who_joined(topology: dict[str, Any]) -> None:
     training = {"algorithm": "fedavg", "clients_per_round": 2}
-    alone, alone_id = trained(topology, training=training, stop={"rounds": 9})
-    world, run_id = joined(topology, training=training, stop={"rounds": 9})
+    alone, _ = trained(topology, training=training, stop={"rounds": 9})
+    world, _ = joined(topology, training=training, stop={"rounds": 9})
     go_on(alone, 9)
     go_on(world, 9)
     for name in ("ada", "bob", "cyd", "dan"):

@@ -28,7 +28,7 @@ def worlds() -> list[World]:
             super().teardown()
             seen.append(self.world)
 
-    walk(range(30), machine_type=Recorded)
+    walk(range(40), machine_type=Recorded)
     return seen
 
 
