@@ -23,6 +23,7 @@ from services.program.contract import (
     FormCohorts,
     JoinCluster,
     Outcome,
+    PastRound,
     Profiled,
     Publish,
     Published,
@@ -36,7 +37,8 @@ from services.wire.v1.work import TaskKind
 
 def start(draft: Draft, cohort_id: UUID) -> None:
     cohort = draft.state.cohorts[cohort_id]
-    _take(draft, cohort_id, *PLANS[cohort.program].start(_view(draft, cohort)))
+    view = replace(_view(draft, cohort), history=_history(draft, cohort))
+    _take(draft, cohort_id, *PLANS[cohort.program].start(view))
 
 
 def resume(draft: Draft, cohort_id: UUID, outcome: Outcome) -> None:
@@ -343,6 +345,30 @@ def _profiled(draft: Draft, cohort: Cohort) -> Profiled | None:
     kept = [u for u in known if draft.state.clients[u.client_id].status != "erased" and u.status == "consumed"]
     figures = (formed_by.program_state or {})["figures"]
     return Profiled(tuple(map(_reference, sorted(kept, key=lambda u: u.client_name))), figures)
+
+
+def _history(draft: Draft, cohort: Cohort) -> tuple[PastRound, ...]:
+    """The rounds that a line made after its head before it was fenced, as long as all that the others sent is kept.
+
+    Where a round was made several times, what followed the last making counts.
+    """
+    if cohort.program != families.WALKS_ITS_HISTORY or cohort.head_id is None:
+        return ()
+    made = sorted((c for c in draft.state.checkpoints.values() if c.cohort_id == cohort.id), key=lambda c: c.epoch)
+    after = {c.base_id: c for c in made if c.epoch < cohort.epoch and c.base_id is not None}
+    found: list[PastRound] = []
+    checkpoint = after.get(cohort.head_id)
+    while checkpoint is not None:
+        sent = [draft.state.updates[c.update_id] for c in draft.state.contributions.values()
+                if c.checkpoint_id == checkpoint.id]  # fmt: skip
+        left = sorted(
+            (u for u in sent if draft.state.clients[u.client_id].status != "erased"), key=lambda u: u.client_name
+        )
+        if not left or not all(u.stored for u in left):
+            break
+        found.append(PastRound(checkpoint.digest, tuple(map(_reference, left))))
+        checkpoint = after.get(checkpoint.id)
+    return tuple(found)
 
 
 def _reference(update: Update) -> UpdateRef:

@@ -13,6 +13,7 @@ from coordinator.engine.entities import ENDED, OPEN_TASK, Cohort, Run
 from coordinator.engine.programs import has_open_work
 from coordinator.engine.work import withdraw_task
 from services.core.errors import Rejected
+from services.training.fats.spec import Fats
 
 
 def create_run(draft: Draft, message: m.CreateRun) -> Run:
@@ -35,6 +36,8 @@ def create_run(draft: Draft, message: m.CreateRun) -> Run:
         wanted = getattr(spec.training, field, None)
         if wanted is not None and wanted > len(names):
             raise Rejected("invalid-run", f"training.{field} is {wanted} and the run has {len(names)} clients")
+    if isinstance(spec.training, Fats):
+        spec = spec.model_copy(update={"training": spec.training.settled(len(names), spec.stop.rounds)})
     run = Run(
         id=message.run_id,
         federation_id=message.federation_id,

@@ -53,11 +53,20 @@ async def dossier(connection: AsyncConnection, erasure_id: UUID) -> Dossier:
 
 async def inventory(connection: AsyncConnection, found: Dossier) -> list[Found]:
     """Closed: the leavers' updates, every model with a leaver in its ancestry, every update that somebody trained from
-    such a model, and the leavers' credentials. The same list before and after the purge."""
+    such a model, and the leavers' credentials. The same list before and after the purge.
+
+    An update that is in a clean model is clean: it was trained from bytes that came out the same without the leaver."""
     erasure_id, client_ids = found.erasure.id, [s.client_id for s in found.subjects]
     tainted = sa.select(t.checkpoints.c.digest).where(t.checkpoints.c.superseded_by == erasure_id)
     cohort_ids = [line.cohort_id for line in found.lines]
-    trained_from = t.updates.c.cohort_id.in_(cohort_ids) & t.updates.c.base_digest.in_(tainted)
+    in_clean_model = (
+        sa.select(t.contributions.c.update_id)
+        .join(t.checkpoints, t.checkpoints.c.id == t.contributions.c.checkpoint_id)
+        .where(t.contributions.c.update_id == t.updates.c.id, t.checkpoints.c.superseded_by.is_(None))
+        .exists()
+    )
+    of_lines = t.updates.c.cohort_id.in_(cohort_ids) & ~in_clean_model
+    trained_from = of_lines & t.updates.c.base_digest.in_(tainted)
     own = t.updates.c.client_id.in_(client_ids)
     updates = sa.select(t.updates.c.id, t.updates.c.digest).where(own | trained_from, t.updates.c.digest.is_not(None))
     models = sa.select(t.checkpoints.c.id, t.checkpoints.c.digest, t.checkpoints.c.kind).where(

@@ -34,7 +34,7 @@ from coordinator.engine.entities import (
     Task,
     Update,
 )
-from coordinator.engine.families import NEWCOMER
+from coordinator.engine.families import NEWCOMER, WALKS_ITS_HISTORY
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch, fetch_by, to_entity
 
@@ -226,6 +226,7 @@ class _Loader:
             wanted = sa.tuple_(t.clients.c.federation_id, t.clients.c.name).in_(sorted(needs.named, key=str))
             await self._add(Client, wanted)
         await self._load_what_newcomers_are_measured_against()
+        await self._load_rounds_to_walk()
         if needs.federations:
             await self._add(Client, t.clients.c.federation_id.in_(needs.federations))
         if run_ids := {c.run_id for c in self.state.cohorts.values()} - self.state.runs.keys():
@@ -282,6 +283,18 @@ class _Loader:
         with_clients = t.members.c.cohort_id.in_(of_cohorts) | t.members.c.cohort_id.in_(needs.measured)
         if measuring or needs.measured:
             await self._add(Client, t.clients.c.id.in_(sa.select(t.members.c.client_id).where(with_clients)))
+
+    async def _load_rounds_to_walk(self) -> None:
+        """What fenced lines that compute their old rounds again were made of."""
+        lines = [c for c in self.state.cohorts.values() if c.program == WALKS_ITS_HISTORY and c.phase == "starting"]
+        ids = {c.id for c in lines if c.epoch > 0} if self.steps_program else set()
+        if ids:
+            await self._add(Checkpoint, t.checkpoints.c.cohort_id.in_(ids))
+            made = sa.select(t.checkpoints.c.id).where(t.checkpoints.c.cohort_id.in_(ids))
+            await self._add(Contribution, t.contributions.c.checkpoint_id.in_(made))
+            await self._add(Update, t.updates.c.cohort_id.in_(ids))
+            members = sa.select(t.members.c.client_id).where(t.members.c.cohort_id.in_(ids))
+            await self._add(Client, t.clients.c.id.in_(members))
 
     async def _widen_to_runs_started_from(self) -> None:
         """Runs whose initial model is a model that one of the runs in question published."""

@@ -49,6 +49,14 @@ class Profiled:
 
 
 @dataclass(frozen=True, slots=True)
+class PastRound:
+    """A round of this line from before its last fence: the model it made, and the kept updates without the leavers."""
+
+    digest: str
+    updates: tuple[UpdateRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CohortView:
     """What a program knows of its cohort when it starts (again)."""
 
@@ -66,6 +74,8 @@ class CohortView:
     """Rounds granted beyond the stop rule."""
     profiled: Profiled | None = None
     """Given to the program of a newcomer."""
+    history: tuple[PastRound, ...] = ()
+    """Given to `exact_fun` when it starts again after a fence: the rounds after `head`, in order."""
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------

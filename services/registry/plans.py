@@ -6,12 +6,16 @@ from typing import Any, Final
 
 from services.program.contract import Program
 from services.topology.plan import MergeProgram, NewcomerProgram, ProfileProgram
+from services.training.exact_fun.plan import ExactFunProgram
+from services.training.fats.plan import FatsProgram
 from services.training.fedavg.plan import FedAvgProgram
 from services.training.fedbuff.plan import FedBuffProgram
 
 PLANS: Final[dict[str, Program[Any]]] = {
     "fedavg": FedAvgProgram(),
     "fedbuff": FedBuffProgram(),
+    "fats": FatsProgram(),
+    "exact_fun": ExactFunProgram(),
     "profile": ProfileProgram(),
     "newcomer": NewcomerProgram(),
     "merge": MergeProgram(),

@@ -63,6 +63,11 @@ class Algorithm(Protocol):
     @property
     def scale(self) -> float: ...
 
+    @property
+    def quantum(self) -> float | None:
+        """What the weights of a new model are multiples of; None: they are not rounded."""
+        ...
+
     def ask(self, view: CohortView, round: int, model: str) -> AskClients: ...
 
     def weigh(self, update: UpdateRef, round: int) -> tuple[float, int]:
@@ -117,6 +122,7 @@ def _aggregate(
         "base": state.head,
         "updates": [{"digest": update.digest, "weight": weight} for update, weight, _ in weighed],
         "scale": algorithm.scale,
+        **({"quantum": algorithm.quantum} if algorithm.quantum is not None else {}),
     }
     inputs = (state.head, *(update.digest for update in updates if update.digest is not None))
     contributions = [

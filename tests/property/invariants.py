@@ -12,7 +12,7 @@ from uuid import UUID
 from coordinator.engine import families
 from coordinator.engine.entities import ENDED, OPEN_TASK, SETTLED, Checkpoint, Cohort, Erasure, Round
 from coordinator.engine.events import CheckpointPublished
-from services.training.fedavg.spec import FedAvg
+from services.training.fedbuff.spec import FedBuff
 from tests.support.world import World
 
 
@@ -114,7 +114,7 @@ def _contributions_are_right(world: World, checkpoint: Checkpoint) -> None:
         assert (update.base_round, update.base_digest) in models, "trained from a model that is no ancestor"
         staleness = checkpoint.round - 1 - update.base_round
         assert contribution.staleness == staleness >= 0, "staleness"
-        exponent = 0.0 if isinstance(training, FedAvg) else training.staleness_exponent
+        exponent = training.staleness_exponent if isinstance(training, FedBuff) else 0.0
         assert contribution.weight == update.num_samples * (1.0 + staleness) ** -exponent, "weight"
         consumers.add(update.consumed_by)
     if checkpoint.kind == "aggregate" and not contributions:

@@ -217,6 +217,9 @@ class Lineage(Message):
     checkpoint: Checkpoint
     base: Checkpoint | None
     scale: float
+    quantum: float | None = Field(
+        default=None, description="Set when every number of the model was rounded to a multiple of this."
+    )
     contributions: list[Contribution]
     parents: list[ParentModel] = []
     made_by: Literal["initialisation", "step", "average", "stack", "copy"] = Field(
