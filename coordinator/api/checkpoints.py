@@ -54,6 +54,7 @@ async def get_lineage(checkpoint_id: UUID, caller: Reader) -> Response:
             checkpoint=found.checkpoint,
             base=base.checkpoint if base is not None else None,
             scale=found.scale,
+            quantum=found.quantum,
             contributions=contributions,
             parents=parents,
             made_by=found.made_by(len(parents)),

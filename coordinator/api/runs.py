@@ -1,4 +1,4 @@
-"""Runs: create, list, look, pause, resume, cancel."""
+"""Runs: create, list, look, let clients join, pause, resume, cancel."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from coordinator.api.auth import Caller, Operator, Reader
 from coordinator.api.bodies import IfMatch, JsonRoute, answer, answer_page, expected_version, wanted_page
 from coordinator.api.problems import problems
-from coordinator.engine.messages import CancelRun, CreateRun, PauseRun, ResumeRun
+from coordinator.engine.messages import CancelRun, CreateRun, JoinRun, PauseRun, ResumeRun
 from coordinator.runtime.shell import InboxKey, Replayed
 from coordinator.store import accounts, queries
 from coordinator.store.paging import Position
 from services.core import digests
 from services.core.ids import uuid7
 from services.models.spec import validate
-from services.wire.v1.resources import Page, Run, RunCreate, RunStatus
+from services.wire.v1.resources import Page, Run, RunCreate, RunJoin, RunStatus
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=JsonRoute)
 WantedPage = Annotated[Position, Depends(wanted_page)]
@@ -83,6 +83,21 @@ async def list_runs(
 
 @router.get("/{run_id}", response_model=Run, responses=problems(*_ALWAYS))
 async def get_run(run_id: UUID, caller: Reader) -> Response:
+    return await _answer_run(caller, run_id)
+
+
+@router.post(
+    "/{run_id}/members",
+    response_model=Run,
+    responses=problems(*_ALWAYS, "conflict", "already-erased", "too-large", "unsupported-media-type"),
+)
+async def join_run(run_id: UUID, body: RunJoin, caller: Operator) -> Response:
+    """Let enrolled clients take part in a run that is running or paused, from its next round on. Sending it again
+    changes nothing. Where clusters are made by measuring, a newcomer is measured first."""
+    coordinator = caller.context.coordinator
+    async with coordinator.database.read() as connection:
+        run = await queries.run(connection, run_id, caller.within)
+    await coordinator.shell.handle(JoinRun(run_id, run.federation_id, tuple(body.clients)))
     return await _answer_run(caller, run_id)
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, assert_never
 from uuid import UUID
 
-from coordinator.engine import erasures, exclusions, notices, programs, recovery, runs, work
+from coordinator.engine import erasures, exclusions, joining, notices, programs, recovery, runs, work
 from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
@@ -46,6 +46,10 @@ def _dispatch(draft: Draft, message: m.Message) -> Any:
             return runs.cancel_run(draft, message)
         case m.SettleRun():
             return runs.settle_run(draft, message)
+        case m.JoinRun():
+            return joining.join_run(draft, message)
+        case m.PlaceNewcomer():
+            return joining.place_newcomer(draft, message)
         case m.RemoveClient():
             return runs.remove_client(draft, message)
         case m.FileErasure():

@@ -98,6 +98,9 @@ class Cohort:
     phase: CohortPhase
     program: str
     num_members: int
+    num_clients_of_run: int = 0
+    """How many took part in the run when its members last changed: what asynchronous buffers are scaled by. Who joins
+    or leaves elsewhere changes nothing here."""
     kind: CohortKind = "line"
     parent_id: UUID | None = None
     """The next larger cohort of its tree."""
@@ -134,6 +137,8 @@ class Member:
     client_id: UUID
     name: str
     active: bool = True
+    joined: bool = False
+    """Whether it came when the run was going; draws among the others do not depend on it."""
 
     @property
     def key(self) -> tuple[UUID, UUID]:

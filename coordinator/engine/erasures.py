@@ -262,7 +262,7 @@ def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID
     cut = surgery.plan(draft.state, run.id, leavers, reinitialise=reinitialise, stay=erasure.scope == "samples")
     leaving = leavers if erasure.scope == "client" else frozenset[UUID]()
     if gone := _clients_of(draft.state, run) & leaving:
-        draft.emit(e.RunShrunk(run.id, max(0, run.num_clients - len(gone))))
+        draft.emit(e.RunResized(run.id, max(0, run.num_clients - len(gone))))
     own = [draft.state.checkpoints[c] for c in cut.tainted if draft.state.checkpoints[c].run_id == run.id]
     if tainted := tuple(sorted(c.id for c in own if c.superseded_by is None)):
         draft.emit(e.CheckpointsSuperseded(tainted, erasure.id))

@@ -78,6 +78,11 @@ class ClientRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberJoined:
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
 class MemberLeft:
     cohort_id: UUID
     client_id: UUID
@@ -311,7 +316,7 @@ class RunReopened:
 
 
 @dataclass(frozen=True, slots=True)
-class RunShrunk:
+class RunResized:
     run_id: UUID
     num_clients: int
 
@@ -425,6 +430,7 @@ Event = (
     | RunEnded
     | SessionOpened
     | ClientRemoved
+    | MemberJoined
     | MemberLeft
     | RoundOpened
     | QuorumAwaited
@@ -457,7 +463,7 @@ Event = (
     | CohortRestarted
     | CohortFenced
     | RunReopened
-    | RunShrunk
+    | RunResized
     | CheckpointsSuperseded
     | ErasureFiled
     | ErasureMoved

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal, assert_never
 
 from coordinator.engine import events as e
-from coordinator.engine.entities import SETTLED, Entity, Round, State, Task
+from coordinator.engine.entities import SETTLED, Cohort, Entity, Round, State, Task
 
 
 def evolve(state: State, event: e.Event) -> State:
@@ -14,7 +14,8 @@ def evolve(state: State, event: e.Event) -> State:
         case e.RunCreated(run=run):
             return state.put(run)
         case e.CohortFormed(cohort=cohort, members=members):
-            return state.put(cohort, *members)
+            num_clients = state.runs[cohort.run_id].num_clients
+            return state.put(replace(cohort, num_clients_of_run=num_clients), *members)
         case e.RunPaused(run_id=run_id, hold=hold, reason=reason):
             run = state.runs[run_id]
             return state.put(replace(run, status="paused", hold=hold, reason=reason, version=run.version + 1))
@@ -30,10 +31,11 @@ def evolve(state: State, event: e.Event) -> State:
             return state.put(replace(client, exclusions_acked=None))  # another machine may have another ledger
         case e.ClientRemoved(client_id=client_id):
             return state.put(replace(state.clients[client_id], status="removed"))
+        case e.MemberJoined(member=member):
+            return state.put(member, _resized(state, state.cohorts[member.cohort_id], 1))
         case e.MemberLeft(cohort_id=cohort_id, client_id=client_id):
-            cohort = state.cohorts[cohort_id]
             member = state.members[cohort_id, client_id]
-            return state.put(replace(member, active=False), replace(cohort, num_members=cohort.num_members - 1))
+            return state.put(replace(member, active=False), _resized(state, state.cohorts[cohort_id], -1))
         case e.RoundOpened(round=round, tasks=tasks):
             cohort = state.cohorts[round.cohort_id]
             stream_round_id = round.id if round.is_stream else cohort.stream_round_id
@@ -158,7 +160,7 @@ def evolve(state: State, event: e.Event) -> State:
             run = state.runs[run_id]
             reopened = replace(run, status="running", reason=reason, ended_at=None, version=run.version + 1)
             return state.put(reopened)
-        case e.RunShrunk(run_id=run_id, num_clients=num_clients):
+        case e.RunResized(run_id=run_id, num_clients=num_clients):
             return state.put(replace(state.runs[run_id], num_clients=num_clients))
         case e.CheckpointsSuperseded(checkpoint_ids=checkpoint_ids, erasure_id=erasure_id):
             return state.put_all(replace(state.checkpoints[c], superseded_by=erasure_id) for c in checkpoint_ids)
@@ -188,6 +190,11 @@ def evolve(state: State, event: e.Event) -> State:
         case e.DeliveryAttempted():
             return _attempt_delivery(state, event)
     assert_never(event)
+
+
+def _resized(state: State, cohort: Cohort, change: int) -> Cohort:
+    num_clients = state.runs[cohort.run_id].num_clients
+    return replace(cohort, num_members=cohort.num_members + change, num_clients_of_run=num_clients)
 
 
 def _fresh_program(sources: tuple[dict[str, Any], ...]) -> dict[str, Any]:

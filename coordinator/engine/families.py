@@ -6,13 +6,13 @@ restarts from cohorts whose members are subsets of its own). Both name their sou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 from coordinator.engine import events as e
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import ENDED, Cohort, CohortKind, Member, Run, State
+from coordinator.engine.entities import ENDED, Cohort, CohortKind, CohortPhase, Member, Run, State
 from services.core.seeds import derive
 from services.program.contract import Source
 from services.selection.policies import POLICIES
@@ -20,13 +20,19 @@ from services.topology.cohorts import CohortPlan, family
 from services.topology.spec import Clusters, Isolated
 
 MERGED = "merged"
+WALKS_ITS_HISTORY = "exact_fun"
+"""The program that computes old rounds again after a fence."""
+TRAINING: frozenset[CohortPhase] = frozenset({"starting", "waiting", "asking", "computing"})
+NEWCOMER = "newcomer"
+"""The program of a cohort in which one client is measured before it joins a cluster."""
 
 
 def form(draft: Draft, run: Run, names: list[str], client_ids: Mapping[str, UUID]) -> None:
     """Form the run's first cohorts; clusters that depend on a profile come later."""
     topology = run.spec.topology
     if isinstance(topology, Clusters) and topology.assignment != "random":
-        _form_one(draft, run, "profile", "profile", tuple(names), client_ids, program="profile")
+        members = [(name, client_ids[name]) for name in names]
+        form_one(draft, run, "profile", "profile", members, program="profile")
     else:
         _form_all(draft, run, family(topology, names, _seed(run)), client_ids)
 
@@ -43,12 +49,19 @@ def _seed(run: Run) -> int:
 
 
 def drawn_together(draft: Draft, run: Run, group: str, round: int) -> set[str]:
-    """One draw per round for the cohorts of a group, over all its members, past ones included: whoever leaves is not
-    replaced, so that cohorts without the leaver go on exactly as before."""
+    """One draw per round for the cohorts of a group, over all its first members, past ones included: whoever leaves is
+    not replaced, so that cohorts without the leaver go on exactly as before. Who joined later is drawn as if it were
+    the only one that did, and displaces nobody."""
     together = {c.id for c in draft.state.cohorts.values() if c.run_id == run.id and c.group == group}
-    names = sorted({m.name for m in draft.state.members.values() if m.cohort_id in together})
-    num_clients = getattr(run.spec.training, "clients_per_round", None) or len(names)
-    return set(POLICIES[run.spec.selection](names, num_clients, derive(run.spec.seed, "selection", group), round))
+    members = [m for m in draft.state.members.values() if m.cohort_id in together]
+    joined = {m.name for m in members if m.joined}
+    first = sorted({m.name for m in members} - joined)
+
+    def draw(names: list[str]) -> set[str]:
+        num_clients = getattr(run.spec.training, "clients_per_round", None) or len(names)
+        return set(POLICIES[run.spec.selection](names, num_clients, derive(run.spec.seed, "selection", group), round))
+
+    return draw(first) | {name for name in joined if name in draw(sorted([*first, name]))}
 
 
 def sources_of(cohort: Cohort) -> tuple[Source, ...]:
@@ -67,10 +80,20 @@ def source(draft: Draft, cohort: Cohort) -> dict[str, Any]:
 def merge_sources(draft: Draft, run: Run) -> list[dict[str, Any]]:
     """What the run's merged model is to be made of now: the head of every top-level line that has been trained."""
     tops = [c for c in cohorts_of(draft.state, run.id) if c.parent_id is None and c.kind in ("line", "root", "leaf")]
-    heads = [c for c in tops if c.phase != "retired" and c.head_id is not None and c.round > 0]
+    heads = [c for c in tops if c.phase != "retired" and is_trained(draft.state, c)]
     if run.spec.topology.kind in ("clusters", "isolated") and getattr(run.spec.topology, "merge", "") == "best":
         heads = sorted(heads, key=lambda c: (-_accuracy(draft.state, c), c.name))[:1]
     return [source(draft, c) for c in sorted(heads, key=lambda c: c.name)]
+
+
+def is_trained(state: State, cohort: Cohort) -> bool:
+    """Whether its head is more than an initial model. One that joined later counts rounds it did not train."""
+    return cohort.head_id is not None and cohort.round > 0 and state.checkpoints[cohort.head_id].kind != "init"
+
+
+def profile_of(state: State, run_id: UUID) -> Cohort | None:
+    """The cohort whose profiling round the run's clusters are formed from."""
+    return next((c for c in cohorts_of(state, run_id) if c.program == "profile"), None)
 
 
 def merged_cohort(state: State, run_id: UUID) -> Cohort | None:
@@ -125,45 +148,52 @@ def _run_of(state: State, member: Member) -> UUID:
 def _form_all(draft: Draft, run: Run, plans: Iterable[CohortPlan], client_ids: Mapping[str, UUID]) -> None:
     ids: dict[str, UUID] = {}
     for plan in plans:
-        ids[plan.name] = _form_one(
+        ids[plan.name] = form_one(
             draft,
             run,
             plan.name,
             plan.kind,
-            plan.members,
-            client_ids,
+            [(name, client_ids[name]) for name in plan.members],
             program=run.spec.training.algorithm,
             parent_id=ids[plan.parent] if plan.parent is not None else None,
             group=plan.group,
         )
     if isinstance(run.spec.topology, Clusters | Isolated):
-        _form_one(draft, run, MERGED, "merge", (), client_ids, program="merge")
+        form_one(draft, run, MERGED, "merge", (), program="merge")
 
 
-def _form_one(
+def form_one(
     draft: Draft,
     run: Run,
     name: str,
     kind: CohortKind,
-    members: tuple[str, ...],
-    client_ids: Mapping[str, UUID],
+    members: Iterable[tuple[str, UUID]],
     *,
     program: str,
     parent_id: UUID | None = None,
     group: str = "",
+    joined: Container[str] = (),
+    round: int = 0,
+    sources: Sequence[Mapping[str, Any]] = (),
 ) -> UUID:
+    """`joined`: who of the members was not there from the beginning; `round`: what the cohort counts on from;
+    `sources`: the models that it starts from, instead of the initial one."""
+    cohort_id = draft.new_id()
+    rows = tuple(Member(cohort_id, client_id, name, joined=name in joined) for name, client_id in members)
     cohort = Cohort(
-        id=draft.new_id(),
+        id=cohort_id,
         run_id=run.id,
         name=name,
         epoch=0,
         phase="finished" if kind == "merge" else "starting",
         program=program,
-        num_members=len(members),
+        num_members=len(rows),
         kind=kind,
         parent_id=parent_id,
         group=group,
         is_lockstep=kind in ("root", "inner", "leaf") and run.spec.topology.kind != "isolated",
+        pending={"sources": list(sources)} if sources else None,
+        round=round,
     )
-    draft.emit(e.CohortFormed(cohort, tuple(Member(cohort.id, client_ids[n], n) for n in members)))
+    draft.emit(e.CohortFormed(cohort, rows))
     return cohort.id

@@ -34,6 +34,9 @@ def entry(event: e.Event, after: State) -> Entry | None:
             return Entry(run_id, None, kind, {})
         case e.RunEnded(run_id=run_id, status=status, reason=reason):
             return Entry(run_id, None, kind, {"status": status, "reason": reason})
+        case e.MemberJoined(member=member):
+            cohort_id, client_id = member.cohort_id, str(member.client_id)
+            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"client_id": client_id})
         case e.MemberLeft(cohort_id=cohort_id, client_id=client_id):
             return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"client_id": str(client_id)})
         case e.RoundOpened(round=r):

@@ -43,6 +43,13 @@ class CancelRun:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinRun:
+    run_id: UUID
+    federation_id: UUID
+    clients: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveClient:
     client_id: UUID
 
@@ -251,6 +258,15 @@ class SettleDelivery:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceNewcomer:
+    """The outbox's word that a newcomer is measured and can join a cluster."""
+
+    run_id: UUID
+    cohort_id: UUID
+    job_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
 class SettleRun:
     """The outbox's word that a cohort of the run has ended."""
 
@@ -282,6 +298,7 @@ Message = (
     | PauseRun
     | ResumeRun
     | CancelRun
+    | JoinRun
     | RemoveClient
     | FileErasure
     | ApproveErasure
@@ -306,6 +323,7 @@ Message = (
     | DeadlinePassed
     | StartProgram
     | CollectRound
+    | PlaceNewcomer
     | SettleRun
     | JobDone
     | JobFailed

@@ -21,7 +21,10 @@ from services.program.contract import (
     Compute,
     Finish,
     FormCohorts,
+    JoinCluster,
     Outcome,
+    PastRound,
+    Profiled,
     Publish,
     Published,
     Recall,
@@ -38,7 +41,8 @@ LOCKSTEP_FIELDS: Final = ("kind", "round", "model", "num_clients", "quorum", "de
 
 def start(draft: Draft, cohort_id: UUID) -> None:
     cohort = draft.state.cohorts[cohort_id]
-    _take(draft, cohort_id, *PLANS[cohort.program].start(_view(draft, cohort)))
+    view = replace(_view(draft, cohort), history=_history(draft, cohort))
+    _take(draft, cohort_id, *PLANS[cohort.program].start(view))
 
 
 def resume(draft: Draft, cohort_id: UUID, outcome: Outcome) -> None:
@@ -102,6 +106,11 @@ def _take(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
             draft.emit(e.ProgramAdvanced(cohort_id, stored, "finished", None))
             draft.emit(e.CohortRetired(cohort_id, "its profile formed the clusters"))
             families.form_clusters(draft, draft.state.runs[draft.state.cohorts[cohort_id].run_id], assignment)
+        case JoinCluster():
+            cohort = draft.state.cohorts[cohort_id]
+            draft.emit(e.ProgramAdvanced(cohort_id, stored, "finished", None))
+            params = {"message": "PlaceNewcomer", "run_id": str(cohort.run_id), "cohort_id": str(cohort_id)}
+            draft.request(cohort, "post", params)
         case Compute(kernel=kernel, params=params, inputs=inputs):
             cohort = draft.state.cohorts[cohort_id]
             job_id = draft.request(cohort, "kernel", dict(params), kernel, sorted(set(inputs)))
@@ -119,8 +128,11 @@ def _take(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
 
 
 def _end(draft: Draft, cohort_id: UUID, ended: e.CohortEnded) -> None:
-    draft.emit(ended)
     cohort = draft.state.cohorts[cohort_id]
+    if cohort.program == families.NEWCOMER:  # the run goes on without it, and it may join again
+        draft.emit(e.CohortRetired(cohort_id, ended.reason))
+    else:
+        draft.emit(ended)
     draft.revoke(draft.open_tasks(cohort_id))
     draft.request(cohort, "post", {"message": "SettleRun", "run_id": str(cohort.run_id)})
 
@@ -305,6 +317,9 @@ def has_open_work(draft: Draft, round: Round) -> bool:
 
 
 def _hold_for_quorum(draft: Draft, cohort: Cohort, round: Round, num_received: int) -> None:
+    if cohort.program == families.NEWCOMER:
+        fail_cohort(draft, cohort.id, "it could not be profiled; see its failure under tasks, then let it join again")
+        return
     reason = (
         f"round {round.number} of cohort {cohort.name}: {num_received} of {round.quorum} needed answers, "
         f"{round.num_failed} tasks failed and none is left; see the failures under tasks, then resume the run"
@@ -319,13 +334,49 @@ def _view(draft: Draft, cohort: Cohort) -> CohortView:
     return CohortView(
         name=cohort.name,
         num_members=cohort.num_members,
-        num_members_of_run=run.num_clients,
+        num_members_of_run=cohort.num_clients_of_run,
         spec=run.spec,
         head=cohort.head_digest,
         round=cohort.round,
         sources=families.sources_of(cohort),
         extra_rounds=cohort.extra_rounds,
+        profiled=_profiled(draft, cohort),
     )
+
+
+def _profiled(draft: Draft, cohort: Cohort) -> Profiled | None:
+    """What the clusters were formed from: the kept updates of those who were not erased since."""
+    formed_by = families.profile_of(draft.state, cohort.run_id)
+    if cohort.program != families.NEWCOMER or formed_by is None:
+        return None
+    known = [u for u in draft.state.updates.values() if u.cohort_id == formed_by.id and u.stored]
+    kept = [u for u in known if draft.state.clients[u.client_id].status != "erased" and u.status == "consumed"]
+    figures = (formed_by.program_state or {})["figures"]
+    return Profiled(tuple(map(_reference, sorted(kept, key=lambda u: u.client_name))), figures)
+
+
+def _history(draft: Draft, cohort: Cohort) -> tuple[PastRound, ...]:
+    """The rounds that a line made after its head before it was fenced, as long as all that the others sent is kept.
+
+    Where a round was made several times, what followed the last making counts.
+    """
+    if cohort.program != families.WALKS_ITS_HISTORY or cohort.head_id is None:
+        return ()
+    made = sorted((c for c in draft.state.checkpoints.values() if c.cohort_id == cohort.id), key=lambda c: c.epoch)
+    after = {c.base_id: c for c in made if c.epoch < cohort.epoch and c.base_id is not None}
+    found: list[PastRound] = []
+    checkpoint = after.get(cohort.head_id)
+    while checkpoint is not None:
+        sent = [draft.state.updates[c.update_id] for c in draft.state.contributions.values()
+                if c.checkpoint_id == checkpoint.id]  # fmt: skip
+        left = sorted(
+            (u for u in sent if draft.state.clients[u.client_id].status != "erased"), key=lambda u: u.client_name
+        )
+        if not left or not all(u.stored for u in left):
+            break
+        found.append(PastRound(checkpoint.digest, tuple(map(_reference, left))))
+        checkpoint = after.get(checkpoint.id)
+    return tuple(found)
 
 
 def _reference(update: Update) -> UpdateRef:

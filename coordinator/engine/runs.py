@@ -13,6 +13,7 @@ from coordinator.engine.entities import ENDED, OPEN_TASK, Cohort, Run
 from coordinator.engine.programs import has_open_work
 from coordinator.engine.work import withdraw_task
 from services.core.errors import Rejected
+from services.training.fats.spec import Fats
 
 
 def create_run(draft: Draft, message: m.CreateRun) -> Run:
@@ -37,6 +38,8 @@ def create_run(draft: Draft, message: m.CreateRun) -> Run:
         wanted = getattr(spec.training, field, None)
         if wanted is not None and wanted > len(names):
             raise Rejected("invalid-run", f"training.{field} is {wanted} and the run has {len(names)} clients")
+    if isinstance(spec.training, Fats):
+        spec = spec.model_copy(update={"training": spec.training.settled(len(names), spec.stop.rounds)})
     run = Run(
         id=message.run_id,
         federation_id=message.federation_id,
@@ -95,7 +98,8 @@ def settle_run(draft: Draft, message: m.SettleRun) -> None:
         draft.emit(e.JobSettled(message.job_id, "done"))
     if run.status in ENDED:
         return
-    cohorts = [c for c in families.cohorts_of(draft.state, run.id) if c.phase != "retired"]
+    living = [c for c in families.cohorts_of(draft.state, run.id) if c.phase != "retired"]
+    cohorts = [c for c in living if c.program != families.NEWCOMER]
     failed = [c for c in cohorts if c.phase == "failed"]
     if failed:
         draft.emit(e.RunEnded(run.id, "failed", failed[0].reason or "a cohort failed", draft.now))
@@ -109,6 +113,9 @@ def settle_run(draft: Draft, message: m.SettleRun) -> None:
             reason = next((c.reason for c in lines if c.reason), "finished")
             draft.emit(e.RunEnded(run.id, "completed", reason, draft.now))
         _stop_work(draft, run.id)
+        for cohort in living:
+            if cohort.program == families.NEWCOMER:
+                draft.emit(e.CohortRetired(cohort.id, "the run ended before it could join a cluster"))
 
 
 def remove_client(draft: Draft, message: m.RemoveClient) -> None:

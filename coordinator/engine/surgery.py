@@ -11,6 +11,7 @@ from typing import Literal
 from uuid import UUID
 
 from coordinator.engine.entities import GIVEN_UP, Checkpoint, Cohort, State
+from coordinator.engine.families import is_trained
 
 Action = Literal["rolled-back", "re-initialised", "retired"]
 
@@ -66,7 +67,7 @@ def plan(state: State, run_id: UUID, leavers: frozenset[UUID], *, reinitialise: 
         elif reinitialise and len(children) == 1 and cohort.parent_id is not None:
             cuts[cohort.id] = CohortCut(cohort, "retired")
             moved[children[0]] = parent_of[children[0]] = parent_of[cohort.id]
-        elif reinitialise and (sources := _surviving(children, cuts, lines)):
+        elif reinitialise and (sources := _surviving(state, children, cuts, lines)):
             cuts[cohort.id] = CohortCut(cohort, "re-initialised", sources=sources)
         else:
             cuts[cohort.id] = CohortCut(cohort, "rolled-back", clean=newest_clean(state, cohort, tainted))
@@ -75,14 +76,16 @@ def plan(state: State, run_id: UUID, leavers: frozenset[UUID], *, reinitialise: 
     return Cut(tuple(cuts.values()), moved, tainted)
 
 
-def _surviving(children: list[UUID], cuts: dict[UUID, CohortCut], lines: list[Cohort]) -> tuple[UUID, ...]:
+def _surviving(
+    state: State, children: list[UUID], cuts: dict[UUID, CohortCut], lines: list[Cohort]
+) -> tuple[UUID, ...]:
     """The maximal untouched sub-cohorts that have a trained model."""
     by_id = {c.id: c for c in lines}
     found: list[UUID] = []
     for child in children:
         cut = cuts.get(child)
         if cut is None:
-            if by_id[child].head_id is not None and by_id[child].round > 0:
+            if is_trained(state, by_id[child]):
                 found.append(child)
         elif cut.action == "re-initialised":
             found += cut.sources

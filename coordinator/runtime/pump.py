@@ -24,7 +24,15 @@ from coordinator.blobs.port import BlobStore, StorageFull
 from coordinator.bus.port import Bus
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import Job
-from coordinator.engine.messages import JobDone, JobFailed, Message, PauseRun, RecordBlob, SettleRun
+from coordinator.engine.messages import (
+    JobDone,
+    JobFailed,
+    Message,
+    PauseRun,
+    PlaceNewcomer,
+    RecordBlob,
+    SettleRun,
+)
 from coordinator.runtime.erasure import Erasing
 from coordinator.runtime.shell import Shell
 from coordinator.store import outbox
@@ -38,6 +46,7 @@ LOOK_EVERY_S = 0.5
 """How often to look without having been rung: the price of a lost wake-up."""
 
 POSTS: Final[dict[str, Callable[[Job], Message]]] = {
+    "PlaceNewcomer": lambda job: PlaceNewcomer(UUID(job.params["run_id"]), UUID(job.params["cohort_id"]), job.id),
     "SettleRun": lambda job: SettleRun(UUID(job.params["run_id"]), job.id),
     "PauseRun": lambda job: PauseRun(UUID(job.params["run_id"]), job.params["hold"], job.params["reason"]),
 }

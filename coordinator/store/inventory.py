@@ -70,7 +70,9 @@ async def dossier(connection: AsyncConnection, erasure_id: UUID) -> Dossier:
 async def inventory(connection: AsyncConnection, found: Dossier) -> list[Found]:
     """Everything that was made with the leavers' data, by the lineage and not by any mark: their updates, every model
     with one of these in its ancestry, the updates that anybody trained from such a model, what kernels made of all
-    this, uploads that may belong to it and were never submitted, and the leavers' credentials."""
+    this, uploads that may belong to it and were never submitted, and the leavers' credentials.
+
+    An update that is in a clean model is clean: it was trained from bytes that came out the same without the leaver."""
     leavers = {s.client_id for s in found.subjects}
     lineage = await load_lineage(connection, leavers)
     tainted = surgery.tainted_checkpoints(lineage, frozenset(leavers))
@@ -99,8 +101,15 @@ async def _updates(
         staying = set((await connection.execute(active)).scalars())
     last = {line.cohort_id: line.epoch_before for line in found.lines}
     bases = {(c.cohort_id, c.round, c.digest) for c in models}
+    in_clean_model = (
+        sa.select(t.contributions.c.update_id)
+        .join(t.checkpoints, t.checkpoints.c.id == t.contributions.c.checkpoint_id)
+        .where(t.contributions.c.update_id == u.id, t.checkpoints.c.superseded_by.is_(None))
+        .exists()
+        .label("is_clean")
+    )
     columns = (u.id, u.digest, u.client_id, u.cohort_id, u.epoch, u.base_round, u.base_digest, t.cohorts.c.phase)
-    statement = sa.select(*columns).join(t.cohorts, t.cohorts.c.id == u.cohort_id)
+    statement = sa.select(*columns, in_clean_model).join(t.cohorts, t.cohorts.c.id == u.cohort_id)
     rows = await connection.execute(
         statement.where(u.client_id.in_(leavers) | u.run_id.in_(run_ids), u.digest.is_not(None))
     )
@@ -113,7 +122,7 @@ async def _updates(
     return [
         Found("update", row.digest, row.id)
         for row in rows
-        if is_own(row) or (row.cohort_id, row.base_round, row.base_digest) in bases
+        if is_own(row) or ((row.cohort_id, row.base_round, row.base_digest) in bases and not row.is_clean)
     ]
 
 

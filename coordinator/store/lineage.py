@@ -22,6 +22,7 @@ class FoundCheckpoint:
     checkpoint: Checkpoint
     federation_id: UUID
     scale: float
+    quantum: float | None
     merge: str | None
     """How the run's topology makes one model of many."""
 
@@ -45,7 +46,8 @@ async def checkpoint(connection: AsyncConnection, checkpoint_id: UUID, within: U
     row = (await connection.execute(statement)).first()
     if row is None:
         raise Rejected("not-found", f"there is no checkpoint {checkpoint_id}")
-    return FoundCheckpoint(_checkpoint(row), row.federation_id, row.scale, row.spec["topology"].get("merge"))
+    quantum, merge = row.spec["training"].get("quantum"), row.spec["topology"].get("merge")
+    return FoundCheckpoint(_checkpoint(row), row.federation_id, row.scale, quantum, merge)
 
 
 async def checkpoints(connection: AsyncConnection, run_id: UUID, position: Position) -> Page[Checkpoint]:

@@ -37,6 +37,7 @@ from coordinator.engine.entities import (
     Task,
     Update,
 )
+from coordinator.engine.families import NEWCOMER, WALKS_ITS_HISTORY
 from coordinator.store import history
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch, fetch_by, to_entity
@@ -84,6 +85,10 @@ class Needs:
     clients: set[UUID] = field(default_factory=set)
     named: set[tuple[UUID, str]] = field(default_factory=set)
     """(federation, client name) of those a new run is formed from, when it names few."""
+    joining: set[tuple[UUID, str]] = field(default_factory=set)
+    """(federation, client name) of those who join a run; it matters whether a request is about to forget them."""
+    measured: set[UUID] = field(default_factory=set)
+    """Cohorts of newcomers whose client is needed."""
     federations: set[UUID] = field(default_factory=set)
     """Federations whose clients a new run is formed from."""
     models: set[str] = field(default_factory=set)
@@ -105,6 +110,15 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
                 needs.blobs |= {(federation_id, d) for d in (spec.init, spec.validation.data) if d is not None}
                 if spec.init is not None:
                     needs.models.add(spec.init)
+            case m.JoinRun(run_id=run_id, federation_id=federation_id, clients=clients):
+                needs.runs.add(run_id)
+                needs.merging.add(run_id)
+                needs.joining |= {(federation_id, name) for name in clients}
+            case m.PlaceNewcomer(run_id=run_id, cohort_id=cohort_id, job_id=job_id):
+                needs.runs.add(run_id)
+                needs.merging.add(run_id)
+                needs.measured.add(cohort_id)
+                needs.jobs.add(job_id)
             case m.PauseRun() | m.ResumeRun() | m.CancelRun():
                 needs.runs.add(message.run_id)
             case m.SettleRun(run_id=run_id, job_id=job_id):
@@ -237,6 +251,7 @@ class _Loader:
         if needs.announced or needs.deliveries:
             of_request = t.deliveries.c.erasure_id.in_(needs.announced)
             await self._add(Delivery, of_request | t.deliveries.c.id.in_(needs.deliveries), lock=True)
+        await self._lock_newcomers()
         if needs.runs:
             await self._add_by(Run, t.runs.c.id, needs.runs, lock=True)
         if needs.filings:
@@ -254,6 +269,8 @@ class _Loader:
         if needs.named:
             wanted = sa.tuple_(t.clients.c.federation_id, t.clients.c.name).in_(sorted(needs.named, key=str))
             await self._add(Client, wanted)
+        await self._load_what_newcomers_are_measured_against()
+        await self._load_rounds_to_walk()
         if needs.federations:
             await self._add(Client, t.clients.c.federation_id.in_(needs.federations))
         if run_ids := {c.run_id for c in self.state.cohorts.values()} - self.state.runs.keys():
@@ -278,7 +295,7 @@ class _Loader:
         leavers = {s.client_id for s in self.state.subjects.values() if s.erasure_id in needs.fences}
         if needs.leavers:
             wanted = sa.tuple_(t.clients.c.federation_id, t.clients.c.name).in_(sorted(needs.leavers, key=str))
-            leavers |= {client.id for client in await self._add(Client, wanted)}
+            leavers |= {client.id for client in await self._add(Client, wanted, lock=True)}
         if leavers:
             await self._widen_to_runs_of(leavers)
         if needs.fences:
@@ -289,6 +306,38 @@ class _Loader:
         needs.merging |= {line.run_id for line in lines}
         needs.runs |= needs.whole | needs.merging
         return leavers
+
+    async def _lock_newcomers(self) -> None:
+        """Filing a request locks its clients as well: either it is seen here, or its fence sees the new members."""
+        if self.needs.joining:
+            wanted = sa.tuple_(t.clients.c.federation_id, t.clients.c.name).in_(sorted(self.needs.joining, key=str))
+            found = {client.id for client in await self._add(Client, wanted, lock=True)}
+            await self._add(Subject, t.subjects.c.client_id.in_(found) & t.subjects.c.active)
+
+    async def _load_what_newcomers_are_measured_against(self) -> None:
+        needs, cohorts = self.needs, self.state.cohorts.values()
+        measuring = {c.run_id for c in cohorts if c.program == NEWCOMER} if self.steps_program else set()
+        of_cohorts = sa.select(t.cohorts.c.id).where(
+            t.cohorts.c.run_id.in_(measuring), t.cohorts.c.program == "profile"
+        )
+        if measuring:
+            await self._add(Cohort, t.cohorts.c.id.in_(of_cohorts))
+            await self._add(Update, t.updates.c.cohort_id.in_(of_cohorts) & t.updates.c.stored)
+        with_clients = t.members.c.cohort_id.in_(of_cohorts) | t.members.c.cohort_id.in_(needs.measured)
+        if measuring or needs.measured:
+            await self._add(Client, t.clients.c.id.in_(sa.select(t.members.c.client_id).where(with_clients)))
+
+    async def _load_rounds_to_walk(self) -> None:
+        """What fenced lines that compute their old rounds again were made of."""
+        lines = [c for c in self.state.cohorts.values() if c.program == WALKS_ITS_HISTORY and c.phase == "starting"]
+        ids = {c.id for c in lines if c.epoch > 0} if self.steps_program else set()
+        if ids:
+            await self._add(Checkpoint, t.checkpoints.c.cohort_id.in_(ids))
+            made = sa.select(t.checkpoints.c.id).where(t.checkpoints.c.cohort_id.in_(ids))
+            await self._add(Contribution, t.contributions.c.checkpoint_id.in_(made))
+            await self._add(Update, t.updates.c.cohort_id.in_(ids))
+            members = sa.select(t.members.c.client_id).where(t.members.c.cohort_id.in_(ids))
+            await self._add(Client, t.clients.c.id.in_(members))
 
     async def _load_other_requests(self, leaver_ids: set[UUID]) -> None:
         """After the runs are locked: two requests that are filed at once see each other."""

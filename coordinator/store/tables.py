@@ -141,6 +141,7 @@ cohorts = Table(
     Column("phase", String(16), nullable=False),
     Column("program", String(40), nullable=False),
     Column("num_members", Integer, nullable=False),
+    Column("num_clients_of_run", Integer, nullable=False),
     Column("kind", String(16), nullable=False),
     Column("parent_id", Uuid, ForeignKey("cohorts.id")),
     Column("group", String(200), nullable=False),
@@ -171,6 +172,7 @@ members = Table(
     Column("client_id", Uuid, ForeignKey("clients.id"), nullable=False, index=True),
     Column("name", String(63), nullable=False),
     Column("active", Boolean, nullable=False),
+    Column("joined", Boolean, nullable=False),
     PrimaryKeyConstraint("cohort_id", "client_id"),
 )
 

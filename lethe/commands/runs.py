@@ -138,6 +138,26 @@ def _print_lines(client: Client, run_id: str, after: int) -> None:
                 return
 
 
+@app.command(**examples("lethe runs join digits --client hospital-c", "lethe runs join digits -c c -c d --json"))
+def join(
+    context: typer.Context,
+    run: RunName,
+    client: Annotated[
+        list[str], typer.Option("--client", "-c", help="An enrolled client; may be given several times.")
+    ],
+    json: AsJson = False,
+) -> None:
+    """Let enrolled clients take part in a run that is going, from its next round on."""
+    from lethe.printing import print_record, say
+
+    with connect(context) as connection:
+        found = connection.post(f"/v1/runs/{connection.run(run)['id']}/members", {"clients": client})
+    if json:
+        print_record(found, as_json=True)
+    else:
+        say(f"{', '.join(client)} joined run {found['name']}")
+
+
 @app.command(**examples("lethe runs pause digits"))
 def pause(context: typer.Context, run: RunName, json: AsJson = False) -> None:
     """Hand out no more work; what is done stays."""

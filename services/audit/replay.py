@@ -35,6 +35,8 @@ class AggregateStep:
     base: str
     scale: float
     updates: tuple[tuple[str, float], ...]
+    quantum: float | None = None
+    """Set when every number was then rounded to a multiple of it."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -129,7 +131,7 @@ def step_of(lineage: Lineage) -> Step | None:
         return None
     if lineage.base is not None:
         updates = tuple((contribution.digest, contribution.weight) for contribution in lineage.contributions)
-        return AggregateStep(result, lineage.base.digest, lineage.scale, updates)
+        return AggregateStep(result, lineage.base.digest, lineage.scale, updates, lineage.quantum)
     match lineage.made_by:
         case "stack":
             return StackStep(result, tuple(digest for digest, _ in models))
@@ -188,7 +190,8 @@ def _recompute(step: Step, files: dict[str, Path], out: Path) -> None:
     match step:
         case AggregateStep():
             updates = [{"digest": digest, "weight": weight} for digest, weight in step.updates]
-            weighted_step({"base": step.base, "updates": updates, "scale": step.scale}, files, out)
+            params = {"base": step.base, "updates": updates, "scale": step.scale, "quantum": step.quantum}
+            weighted_step(params, files, out)
         case MergeStep():
             models = [{"digest": digest, "weight": weight} for digest, weight in step.models]
             merge_models({"models": models}, files, out)

@@ -83,26 +83,6 @@ class Erasure:
 
 
 @dataclass(frozen=True, slots=True)
-class CohortView:
-    """What a program knows of its cohort when it starts (again)."""
-
-    name: str
-    num_members: int
-    num_members_of_run: int
-    spec: RunSpec
-    head: str | None
-    """Digest of the model to go on from; None: there is none yet."""
-    round: int
-    """The round of that model; 0 is the initial one."""
-    sources: tuple[Source, ...] = ()
-    """Models of other cohorts to start from, when there is no head: a merge, or a re-initialisation."""
-    extra_rounds: int = 0
-    """Rounds granted beyond the stop rule."""
-    erasure: Erasure | None = None
-    """Set for unlearning programs."""
-
-
-@dataclass(frozen=True, slots=True)
 class UpdateRef:
     """One client's answer: the update's digest (None for figures only) and what it was trained from."""
 
@@ -114,6 +94,46 @@ class UpdateRef:
     metrics: Mapping[str, float]
     seconds: float = 0.0
     """From handing out the model to receiving the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """What the run's clusters were formed from, as far as it is kept: a newcomer is measured against it."""
+
+    updates: tuple[UpdateRef, ...]
+    figures: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class PastRound:
+    """A round of this line from before its last fence: the model it made, and the kept updates without the leavers."""
+
+    digest: str
+    updates: tuple[UpdateRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CohortView:
+    """What a program knows of its cohort when it starts (again)."""
+
+    name: str
+    num_members: int
+    num_members_of_run: int
+    spec: RunSpec
+    head: str | None
+    """Digest of the model to go on from; None: there is none yet."""
+    round: int
+    """The round of that model; 0 is the initial one. Without a model: the round to start counting from."""
+    sources: tuple[Source, ...] = ()
+    """Models of other cohorts to start from, when there is no head: a merge, or a re-initialisation."""
+    extra_rounds: int = 0
+    """Rounds granted beyond the stop rule."""
+    profiled: Profiled | None = None
+    """Given to the program of a newcomer."""
+    history: tuple[PastRound, ...] = ()
+    """Given to `exact_fun` when it starts again after a fence: the rounds after `head`, in order."""
+    erasure: Erasure | None = None
+    """Set for unlearning programs."""
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------
@@ -216,6 +236,11 @@ class FormCohorts:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinCluster:
+    """A newcomer is measured: it joins the nearest cluster that has room, by the `distances` in the program's state."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     reason: str
 
@@ -225,7 +250,7 @@ class Abort:
     reason: str
 
 
-Step = AskClients | Recall | Compute | Publish | FormCohorts | Finish | Abort
+Step = AskClients | Recall | Compute | Publish | FormCohorts | JoinCluster | Finish | Abort
 
 # --- outcomes ---------------------------------------------------------------------------------------------------------
 

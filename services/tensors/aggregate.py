@@ -37,7 +37,8 @@ from services.tensors.slices import (
 def weighted_step(
     params: Mapping[str, Any], inputs: Mapping[str, Path], out: Path, *, slice_elements: int = SLICE_ELEMENTS
 ) -> dict[str, float]:
-    """Kernel. params: base (digest), updates ([{digest, weight}, ...], in order), scale. Writes the new model to `out`.
+    """Kernel. params: base (digest), updates ([{digest, weight}, ...], in order), scale, and quantum if every number of
+    the new model is to be rounded to a multiple of it. Writes the new model to `out`.
 
     Returns `update_norm`: the L2 norm of the step that was added to the base.
     """
@@ -58,7 +59,8 @@ def weighted_step(
             (sources[update["digest"]], weight) for update, weight in zip(params["updates"], weights, strict=True)
         ]
         file = stack.enter_context(out.open("wb", buffering=0))
-        step = _Step(base, updates, total, float(params["scale"]), file, Buffers.allocate(slice_elements))
+        buffers = Buffers.allocate(slice_elements)
+        step = _Step(base, updates, total, float(params["scale"]), file, buffers, params.get("quantum"))
         write_all(file, memoryview(encode_header(base.header.layout)))
         for info in base.header.layout.tensors:
             step.write_tensor(info)
@@ -73,6 +75,7 @@ class _Step:
     scale: float
     file: FileIO
     buffers: Buffers
+    quantum: float | None = None
     squared_norm: float = 0.0
 
     def write_tensor(self, info: TensorInfo) -> None:
@@ -101,6 +104,11 @@ class _Step:
         self.base.read(raw.data, info.name, offset)
         widen(raw, info.dtype, term)
         np.add(term, mean, out=term)
+        if self.quantum is not None:  # alpha * rint(x / alpha), halves to the even multiple
+            np.divide(term, self.quantum, out=term)
+            np.rint(term, out=term)
+            np.multiply(term, self.quantum, out=term)
+            np.add(term, 0.0, out=term)  # a zero has no sign: it would tell on which side it was
         narrow(term, info.dtype, raw)
         if not (are_finite(term.data, "F64") and are_finite(raw.data, info.dtype)):
             raise KernelFailed(f"tensor {info.name!r} of the new model would contain NaN or Inf")

@@ -98,6 +98,10 @@ def cluster_name(index: int) -> str:
     return f"cluster-{index}"
 
 
+def cluster_index(name: str) -> int:
+    return int(name.removeprefix("cluster-"))
+
+
 def plans_of(tree: Node) -> tuple[CohortPlan, ...]:
     group = tree.name.removesuffix(influence_tree.ROOT).rstrip("/") or influence_tree.ROOT
     parents = {child.name: node.name for node in influence_tree.walk(tree) for child in node.children}

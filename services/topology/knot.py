@@ -159,15 +159,30 @@ def profile_levels(
     return level_KN.astype(np.int64), targets
 
 
-def place_newcomer(time: float, disparity: float, anchors: Anchors, sizes: Sequence[int], max_size: int) -> int:
-    """The cluster with the nearest anchor that has room, the lowest index among equals."""
-    (distance_N,) = anchors.distances([time], [disparity])
-    for cluster in np.argsort(distance_N, kind="stable").tolist():
-        if sizes[cluster] < max_size:
-            return int(cluster)
-    raise Rejected(
-        "conflict", f"All {len(sizes)} clusters hold {max_size} clients already; raise max_size in a new run."
-    )
+def place_newcomer(distances: Sequence[float], sizes: Mapping[int, int], max_size: int) -> int:
+    """The nearest cluster that has room, the lowest index among equals; `sizes` of those that may be joined."""
+    return min(_with_room(sizes, max_size), key=lambda cluster: (distances[cluster], cluster))
+
+
+def draw_for_newcomer(name: str, sizes: Mapping[int, int], max_size: int, seed: int) -> int:
+    """The baseline's rule: the smallest cluster that has room, by lot among equals."""
+
+    def lot(cluster: int) -> tuple[int, bytes]:
+        return sizes[cluster], hashlib.sha256(f"{seed}\x1fnewcomer\x1f{name}\x1f{cluster}".encode()).digest()
+
+    return min(_with_room(sizes, max_size), key=lot)
+
+
+def check_room(sizes: Mapping[int, int], max_size: int, num_newcomers: int) -> None:
+    if sum(max(0, max_size - size) for size in sizes.values()) < num_newcomers:
+        raise Rejected(
+            "conflict", f"All {len(sizes)} clusters hold {max_size} clients already; raise max_size in a new run."
+        )
+
+
+def _with_room(sizes: Mapping[int, int], max_size: int) -> list[int]:
+    check_room(sizes, max_size, 1)
+    return [cluster for cluster, size in sizes.items() if size < max_size]
 
 
 def random_assignment(

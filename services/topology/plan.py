@@ -14,10 +14,12 @@ from services.program.contract import (
     Computed,
     Finish,
     FormCohorts,
+    JoinCluster,
     Outcome,
     Publish,
     Published,
     Step,
+    UpdateRef,
 )
 from services.topology.knot import default_bounds
 from services.topology.spec import Clusters
@@ -43,8 +45,7 @@ class ProfileProgram:
     def start(self, view: CohortView) -> tuple[ProfileState, Step]:
         if view.spec.init is not None:
             return self._publish(view.spec.init)
-        params = {"model": view.spec.model.model_dump(), "seed": derive(view.spec.seed, "init")}
-        return ProfileState(phase="initialising"), Compute("init_model", params, ())
+        return ProfileState(phase="initialising"), _initial_model(view)
 
     def resume(self, state: ProfileState, outcome: Outcome, view: CohortView) -> tuple[ProfileState, Step]:
         match state.phase, outcome:
@@ -62,6 +63,61 @@ class ProfileProgram:
 
     def _publish(self, digest: str) -> tuple[ProfileState, Step]:
         return ProfileState(phase="publishing", model=digest), Publish(digest, 0, "init")
+
+
+def _initial_model(view: CohortView) -> Compute:
+    params = {"model": view.spec.model.model_dump(), "seed": derive(view.spec.seed, "init")}
+    return Compute("init_model", params, ())
+
+
+class NewcomerState(Message):
+    phase: Literal["initialising", "publishing", "asking", "measuring", "done"]
+    model: str | None = None
+    distances: list[float] = []
+
+
+class NewcomerProgram:
+    """A client that joins measured clusters trains once from the initial model, as those before it did."""
+
+    state_type = NewcomerState
+
+    def start(self, view: CohortView) -> tuple[NewcomerState, Step]:
+        if view.spec.init is not None:
+            return self._publish(view.spec.init)
+        return NewcomerState(phase="initialising"), _initial_model(view)
+
+    def resume(self, state: NewcomerState, outcome: Outcome, view: CohortView) -> tuple[NewcomerState, Step]:
+        match state.phase, outcome:
+            case "initialising", Computed(digest=str(digest)):
+                return self._publish(digest)
+            case "publishing", Published() if state.model is not None:
+                return state.model_copy(update={"phase": "asking"}), AskClients("train", 1, state.model, 1, 1)
+            case "asking", Collected(updates=(update,)) if state.model is not None:
+                return state.model_copy(update={"phase": "measuring"}), _measure(state.model, update, view)
+            case "measuring", Computed(figures=figures):
+                assert isinstance(view.spec.topology, Clusters)
+                distances = [figures[f"distance:{n}"] for n in range(view.spec.topology.num_clusters)]
+                return state.model_copy(update={"phase": "done", "distances": distances}), JoinCluster()
+        raise InvariantBroken(f"a newcomer in phase {state.phase} cannot take {type(outcome).__name__}")
+
+    def _publish(self, digest: str) -> tuple[NewcomerState, Step]:
+        return NewcomerState(phase="publishing", model=digest), Publish(digest, 0, "init")
+
+
+def _measure(model: str, newcomer: UpdateRef, view: CohortView) -> Compute:
+    topology, profiled = view.spec.topology, view.profiled
+    assert isinstance(topology, Clusters) and profiled is not None and newcomer.digest is not None
+    updates = [{"client": u.client, "digest": u.digest, "weight": float(u.num_samples)} for u in profiled.updates]
+    params = {
+        "base": model,
+        "newcomer": {"digest": newcomer.digest, "seconds": newcomer.seconds},
+        "updates": updates,
+        "figures": dict(profiled.figures),
+        "num_clusters": topology.num_clusters,
+    }
+    kernel = "knot_newcomer" if topology.assignment == "knot" else "spectral_newcomer"
+    digests = (u.digest for u in profiled.updates if u.digest is not None)
+    return Compute(kernel, params, (model, newcomer.digest, *digests))
 
 
 def bounds(topology: Clusters, num_clients: int) -> tuple[int, int]:

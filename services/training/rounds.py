@@ -63,6 +63,11 @@ class Algorithm(Protocol):
     @property
     def scale(self) -> float: ...
 
+    @property
+    def quantum(self) -> float | None:
+        """What the weights of a new model are multiples of; None: they are not rounded."""
+        ...
+
     def ask(self, view: CohortView, round: int, model: str) -> AskClients: ...
 
     def weigh(self, update: UpdateRef, round: int) -> tuple[float, int]:
@@ -77,7 +82,7 @@ def start(view: CohortView, algorithm: Algorithm) -> tuple[TrainingState, Step]:
     if view.head is not None:
         state = TrainingState(phase="publishing", round=view.round, head=view.head)
         return _next_round(state, view, algorithm)
-    state = TrainingState(phase="initialising", round=0)
+    state = TrainingState(phase="initialising", round=view.round)
     if view.spec.init is not None:
         return _publish(state.model_copy(update={"candidate": view.spec.init}), view, algorithm)
     params = {"model": view.spec.model.model_dump(), "seed": derive(view.spec.seed, "init")}
@@ -117,6 +122,7 @@ def _aggregate(
         "base": state.head,
         "updates": [{"digest": update.digest, "weight": weight} for update, weight, _ in weighed],
         "scale": algorithm.scale,
+        **({"quantum": algorithm.quantum} if algorithm.quantum is not None else {}),
     }
     inputs = (state.head, *(update.digest for update in updates if update.digest is not None))
     contributions = [
@@ -140,6 +146,11 @@ def _making(state: TrainingState) -> int:
     return state.round if state.head is None else state.round + 1
 
 
+def _is_initial(state: TrainingState, view: CohortView) -> bool:
+    """Whether the candidate was never trained; a line that joins later has such a model in a later round."""
+    return state.head is None and not view.sources
+
+
 def _judge(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tuple[TrainingState, Step]:
     if state.candidate is None:
         raise InvariantBroken("a kernel that makes a model returned none")
@@ -150,7 +161,7 @@ def _judge(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tupl
 
 def _ask_to_judge(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tuple[TrainingState, Step]:
     making = _making(state)
-    if not view.spec.validation.at_clients or making == 0 or not _is_judged(view, making):
+    if not view.spec.validation.at_clients or _is_initial(state, view) or not _is_judged(view, making):
         return _publish(state, view, algorithm)
     if state.candidate is None:
         raise InvariantBroken("nothing to judge")
@@ -165,7 +176,7 @@ def _publish(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tu
     making = _making(state)
     accuracies = state.accuracies
     accuracy = state.figures.get("validation_accuracy", state.figures.get("clients_accuracy"))
-    if accuracy is not None and making > 0:
+    if accuracy is not None and not _is_initial(state, view):
         accuracies = [*accuracies, accuracy][-view.spec.stop.window :]
     contributions = tuple(Contribution(c.update_id, c.client, c.weight, c.staleness) for c in state.contributions)
     after = TrainingState(phase="publishing", round=making, head=state.candidate, accuracies=accuracies)

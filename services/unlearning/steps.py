@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from services.core.errors import InvariantBroken
 from services.program.contract import CohortView, Compute, Erasure, UpdateRef
 from services.training.fedavg.spec import FedAvg
+from services.training.fedbuff.spec import FedBuff
 
 
 def erasure_of(view: CohortView) -> Erasure:
@@ -16,7 +17,8 @@ def erasure_of(view: CohortView) -> Erasure:
 
 
 def server_learning_rate(view: CohortView) -> float:
-    return view.spec.training.server_learning_rate
+    training = view.spec.training
+    return training.server_learning_rate if isinstance(training, FedAvg | FedBuff) else 1.0
 
 
 def num_asked(view: CohortView) -> int:

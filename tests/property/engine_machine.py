@@ -22,7 +22,10 @@ from tests.property import invariants
 from tests.property.transitions import Watch
 from tests.support.world import ROWS, World
 
-CLIENTS = ("ada", "bob", "cyd", "dan")
+FIRST = ("ada", "bob", "cyd", "dan")
+NEWCOMERS = ("eve", "fay")
+"""Enrolled after the runs were created; they may join them."""
+CLIENTS = (*FIRST, *NEWCOMERS)
 STOP = {"rounds": 8}
 SOON = {"rounds": 4}
 FEDAVG = {"algorithm": "fedavg"}
@@ -76,6 +79,7 @@ FAMILIES: tuple[dict[str, Any], ...] = (
 
 clients = st.sampled_from(CLIENTS)
 any_index = st.integers(min_value=0, max_value=999)
+newcomers = st.lists(st.sampled_from(NEWCOMERS), min_size=1, max_size=2, unique=True)
 subjects = st.lists(clients, min_size=1, max_size=2, unique=True)
 methods = st.sampled_from(["auto", "auto", "retrain", "reinit", "rapid"])
 recent = st.integers(min_value=-6, max_value=-1)
@@ -103,8 +107,9 @@ class EngineMachine(RuleBasedStateMachine):
     )
     def create_runs(self, specs: list[dict[str, Any]], num_rounds: int, order: list[str]) -> None:
         """Runs that are some rounds old: most of what can go wrong needs a history."""
-        self.world.enrol(*reversed(CLIENTS))
+        self.world.enrol(*reversed(FIRST))
         self.runs = [self.world.create_run(name=f"run-{i}", **changes) for i, changes in enumerate(specs)]
+        self.world.enrol(*NEWCOMERS)
         for _ in range(num_rounds):
             self.round_completes(order, slow=None)
 
@@ -338,6 +343,28 @@ class EngineMachine(RuleBasedStateMachine):
     def cancel(self, index: int, really: int) -> None:
         if really == 0:
             self.world.send_together([m.CancelRun(_pick(self.runs, index), "no longer needed")])
+
+    @rule(index=any_index, newcomers=newcomers)
+    def join(self, index: int, newcomers: list[str]) -> None:
+        """Anybody may be let in, also who was forgotten, takes part already, or comes when the run is over."""
+        world, run_id = self.world, _pick(self.runs, index)
+        erased = [name for name in newcomers if world.state.clients[world.client(name)].status == "erased"]
+        before = world.state
+        try:
+            world.join(run_id, *newcomers)
+        except Rejected as rejection:
+            assert rejection.code in ("conflict", "already-erased"), rejection
+            assert replace(world.state, samples={}) == replace(before, samples={}), (
+                "a refused newcomer changed something"
+            )
+            return
+        assert not erased, "an erased client came back"
+        assert before.runs[run_id].status not in ENDED, "a run that is over was joined"
+
+    @rule(index=any_index, newcomers=newcomers, order=st.permutations(CLIENTS))
+    def join_and_work(self, index: int, newcomers: list[str], order: list[str]) -> None:
+        self.join(index, newcomers)
+        self.everybody_works_for_a_while(order)
 
     @precondition(lambda self: self.num_removed < 2)
     @rule(name=clients)

@@ -12,7 +12,7 @@ from uuid import UUID
 from coordinator.engine import families
 from coordinator.engine.entities import ENDED, OPEN_TASK, SETTLED, Checkpoint, Cohort, Erasure, Line, Round
 from coordinator.engine.events import CheckpointPublished
-from services.training.fedavg.spec import FedAvg
+from services.training.fedbuff.spec import FedBuff
 from tests.support.world import World
 
 
@@ -25,6 +25,7 @@ def all_hold(world: World) -> None:
     no_erased_sample_is_served(world)
     requests_are_carried_out_once_and_wholly(world)
     merged_models_are_made_of_what_is_served(world)
+    families_are_laminar(world)
     ended_runs_have_no_open_work(world)
     those_who_left_have_no_work(world)
     nobody_waits_for_nothing(world)
@@ -114,7 +115,7 @@ def _contributions_are_right(world: World, checkpoint: Checkpoint) -> None:
         assert (update.base_round, update.base_digest) in models, "trained from a model that is no ancestor"
         staleness = checkpoint.round - 1 - update.base_round
         assert contribution.staleness == staleness >= 0, "staleness"
-        exponent = 0.0 if isinstance(training, FedAvg) else training.staleness_exponent
+        exponent = training.staleness_exponent if isinstance(training, FedBuff) else 0.0
         assert contribution.weight == update.num_samples * (1.0 + staleness) ** -exponent, "weight"
         consumers.add(update.consumed_by)
     if checkpoint.kind == "aggregate" and not contributions:
@@ -255,6 +256,24 @@ def merged_models_are_made_of_what_is_served(world: World) -> None:
             assert made_of <= trained and len(made_of) == min(1, len(trained)), "merged from others than the best"
         else:
             assert made_of == trained, "a merged model is not made of what is served"
+
+
+def families_are_laminar(world: World) -> None:
+    """What is below another cohort has no member that the other lacks; clusters keep to their bounds."""
+    state = world.state
+    names: dict[UUID, set[str]] = {c: set() for c in state.cohorts}
+    for member in state.members.values():
+        names[member.cohort_id].add(member.name)
+    for cohort in state.cohorts.values():
+        if cohort.parent_id is not None and cohort.phase != "retired":
+            assert names[cohort.id] <= names[cohort.parent_id], "a cohort is not inside its parent"
+            is_empty = cohort.num_members == 0
+            assert is_empty or state.cohorts[cohort.parent_id].phase != "retired", "hangs below a cohort that is gone"
+            assert state.cohorts[cohort.parent_id].group == cohort.group, "hangs in another group"
+    for run in state.runs.values():
+        tops = [c for c in state.cohorts.values() if c.run_id == run.id and c.kind in ("line", "root")]
+        most = getattr(run.spec.topology, "max_size", None)
+        assert most is None or all(c.num_members <= most for c in tops), "a cluster is larger than it may be"
 
 
 def ended_runs_have_no_open_work(world: World) -> None:

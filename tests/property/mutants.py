@@ -10,7 +10,20 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Final
 
-from coordinator.engine import decide, erasures, evolve, exclusions, families, programs, recovery, runs, surgery, work
+from coordinator.engine import (
+    decide,
+    erasures,
+    evolve,
+    exclusions,
+    families,
+    joining,
+    programs,
+    recovery,
+    runs,
+    surgery,
+    work,
+)
+from services.topology import knot
 from tests.support import world
 
 Edit = tuple[Callable[..., Any], str, str]
@@ -226,6 +239,26 @@ MUTANTS: Final = (
         (programs.check_round, "_hold_for_quorum(", "print if True else ("),
     ),
     mutant("failed tasks are not given out again", (runs.resume_run, "draft.emit(e.TaskReissued(task.id))", "pass")),
+    mutant(
+        "erased client comes back",
+        (joining._newcomer, 'client.status == "erased"', "False"),
+        (joining._newcomer, 'client.status != "active"', "False"),
+    ),
+    mutant("member not counted", (evolve._resized, "cohort.num_members + change", "cohort.num_members")),
+    mutant(
+        "cohorts above do not gain the newcomer", (joining._graft, "if name in known:", "if name in known and False:")
+    ),
+    mutant(
+        "new cohort starts from everybody's model",
+        (joining._form_node, "for c in beside if", "for c in [root] if"),
+    ),
+    mutant(
+        "full clusters take more",
+        (knot.check_room, "< num_newcomers", "< 0"),
+        (knot._with_room, " if size < max_size", ""),
+    ),
+    mutant("run that is over is joined", (joining.join_run, "run.status in ENDED", "False")),
+    mutant("finished line is joined", (joining._training_top, " and cohort.phase in families.TRAINING", "")),
     mutant("standby never promoted", (work._replace_in_stream, "if standby:", "if False:")),
 )
 

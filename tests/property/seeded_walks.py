@@ -9,14 +9,15 @@ from typing import Any, Final
 
 from hypothesis.stateful import RULE_MARKER
 
-from tests.property.engine_machine import CLIENTS, FAMILIES, LINES, EngineMachine
+from tests.property.engine_machine import CLIENTS, FAMILIES, FIRST, LINES, NEWCOMERS, EngineMachine
 from tests.support.world import ROWS
 
 DRAWS: Final[dict[str, Callable[[Random], Any]]] = {
     "name": lambda random: random.choice(CLIENTS),
     "slow": lambda random: random.choice(CLIENTS),
     "order": lambda random: random.sample(CLIENTS, len(CLIENTS)),
-    "names": lambda random: random.sample(CLIENTS, random.choice([1, 1, 2])),
+    "names": lambda random: random.sample(random.choice([FIRST, FIRST, CLIENTS]), random.choice([1, 1, 2])),
+    "newcomers": lambda random: random.sample(NEWCOMERS, random.choice([1, 1, 2])),
     "method": lambda random: random.choice(["auto", "auto", "retrain"]),
     "needs_approval": lambda random: random.random() < 0.3,
     "index": lambda random: random.choice([random.randint(-6, -1), random.randint(0, 999)]),

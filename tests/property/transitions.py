@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID
 
 from coordinator.engine import events as e
@@ -28,6 +29,8 @@ class Watch:
                 case m.ReviewErasure():
                     kinds = {type(event) for event in decision.events}
                     assert e.CohortRestarted not in kinds or e.LineDone in kinds, "merged again for no recovered line"
+                case m.JoinRun() | m.PlaceNewcomer():
+                    joining_leaves_the_others_alone(before, decision.state)
             for event in decision.events:
                 match event:
                     case e.RoundOpened(round=round) if round.kind == "train":
@@ -121,6 +124,33 @@ def _merged_is_cut(world: World, names: set[str], merged: Cohort, after: State) 
         assert now.head_id is None and now.epoch == merged.epoch + 1, "a tainted merged model is still served"
     else:
         assert now.head_id == merged.head_id, "a clean merged model is gone"
+
+
+def joining_leaves_the_others_alone(before: State, after: State) -> None:
+    """A cohort gains the newcomer and goes on; every other one stays as it is, wherever it now hangs."""
+    new = {key: x for key, x in after.members.items() if key not in before.members}
+    gaining = {x.cohort_id for x in new.values()}
+    assert all(after.members[key] == x for key, x in before.members.items()), "a member changed"
+    for cohort in before.cohorts.values():
+        now = after.cohorts[cohort.id]
+        if cohort.kind == "profile":
+            assert now.phase in (cohort.phase, "retired"), "a profile went on"
+            continue
+        same: dict[str, Any] = {"parent_id": cohort.parent_id}
+        if cohort.id in gaining:
+            same |= {"num_members": cohort.num_members, "num_clients_of_run": cohort.num_clients_of_run}
+            assert cohort.phase in ("starting", "waiting", "asking", "computing"), "joined what trains no more"
+        assert replace(now, **same) == cohort, "a cohort did not go on as it was"
+    for cohort in after.cohorts.values():
+        if cohort.id not in before.cohorts:
+            assert any(x.joined for x in new.values() if x.cohort_id == cohort.id), "formed without a newcomer"
+            own = {x.client_id for x in new.values() if x.cohort_id == cohort.id}
+            for source in families.sources_of(cohort):
+                origin = after.checkpoints[source.checkpoint_id].cohort_id
+                inside = {x.client_id for x in after.members.values() if x.cohort_id == origin}
+                assert inside <= own, "a new cohort starts from one that is not inside"
+    for table in ("tasks", "rounds", "updates", "checkpoints"):
+        assert getattr(before, table) == getattr(after, table), f"{table} changed"
 
 
 def newest_clean(world: World, state: State, head_id: UUID | None, names: set[str]) -> Checkpoint | None:

@@ -49,7 +49,7 @@ JOB_LEASE_S = 30.0
 ROWS = range(4)
 """The samples that each client has."""
 CHORES = ("post", "collect-updates", "fence", "purge", "notify")
-WEIGHS_MODELS = m.SettleRun | m.FileErasure | m.FenceErasure | m.ReviewErasure
+WEIGHS_MODELS = m.JoinRun | m.PlaceNewcomer | m.SettleRun | m.FileErasure | m.FenceErasure | m.ReviewErasure
 """Messages that may make one model of several, which takes the clients' numbers of samples."""
 
 
@@ -179,6 +179,10 @@ class World:
         self.send(m.CreateRun(run_id, FEDERATION, spec(**changes)))
         return run_id
 
+    def join(self, run_id: UUID, *names: str) -> Run:
+        joined: Run = self.send(m.JoinRun(run_id, FEDERATION, names))
+        return joined
+
     def file(self, *names: str, **changes: Any) -> UUID:
         """Ask to forget these clients."""
         erasure_id = UUID(int=next(self._counter) + 20_000)
@@ -267,6 +271,8 @@ class World:
             clients = enumerate(update["client"] for update in job.params["updates"])
             clusters = {f"cluster:{client}": float(i % job.params["num_clusters"]) for i, client in clients}
             return m.JobDone(job.id, token, None, clusters)
+        if job.kernel == "knot_newcomer":
+            return m.JobDone(job.id, token, None, {f"distance:{n}": 1.0 for n in range(job.params["num_clusters"])})
         if job.kernel not in MODELS_MADE_BY:
             return m.JobDone(job.id, token, None, self.figures_of(job.params["weights"]))
         digest = of_json({"kernel": job.kernel, "params": dict(job.params)})

@@ -13,6 +13,7 @@ from services.training.rounds import TrainingState
 @dataclass(frozen=True, slots=True)
 class Averaging:
     spec: FedAvg
+    quantum: None = None
 
     @property
     def scale(self) -> float:

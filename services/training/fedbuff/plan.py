@@ -22,6 +22,7 @@ def scaled(whole: int, view: CohortView) -> int:
 @dataclass(frozen=True, slots=True)
 class Buffering:
     spec: FedBuff
+    quantum: None = None
 
     @property
     def scale(self) -> float:

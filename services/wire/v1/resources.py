@@ -90,6 +90,12 @@ class RunCreate(Message):
     spec: RunSpec
 
 
+class RunJoin(Message):
+    clients: Annotated[list[Name], Field(min_length=1, max_length=1000)] = Field(
+        description="Enrolled clients that are to take part from now on; those who already do are passed over."
+    )
+
+
 class Run(Message):
     id: Id
     federation_id: Id
@@ -211,6 +217,9 @@ class Lineage(Message):
     checkpoint: Checkpoint
     base: Checkpoint | None
     scale: float
+    quantum: float | None = Field(
+        default=None, description="Set when every number of the model was rounded to a multiple of this."
+    )
     contributions: list[Contribution]
     parents: list[ParentModel] = []
     made_by: Literal["initialisation", "step", "average", "stack", "copy"] = Field(

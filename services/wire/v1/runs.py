@@ -7,12 +7,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from services.topology.spec import Clusters, Flat, Topology
+from services.training.exact_fun.spec import ExactFun
+from services.training.fats.spec import Fats
 from services.training.fedavg.spec import FedAvg
 from services.training.fedbuff.spec import FedBuff
 from services.training.local_spec import LocalTraining
 from services.wire.message import Digest, Message, Name
 
-Training = Annotated[FedAvg | FedBuff, Field(discriminator="algorithm")]
+Training = Annotated[FedAvg | FedBuff | Fats | ExactFun, Field(discriminator="algorithm")]
 
 
 class ModelSpec(Message):
@@ -97,6 +99,10 @@ class RunSpec(Message):
             lockstep = True
         if lockstep and not isinstance(self.training, FedAvg):
             raise ValueError("topologies tree and bi_model train in lock-step: training.algorithm must be fedavg")
+        if isinstance(self.training, Fats) and self.selection != "uniform":
+            raise ValueError("training.algorithm fats draws its clients by lot: selection must be uniform")
+        if isinstance(self.training, ExactFun) and self.retention.updates != "all":
+            raise ValueError("training.algorithm exact_fun computes old rounds again: retention.updates must be all")
         if self.clients is not None and len(set(self.clients)) != len(self.clients):
             raise ValueError("clients lists a name twice")
         return self

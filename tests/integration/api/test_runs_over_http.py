@@ -117,3 +117,27 @@ async def test_every_list_takes_a_cursor(site: Site) -> None:
 async def test_a_page_that_cannot_be_is_refused(small_site: Site, query: str) -> None:
     response = await small_site.admin.call("GET", f"/v1/runs?{query}")
     assert (response.status_code, code_of(response)) == (422, "invalid-request")
+
+
+async def test_clients_join_a_run_that_is_going(site: Site) -> None:
+    await site.enrol("a")
+    path = f"/v1/runs/{(await site.start_run())['id']}"
+    (b,) = await site.enrol("b")
+    (cohort,) = (await site.admin.get(f"{path}/cohorts"))["items"]
+    for _ in range(2):
+        joined = await site.admin.call("POST", f"{path}/members", json={"clients": ["a", "b"]})
+        assert (joined.status_code, joined.json()["status"]) == (200, "running")
+        members = (await site.admin.get(f"/v1/cohorts/{cohort['id']}/members"))["items"]
+        assert [member["name"] for member in members] == ["a", "b"]
+    assert (await b.call("POST", f"{path}/members", json={"clients": ["b"]})).status_code == 403
+    refused = {
+        "not-found": (404, {"clients": ["nobody"]}),
+        "invalid-request": (422, {"clients": []}),
+    }
+    for code, (status, body) in refused.items():
+        response = await site.admin.call("POST", f"{path}/members", json=body)
+        assert (response.status_code, code_of(response)) == (status, code)
+    await site.admin.post(f"{path}/cancel", expect=200)
+    response = await site.admin.call("POST", f"{path}/members", json={"clients": ["b"]})
+    assert (response.status_code, code_of(response)) == (409, "conflict")
+    assert "start a new run" in response.json()["detail"]

@@ -190,3 +190,12 @@ def lineage_of(step: AggregateStep) -> Lineage:
         ancestors=[],
         clients=["hospital-a"],
     )
+
+
+def test_a_rounded_step_is_reproduced_with_its_quantum_alone(archive: Archive, step: AggregateStep) -> None:
+    listed = [{"digest": digest, "weight": weight} for digest, weight in step.updates]
+    params = {"base": step.base, "updates": listed, "scale": 0.5, "quantum": 0.25}
+    result = archive.add(lambda out: weighted_step(params, archive.paths(), out))
+    rounded = AggregateStep(result, step.base, 0.5, step.updates, 0.25)
+    assert replay_step(rounded, archive.fetch) == Replayed(result)
+    assert isinstance(replay_step(AggregateStep(result, step.base, 0.5, step.updates), archive.fetch), Failed)

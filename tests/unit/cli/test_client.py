@@ -188,3 +188,12 @@ def test_a_download_that_is_refused_leaves_no_file(server: Server, tmp_path: Pat
 def test_a_benchmark_that_is_not_there_is_answered_with_what_is(lethe: Any) -> None:
     code, _, err = lethe("bench", "nothing-like-this")
     assert code == 2 and "there is no benchmark nothing-like-this" in err
+
+
+def test_clients_are_let_into_a_run(server: Server, lethe: Any) -> None:
+    run = {"name": "digits", "id": "7", "created_at": "2026-01", "status": "running"}
+    server.answers["GET /v1/runs"] = [(200, {"items": [run]})]
+    server.answers["POST /v1/runs/7/members"] = [(200, run)]
+    code, _, err = lethe("runs", "join", "digits", "--client", "b", "-c", "c")
+    assert code == 0 and "b, c joined run digits" in err
+    assert json.loads(server.seen[-1][2]) == {"clients": ["b", "c"]}

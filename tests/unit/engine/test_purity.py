@@ -13,7 +13,7 @@ from coordinator.engine import messages as m
 from coordinator.engine.decide import decide
 from coordinator.engine.evolve import evolve
 from coordinator.engine.journal import entry
-from tests.property.engine_machine import CLIENTS, EngineMachine
+from tests.property.engine_machine import CLIENTS, LINES, EngineMachine
 from tests.property.seeded_walks import walk
 from tests.support.world import World, with_run
 
@@ -29,6 +29,12 @@ def worlds() -> list[World]:
             seen.append(self.world)
 
     walk(range(30), machine_type=Recorded)
+    heard = Recorded()
+    heard.create_runs([LINES[0]], 0, list(CLIENTS))
+    heard.kernel_finishes()
+    heard.claim(CLIENTS[0])
+    heard.heartbeat(-1)
+    heard.teardown()
     return seen
 
 

@@ -99,10 +99,20 @@ def test_levels_round_up() -> None:
 
 def test_a_newcomer_goes_to_the_nearest_anchor_that_has_room() -> None:
     _, anchors = knot.profile_levels([0.0, 10.0], [0.0, 1.0], 3)
-    assert knot.place_newcomer(11.0, 1.0, anchors, [1, 1, 1], max_size=2) == 2
-    assert knot.place_newcomer(11.0, 1.0, anchors, [1, 1, 2], max_size=2) == 1
+    (distances,) = anchors.distances([11.0], [1.0]).tolist()
+    assert knot.place_newcomer(distances, {0: 1, 1: 1, 2: 1}, max_size=2) == 2
+    assert knot.place_newcomer(distances, {0: 1, 1: 1, 2: 2}, max_size=2) == 1
+    assert knot.place_newcomer(distances, {0: 1, 2: 2}, max_size=2) == 0
     with pytest.raises(Rejected, match="hold 2 clients already"):
-        knot.place_newcomer(11.0, 1.0, anchors, [2, 2, 2], max_size=2)
+        knot.place_newcomer(distances, {0: 2, 1: 2, 2: 2}, max_size=2)
+
+
+def test_a_newcomer_of_random_clusters_goes_to_a_smallest_one_by_lot() -> None:
+    assert knot.draw_for_newcomer("x", {0: 3, 1: 2, 2: 3}, 3, seed=1) == 1
+    drawn = {knot.draw_for_newcomer(f"x{i}", {0: 2, 1: 2, 2: 3}, 4, seed=1) for i in range(20)}
+    assert drawn == {0, 1}
+    with pytest.raises(Rejected, match="hold 3 clients already"):
+        knot.draw_for_newcomer("x", {0: 3, 1: 3}, 3, seed=1)
 
 
 def test_anchors_survive_as_figures() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from services.tensors import codec
 from services.tensors.errors import KernelFailed
-from services.topology import kernels, knot
+from services.topology import kernels, knot, newcomers
 from services.topology.updates import Updates
 
 RNG_SEED = 5
@@ -43,6 +43,45 @@ def deltas() -> dict[str, Any]:
 
 
 SECONDS = {"a": 1.0, "b": 1.5, "c": 1.2, "d": 9.0, "e": 10.0}
+
+
+def test_a_newcomer_is_as_far_from_each_anchor_as_it_was_when_it_was_profiled(
+    tmp_path: Path, deltas: dict[str, Any]
+) -> None:
+    params, inputs = write_round(tmp_path, deltas, SECONDS)
+    figures = kernels.knot_profile({**params, "anchors": "linear", "max_memberships": 1}, inputs, tmp_path / "out")
+    joining = {**params, "newcomer": {"digest": "u-e", "seconds": SECONDS["e"]}, "figures": figures}
+    found = newcomers.knot_newcomer(joining, inputs, tmp_path / "out")
+    anchors = knot.Anchors.from_figures(figures)
+    (expected,) = anchors.distances([SECONDS["e"]], [figures["disparity:e"]]).tolist()
+    assert [found[f"distance:{n}"] for n in range(2)] == pytest.approx(expected, rel=1e-9)
+    assert found["distance:1"] < found["distance:0"]
+
+
+def test_without_kept_updates_a_newcomer_pulls_neither_with_nor_against_the_others(
+    tmp_path: Path, deltas: dict[str, Any]
+) -> None:
+    params, inputs = write_round(tmp_path, deltas, SECONDS)
+    figures = kernels.knot_profile({**params, "anchors": "linear", "max_memberships": 1}, inputs, tmp_path / "out")
+    joining = {**params, "updates": [], "newcomer": {"digest": "u-e", "seconds": 1.0}, "figures": figures}
+    found = newcomers.knot_newcomer(joining, inputs, tmp_path / "out")
+    (expected,) = knot.Anchors.from_figures(figures).distances([1.0], [0.5]).tolist()
+    assert [found[f"distance:{n}"] for n in range(2)] == pytest.approx(expected)
+    with pytest.raises(KernelFailed, match="time is negative"):
+        newcomers.knot_newcomer({**joining, "newcomer": {"digest": "u-e", "seconds": -1.0}}, inputs, tmp_path / "out")
+
+
+def test_a_spectral_newcomer_is_nearest_to_those_that_go_its_way(tmp_path: Path, deltas: dict[str, Any]) -> None:
+    params, inputs = write_round(tmp_path, deltas, SECONDS)
+    figures = {f"cluster:{name}": float(name in "de") for name in "abcd"}
+    listed = [update for update in params["updates"] if update["client"] != "e"]
+    joining = {**params, "updates": listed, "newcomer": {"digest": "u-e", "seconds": 1.0}, "figures": figures}
+    found = newcomers.spectral_newcomer(joining, inputs, tmp_path / "out")
+    cosines = [knot.disparity(deltas["e"], deltas[name]) for name in "abc"]
+    assert found["distance:0"] == pytest.approx(2 * sum(cosines) / 3)
+    assert found["distance:1"] == pytest.approx(2 * knot.disparity(deltas["e"], deltas["d"]))
+    nobody = newcomers.spectral_newcomer({**joining, "updates": []}, inputs, tmp_path / "out")
+    assert nobody == {"distance:0": 1.0, "distance:1": 1.0}
 
 
 def test_knot_profile_measures_each_client_against_the_weighted_step(tmp_path: Path, deltas: dict[str, Any]) -> None:
