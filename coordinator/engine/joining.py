@@ -103,11 +103,18 @@ def _isolate(draft: Draft, run: Run, client: Client) -> None:
 
 
 def _training_top(state: State, run: Run, group: str) -> Cohort:
-    """The group's largest cohort, if it still trains."""
-    for cohort in families.cohorts_of(state, run.id):
-        if cohort.group == group and cohort.kind in ("line", "root") and cohort.phase in families.TRAINING:
+    """The group's largest cohort, if all of the group still trains: after an erasure only a part of it may."""
+    for cohort in _training_tops(state, run):
+        if cohort.group == group:
             return cohort
     raise Rejected("conflict", f"run {run.name} has no round left to take part in; start a new run with this client")
+
+
+def _training_tops(state: State, run: Run) -> list[Cohort]:
+    living = [c for c in families.cohorts_of(state, run.id) if c.phase != "retired"]
+    lines = [c for c in living if c.kind not in ("profile", "merge")]
+    ended = {c.group for c in lines if c.phase not in families.TRAINING}
+    return [c for c in lines if c.kind in ("line", "root") and c.group not in ended]
 
 
 # --- clusters ---------------------------------------------------------------------------------------------------------
@@ -117,11 +124,7 @@ def _clusters(state: State, run: Run, client: Client) -> tuple[dict[int, int], i
     """The sizes of the clusters that still train, by index, and how many members each may have (c3)."""
     topology = run.spec.topology
     assert isinstance(topology, Clusters)
-    sizes = {
-        cluster_index(cohort.group): cohort.num_members
-        for cohort in families.cohorts_of(state, run.id)
-        if cohort.kind in ("line", "root") and cohort.phase in families.TRAINING
-    }
+    sizes = {cluster_index(cohort.group): cohort.num_members for cohort in _training_tops(state, run)}
     if not sizes:
         raise Rejected("conflict", f"no cluster of run {run.name} trains any more; start a new run with this client")
     _, max_size = size_bounds(topology, len(_taking_part(state, run.id) | {client.id}))

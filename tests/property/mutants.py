@@ -258,7 +258,7 @@ MUTANTS: Final = (
         (knot._with_room, " if size < max_size", ""),
     ),
     mutant("run that is over is joined", (joining.join_run, "run.status in ENDED", "False")),
-    mutant("finished line is joined", (joining._training_top, " and cohort.phase in families.TRAINING", "")),
+    mutant("finished line is joined", (joining._training_tops, "if c.phase not in families.TRAINING", "if False")),
     mutant("standby never promoted", (work._replace_in_stream, "if standby:", "if False:")),
 )
 
