@@ -20,7 +20,8 @@ from coordinator.store.rows import to_entity
 async def lease_job(
     connection: AsyncConnection, kinds: Sequence[str], now: datetime, lease_s: float, token: str
 ) -> Job | None:
-    """Take the oldest job that is ready or whose holder went silent. Kernels of a paused or fenced line stay put."""
+    """Take the oldest job that is ready or whose holder went silent, a fence before all others. Kernels of a paused or
+    fenced line stay put."""
     jobs, runs, cohorts = t.jobs, t.runs, t.cohorts
     free = (jobs.c.status == "ready") & (jobs.c.due_at.is_(None) | (jobs.c.due_at <= now))
     abandoned = (jobs.c.status == "leased") & (jobs.c.due_at <= now)
@@ -30,7 +31,7 @@ async def lease_job(
         .outerjoin(runs, runs.c.id == jobs.c.run_id)
         .outerjoin(cohorts, cohorts.c.id == jobs.c.cohort_id)
         .where(jobs.c.kind.in_(kinds), free | abandoned, wanted | (jobs.c.kind != "kernel"))
-        .order_by(jobs.c.created_at, jobs.c.id)
+        .order_by(jobs.c.kind != "fence", jobs.c.created_at, jobs.c.id)
         .limit(1)
         .with_for_update(skip_locked=True, of=jobs)
     )
