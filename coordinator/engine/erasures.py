@@ -46,8 +46,10 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
         raise Rejected("method-unavailable", f"no erasure method is called {message.method}; known are {known_names}")
     if method is not None and message.guarantee == "exact" and method.guarantee != "exact":
         raise Rejected("method-unavailable", f"{message.method} is approximate and the request asks for exact")
+    if message.is_tombstoned:
+        _withdraw_others(draft, {c.id for c in clients})
     duplicate_of = _same_request(draft.state, clients)
-    if duplicate_of is None:
+    if duplicate_of is None and not message.is_tombstoned:
         _check_enough_remain(draft.state, frozenset(c.id for c in clients))
     erasure = Erasure(
         id=message.erasure_id,
@@ -168,6 +170,12 @@ def _same_request(state: State, clients: list[Client]) -> UUID | None:
     if len(requests) == 1 and set(active) == client_ids:
         return requests.pop()
     raise Rejected("conflict", "another open request forgets some of these clients; file for the others alone")
+
+
+def _withdraw_others(draft: Draft, client_ids: set[UUID]) -> None:
+    under_way = {s.erasure_id for s in draft.state.subjects.values() if s.active and s.client_id in client_ids}
+    for erasure_id in sorted(under_way):
+        _settle(draft, draft.state.erasures[erasure_id], "cancelled", "another request was carried out for its clients")
 
 
 def _has_fenced(state: State, erasure_id: UUID) -> bool:

@@ -62,6 +62,8 @@ class FileErasure:
     regulation: str = "GDPR Art. 17"
     recovery_rounds: int | None = None
     needs_approval: bool = False
+    is_tombstoned: bool = False
+    """The fence fell before the database was restored from an older backup: it falls again, whatever that says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from coordinator.store.database import Database
 from coordinator.tombstones.files import FileTombstoneLog
 
 log = structlog.get_logger()
-CHORE_LEASE_S = 30.0
 CHORES = ("post", "collect-updates", "fence", "purge")
 
 
@@ -58,7 +57,7 @@ class Coordinator:
             log.warning("erasures.fenced-again", count=again, reason="the database is older than the tombstones")
         self._spawn(Clockwork(self.database, self.bus, self.shell, self.blobs).forever())
         chores = chore_runner(self.database, self.shell, self.blobs, self.erasing)
-        self._spawn(Pump(self.database, self.bus, self.shell, CHORES, CHORE_LEASE_S, chores).forever())
+        self._spawn(Pump(self.database, self.bus, self.shell, CHORES, self.settings.kernel_lease_s, chores).forever())
         if self.settings.compute == "threads":
             self._spawn_kernels()
 

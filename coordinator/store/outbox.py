@@ -216,6 +216,8 @@ async def erasure_status(connection: AsyncConnection, erasure_id: UUID) -> str |
     return (await connection.execute(statement)).scalar_one_or_none()
 
 
-async def names_of(connection: AsyncConnection, client_ids: list[UUID]) -> list[str]:
-    statement = sa.select(t.clients.c.name).where(t.clients.c.id.in_(client_ids)).order_by(t.clients.c.name)
+async def names_to_erase(connection: AsyncConnection, client_ids: list[UUID]) -> list[str]:
+    """Of those among the clients that were not erased yet."""
+    c = t.clients.c
+    statement = sa.select(c.name).where(c.id.in_(client_ids), c.status != "erased").order_by(c.name)
     return list((await connection.execute(statement)).scalars())
