@@ -72,6 +72,8 @@ class FileErasure:
     needs_approval: bool = False
     callbacks: tuple[dict[str, Any], ...] = ()
     """As {url, secret}."""
+    is_tombstoned: bool = False
+    """The fence fell before the database was restored from an older backup: it falls again, whatever that says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,6 +254,8 @@ async def parcel(connection: AsyncConnection, delivery_id: UUID) -> Parcel:
     return Parcel(Delivery(**values), row.callbacks[row.callback]["secret"])
 
 
-async def names_of(connection: AsyncConnection, client_ids: list[UUID]) -> list[str]:
-    statement = sa.select(t.clients.c.name).where(t.clients.c.id.in_(client_ids)).order_by(t.clients.c.name)
+async def names_to_erase(connection: AsyncConnection, client_ids: list[UUID]) -> list[str]:
+    """Of those among the clients that were not erased yet."""
+    c = t.clients.c
+    statement = sa.select(c.name).where(c.id.in_(client_ids), c.status != "erased").order_by(c.name)
     return list((await connection.execute(statement)).scalars())
