@@ -202,14 +202,3 @@ def test_run_fails_when_all_its_clients_are_forgotten_at_once() -> None:
         world.file(*names)
     world.settle()
     assert (world.run(run_id).status, world.run(run_id).reason) == ("failed", "the run has no clients left")
-
-
-def test_one_look_at_a_run_answers_all_cohorts_that_ended_together() -> None:
-    world, run_id = trained({"kind": "tree", "shape": "balanced"}, num_rounds=3)
-    world.claim_and_submit(*NAMES)
-    world.run_kernels()
-    asking = [j for j in world.state.jobs.values() if j.kind == "post" and j.status == "ready"]
-    assert len(asking) == 7
-    world.send(m.SettleRun(run_id, asking[0].id))
-    assert world.run(run_id).status == "completed"
-    assert {world.state.jobs[j.id].status for j in asking} == {"done"}
