@@ -7,7 +7,9 @@ import pytest
 from tests.property.mutants import MUTANTS, Mutant, applied
 from tests.property.seeded_walks import walk
 
-SEEDS = range(120)
+SHARP = (3, 0, 82, 46, 98, 96, 60, 58, 148, 84)
+"""Walks that notice what few others do; first, so that most mutants die soon. Any change of the rules shuffles them."""
+SEEDS = (*SHARP, *(seed for seed in range(120) if seed not in SHARP))
 
 
 def test_engine_survives_the_walks_that_kill_the_mutants() -> None:

@@ -312,7 +312,7 @@ class World:
     def purge(self, erasure: Erasure) -> None:
         rows, others = self.inventory(erasure)
         self.state = self.state.put_all(replace(row, stored=False) for row in rows)
-        stored = [*self.state.updates.values(), *self.state.checkpoints.values()]
+        stored: list[Checkpoint | Update] = [*self.state.updates.values(), *self.state.checkpoints.values()]
         gone = ({row.digest for row in rows} | others) - {row.digest for row in stored if row.stored}
         self.bytes -= gone
         self.state = replace(self.state, blobs={k: b for k, b in self.state.blobs.items() if b.digest not in gone})
