@@ -41,7 +41,7 @@ def measure(topology: str, num_clients: int, max_seconds: float) -> dict[str, An
     with serving() as served:
         data = [f"builtin:digits#part={number}/{num_clients},seed=0" for number in range(num_clients)]
         with served.fleet("fleet", served.enrol(num_clients), data):
-            run_id = served.start_run(_spec(served, topology))
+            run_id = served.start_run(_spec(served, topology, num_clients))
             started = time.monotonic()
             served.wait_for_end(run_id, max_seconds, every_s=0.1)
             training_s = time.monotonic() - started
@@ -109,12 +109,12 @@ def _leaver(served: Served, run_id: str) -> str:
     return min(counts, key=lambda name: (-counts[name], name))
 
 
-def _spec(served: Served, topology: str) -> dict[str, Any]:
+def _spec(served: Served, topology: str, num_clients: int) -> dict[str, Any]:
     spec = {
         "name": topology,
         "model": {"name": "mlp", "params": {"input_shape": [8, 8], "num_classes": 10}},
         "topology": TOPOLOGIES[topology],
-        "training": {"algorithm": "fedavg", "clients_per_round": CLIENTS_PER_ROUND},
+        "training": {"algorithm": "fedavg", "clients_per_round": min(CLIENTS_PER_ROUND, num_clients)},
         "local": {"epochs": 3, "batch_size": 8, "learning_rate": 0.1},
         "validation": {"data": "builtin:digits", "every": ROUNDS},
         "stop": {"rounds": ROUNDS},

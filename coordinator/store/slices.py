@@ -70,6 +70,8 @@ class Needs:
     """Runs whose lineage and membership are needed completely; found while loading."""
     leavers: set[tuple[UUID, str]] = field(default_factory=set)
     """(federation, client name) whose runs are needed whole, to see what an erasure would do."""
+    all_stay: bool = True
+    """Whether only samples are forgotten: then whoever has them goes on training."""
     filings: set[UUID] = field(default_factory=set)
     """Federations whose open requests a new one has to reckon with."""
     tasks: set[UUID] = field(default_factory=set)
@@ -131,6 +133,7 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
                 needs.erasures.add(erasure_id)
                 needs.leavers |= {(federation_id, name) for name in subjects}
                 needs.filings.add(federation_id)
+                needs.all_stay &= message.scope == "samples"
             case m.ApproveErasure() | m.DenyErasure() | m.CancelErasure() | m.RetryErasure():
                 needs.erasures.add(message.erasure_id)
             case m.FenceErasure(erasure_id=erasure_id, job_id=job_id):
@@ -293,6 +296,7 @@ class _Loader:
         await self._add(Erasure, of_request, lock=True)
         await self._add(Subject, t.subjects.c.erasure_id.in_(needs.erasures))
         leavers = {s.client_id for s in self.state.subjects.values() if s.erasure_id in needs.fences}
+        needs.all_stay &= all(self.state.erasures[one].scope == "samples" for one in needs.fences)
         if needs.leavers:
             wanted = sa.tuple_(t.clients.c.federation_id, t.clients.c.name).in_(sorted(needs.leavers, key=str))
             leavers |= {client.id for client in await self._add(Client, wanted, lock=True)}
@@ -507,7 +511,8 @@ class _Loader:
             await self._add(Parent, t.parents.c.checkpoint_id.in_(checkpoint_ids))
             by_leaver = t.contributions.c.client_id.in_(leaver_ids)
             await self._add(Contribution, by_leaver, t.contributions.c.checkpoint_id.in_(checkpoint_ids))
-            traffic = await history.traffic(self.connection, self._cohorts_of(whole), leaver_ids)
+            gone = () if self.needs.all_stay else leaver_ids
+            traffic = await history.traffic(self.connection, self._cohorts_of(whole), gone)
             self.state = replace(self.state, traffic={**self.state.traffic, **traffic})
         if merging:
             heads = [c.head_id for c in self.state.cohorts.values() if c.run_id in merging and c.head_id is not None]

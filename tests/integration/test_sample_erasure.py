@@ -90,7 +90,7 @@ async def test_a_database_restored_from_before_the_request_orders_the_samples_ag
         await f.wait_for_erasure(erasure_id)
         await f.wait_for_run(run_id)
         async with f.coordinator.database.write() as connection:  # what a backup from before would lack
-            for table in (t.certificates, t.erasure_log, t.lines, t.exclusions, t.subjects):
+            for table in (t.certificates, t.artefacts, t.erasure_log, t.lines, t.exclusions, t.subjects):
                 await connection.execute(sa.delete(table))
             await connection.execute(t.checkpoints.update().values(superseded_by=None))
             await connection.execute(sa.delete(t.erasures))

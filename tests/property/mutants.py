@@ -188,9 +188,6 @@ MUTANTS: Final = (
     mutant("request for other samples taken for the same", (exclusions.same_request, "samples <= set(", "bool(")),
     mutant("completed twice", (erasures.complete_erasure, 'erasure.status != "verifying"', "False")),
     mutant(
-        "certificate about an older state", (erasures.complete_erasure, "erasure.version != message.version", "False")
-    ),
-    mutant(
         "second request for the same client carried out",
         (erasures.file_erasure, "_same_request(draft.state, clients)", "None"),
     ),

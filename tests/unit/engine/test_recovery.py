@@ -247,3 +247,19 @@ def test_line_of_a_cohort_that_another_erasure_retires_is_done() -> None:
     world.settle()
     go_on(world, 6)
     assert [world.erasure(one).status for one in (first, second)] == ["completed", "completed"]
+
+
+def test_a_certificate_about_an_older_state_of_the_request_does_not_complete_it() -> None:
+    world, _ = trained("a", "b", "c")
+    erasure_id = world.fence("a")
+    while world.erasure(erasure_id).status != "verifying":
+        world.claim_and_submit("b", "c")
+        world.run_kernels()
+        world.run_chores("post")
+        world.review()
+    (purge,) = (j for j in world.state.jobs.values() if j.kind == "purge")
+    now = world.erasure(erasure_id).version
+    world.send(m.CompleteErasure(erasure_id, purge.id, now - 1, "signed before it moved on"))
+    assert world.erasure(erasure_id).status == "verifying"
+    world.send(m.CompleteErasure(erasure_id, purge.id, now, "signed"))
+    assert world.erasure(erasure_id).status == "completed"
