@@ -208,7 +208,9 @@ async def _message(
     database, federation_id = caller.context.coordinator.database, caller.federation(wanted.federation_id)
     async with database.read() as connection:
         await accounts.federation(connection, federation_id, caller.within)
+        ids = await accounts.client_ids(connection, federation_id, wanted.subjects)
         now = await database.now(connection)
+    alive = await caller.context.coordinator.bus.alive(map(str, ids.values()))
     return FileErasure(
         erasure_id=uuid7(now, os.urandom(10)),
         federation_id=federation_id,
@@ -225,6 +227,7 @@ async def _message(
         regulation=filed.regulation if filed is not None else "",
         needs_approval=filed is not None and filed.needs_approval,
         callbacks=_callbacks(caller, filed) if filed is not None else (),
+        offline=tuple(sorted(name for name, client_id in ids.items() if str(client_id) not in alive)),
     )
 
 

@@ -122,6 +122,8 @@ def entry(event: e.Event, after: State) -> Entry | None:
             return Entry(None, None, kind, {}, certificate.erasure_id)
         case e.CohortFenced(cohort_id=cohort_id, epoch=epoch, round=number):
             return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"epoch": epoch, "round": number})
+        case e.CohortUnlearned(cohort_id=cohort_id, reason=reason) | e.UnlearningStopped(cohort_id, reason):
+            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"reason": reason})
         case e.JobSettled(job_id=job_id, status="failed", error=error):
             job = after.jobs[job_id]
             return Entry(job.run_id, job.cohort_id, kind, {"kernel": job.kernel, "error": error})

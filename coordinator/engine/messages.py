@@ -72,6 +72,8 @@ class FileErasure:
     needs_approval: bool = False
     callbacks: tuple[dict[str, Any], ...] = ()
     """As {url, secret}."""
+    offline: tuple[str, ...] = ()
+    """Subjects whose workers are not there now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,14 @@ class DeadlinePassed:
 @dataclass(frozen=True, slots=True)
 class StartProgram:
     cohort_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class RecallRound:
+    """A method waits for who was in a model of its line."""
+
+    cohort_id: UUID
+    checkpoint_id: UUID | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +332,7 @@ Message = (
     | LeaseRanOut
     | DeadlinePassed
     | StartProgram
+    | RecallRound
     | CollectRound
     | PlaceNewcomer
     | SettleRun

@@ -38,6 +38,9 @@ def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
     if erasure.first_clean_at is None:
         draft.emit(e.ErasureMoved(erasure.id, "executing", first_clean_at=draft.now))
     if all(line.done_at is not None for line in lines) and not unacknowledged(draft.state, erasure):
+        for client in sorted(draft.state.clients.values(), key=lambda c: c.id):
+            if client.needed_by == erasure.id:
+                draft.emit(e.ClientReleased(client.id))
         draft.emit(e.ErasureMoved(erasure.id, "verifying"))
         request(draft, erasure, "purge")
 
@@ -52,9 +55,10 @@ def _review_line(draft: Draft, line: Line) -> None:
     run. The merged model is then made anew, once; the line waits while another merge is under way."""
     cohort, run = draft.state.cohorts[line.cohort_id], draft.state.runs[line.run_id]
     is_over = cohort.phase in ("finished", "retired") or run.status in GIVEN_UP
-    if line.clean_at is None and (cohort.head_id is not None or is_over):
+    is_mended = cohort.head_id is not None and cohort.unlearning is None
+    if line.clean_at is None and (is_mended or is_over):
         draft.emit(e.LineClean(line.erasure_id, cohort.id, draft.now))
-    reached = cohort.head_id is not None and cohort.round >= line.target_round
+    reached = is_mended and cohort.round >= line.target_round
     if line.done_at is None and (reached or is_over) and not families.is_merging(draft.state, run):
         draft.emit(e.LineDone(line.erasure_id, cohort.id, draft.now))
         families.refresh_merge(draft, run)
@@ -67,6 +71,8 @@ def _problem(draft: Draft, line: Line) -> str | None:
         return None
     if run.status == "paused":
         return f"run {run.name} is paused: {run.reason}"
+    if cohort.unlearning is not None and "stopped" in cohort.unlearning:
+        return f"{cohort.unlearning['method']} gave up in cohort {cohort.name}: {cohort.unlearning['stopped']}"
     return next(filter(None, (_absence(draft, run, one) for one in families.in_step_with(draft.state, cohort))), None)
 
 

@@ -163,7 +163,7 @@ class Erasing:
         predicate = p.ErasurePredicate(
             request=_request(found, now),
             method=p.Method(name=_method(found), parameters=_parameters(found)),
-            guarantee=p.Guarantee.plain(found.erasure.guarantee),
+            guarantee=p.Guarantee.plain(_guarantee(found)),
             cohorts=tuple(_outcome(found, index) for index in range(len(found.lines))),
             artefacts=tuple(dispositions),
             counts=counts,
@@ -217,6 +217,11 @@ def _method(found: Dossier) -> str:
     if found.erasure.chosen is None:
         raise InvariantBroken("a certificate without a method")
     return found.erasure.chosen
+
+
+def _guarantee(found: Dossier) -> p.GuaranteeKind:
+    """Of what was done, which may be more than was asked for."""
+    return "approximate" if any(line.action == "unlearned" for line in found.lines) else "exact"
 
 
 def _salt(found: Dossier) -> bytes:

@@ -20,6 +20,8 @@ class Method:
     """Its parameters; none unless told otherwise."""
     work_per_update: float = 1.0
     """Time that a client needs for an update of the recovery, against one of the run itself."""
+    recovery_rounds: int = 0
+    """Rounds of ordinary training after it when the request does not say, at most as many as the line had."""
     needs_leaver: bool = False
     """The leaver's agent does a part of the work, so it must be online and willing."""
     needs_remaining: bool = True

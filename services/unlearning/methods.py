@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from services.unlearning.federaser.spec import METHOD as FEDERASER
+from services.unlearning.fedforget.spec import METHOD as FEDFORGET
 from services.unlearning.method import Method
+from services.unlearning.negation.spec import METHOD as NOT
+from services.unlearning.pga.spec import METHOD as PGA
 from services.unlearning.rapid.spec import Rapid
 
 __all__ = ["METHODS", "Method"]
@@ -22,5 +26,9 @@ METHODS: Final[dict[str, Method]] = {
         spec=Rapid,
         work_per_update=2.0,
     ),
+    "federaser": FEDERASER,
+    "pga": PGA,
+    "fedforget": FEDFORGET,
+    "not": NOT,
 }
 """Of methods that cost the same the planner takes the first."""

@@ -14,7 +14,7 @@ from services.wire.v1.exclusions import SampleNumber
 
 Scope = Literal["client", "samples"]
 Guarantee = Literal["exact", "approximate"]
-Action = Literal["rolled-back", "re-initialised", "retired"]
+Action = Literal["rolled-back", "re-initialised", "retired", "unlearned"]
 ErasureStatus = Literal[
     "received",
     "awaiting_approval",
