@@ -224,6 +224,8 @@ async def _message(
         params=wanted.params,
         guarantee=wanted.guarantee,
         recovery_rounds=wanted.recovery_rounds,
+        fallback=wanted.fallback,
+        audit=wanted.audit.model_dump(mode="json") if wanted.audit is not None else None,
         regulation=filed.regulation if filed is not None else "",
         needs_approval=filed is not None and filed.needs_approval,
         callbacks=_callbacks(caller, filed) if filed is not None else (),

@@ -384,6 +384,10 @@ class Erasure:
     params: Mapping[str, Any] = field(default_factory=dict)
     """Of the method."""
     recovery_rounds: int | None = None
+    fallback: Literal["retrain"] | None = None
+    """What follows when an approximate method gives up or its audit fails; None: the operator is asked."""
+    audit: Mapping[str, Any] | None = None
+    """What an approximate method has to show (services/audit/spec.py); None: nothing is measured."""
     version: int = 1
     reason: str | None = None
     duplicate_of: UUID | None = None
@@ -454,6 +458,10 @@ class Line:
     rollback_digest: str | None
     sources: list[dict[str, Any]] = field(default_factory=list)
     """re-initialised: the models it restarts from, as {checkpoint_id, digest, weight}."""
+    fallback: Mapping[str, Any] | None = None
+    """unlearned: the newest model without the leavers, as {id, digest, round}; None: there is none."""
+    audit: Mapping[str, Any] | None = None
+    """unlearned: {passed, figures, checks}, once it was audited."""
     clean_at: datetime | None = None
     done_at: datetime | None = None
 

@@ -14,7 +14,7 @@ from uuid import UUID
 from pydantic import ValidationError
 
 from coordinator.engine import events as e
-from coordinator.engine import exclusions, families, forgetting, planner, surgery
+from coordinator.engine import exclusions, families, forgetting, mending, planner, surgery
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import (
@@ -67,6 +67,8 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
         legal_deadline=message.legal_deadline,
         params=dict(message.params),
         recovery_rounds=message.recovery_rounds,
+        fallback=message.fallback,
+        audit=message.audit,
         duplicate_of=duplicate_of,
         callbacks=list(message.callbacks),
     )
@@ -98,8 +100,10 @@ def cancel_erasure(draft: Draft, message: m.CancelErasure) -> Erasure:
 
 
 def retry_erasure(draft: Draft, message: m.RetryErasure) -> Erasure:
-    """Back to the review, which asks for another purge when all lines are done."""
+    """Back to the review, which asks for another purge when all lines are done. A method that gave up begins again;
+    what an audit refused is trained again without the client."""
     erasure = _open_request(draft.state, message, "requires_action", "tried again")
+    mending.try_again(draft, erasure)
     draft.emit(e.ErasureMoved(erasure.id, "executing"))
     return draft.state.erasures[erasure.id]
 
@@ -118,7 +122,9 @@ def fence_erasure(draft: Draft, message: m.FenceErasure) -> Erasure:
     if erasure.scope == "samples":
         exclusions.order(draft, erasure)
     for client_id in sorted(leavers) if erasure.scope == "client" else ():
-        draft.emit(e.ClientErased(client_id, erasure.id, is_needed=chosen.asks_leavers))
+        draft.emit(
+            e.ClientErased(client_id, erasure.id, is_needed=chosen.asks_leavers(audited=erasure.audit is not None))
+        )
     draft.emit(e.ErasureMoved(erasure.id, "fenced", fenced_at=draft.now, chosen=chosen.name))
     return draft.state.erasures[erasure.id]
 
@@ -299,9 +305,7 @@ def _gather(
         return None
     rounds = planner.recovery_rounds(erasure, run, one.cohort, chosen.method)
     seed = draft.new_id().int % 2**62  # of an id that is used for nothing else, and so is not known
-    return forgetting.gather(
-        draft.state, erasure, chosen.name, one.cohort, one.clean, leavers, seed=seed, recovery_rounds=rounds
-    )
+    return forgetting.gather(draft.state, erasure, chosen.name, one.cohort, leavers, seed=seed, recovery_rounds=rounds)
 
 
 def _cut_cohort(
@@ -346,6 +350,9 @@ def _cut_cohort(
             line = replace(line, sources=sources, target_round=target)
         case "unlearned":
             draft.emit(replace(fenced, unlearning=unlearning))
+            if one.clean is not None:
+                kept = {"id": str(one.clean.id), "digest": one.clean.digest, "round": one.clean.round}
+                line = replace(line, fallback=kept)
     if run.status in GIVEN_UP and one.action != "retired":
         draft.emit(e.CohortEnded(cohort.id, "finished", f"the run was {run.status}"))
         line = replace(line, clean_at=draft.now, done_at=draft.now)

@@ -434,6 +434,14 @@ class LineClean:
 
 
 @dataclass(frozen=True, slots=True)
+class LineAudited:
+    erasure_id: UUID
+    cohort_id: UUID
+    audit: Mapping[str, Any]
+    """As {passed, figures, checks}."""
+
+
+@dataclass(frozen=True, slots=True)
 class LineDone:
     erasure_id: UUID
     cohort_id: UUID
@@ -516,6 +524,7 @@ Event = (
     | LineFenced
     | LineClean
     | LineDone
+    | LineAudited
     | CertificateIssued
     | DeliveryRequested
     | DeliveryAttempted

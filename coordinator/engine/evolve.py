@@ -195,6 +195,8 @@ def evolve(state: State, event: e.Event) -> State:
             return state.put(replace(state.lines[erasure_id, cohort_id], clean_at=at))
         case e.LineDone(erasure_id=erasure_id, cohort_id=cohort_id, at=at):
             return state.put(replace(state.lines[erasure_id, cohort_id], done_at=at))
+        case e.LineAudited(erasure_id=erasure_id, cohort_id=cohort_id, audit=audit):
+            return state.put(replace(state.lines[erasure_id, cohort_id], audit=audit))
         case e.CertificateIssued(certificate=certificate):
             return state.put(certificate)
         case e.DeliveryRequested(delivery=delivery):

@@ -37,9 +37,15 @@ def lost(state: State, line: list[Checkpoint]) -> list[int]:
 
 
 def gather(
-    state: State, erasure: Erasure, method: str, cohort: Cohort, clean: Checkpoint | None, leavers: frozenset[UUID],
-    *, seed: int, recovery_rounds: int,
-) -> dict[str, Any]:  # fmt: skip
+    state: State,
+    erasure: Erasure,
+    method: str,
+    cohort: Cohort,
+    leavers: frozenset[UUID],
+    *,
+    seed: int,
+    recovery_rounds: int,
+) -> dict[str, Any]:
     """Before the fence: the cohort still has its head."""
     line = line_of(state, cohort)
     head = line[-1]
@@ -67,11 +73,8 @@ def gather(
         "head_id": str(head.id),
         "forgets": sorted(str(client_id) for client_id in leavers if client_id in names),
         "rounds": {str(round): str(checkpoint_id) for round, checkpoint_id in rounds.items()},
-        "rollback": None
-        if clean is None
-        else {"id": str(clean.id), "digest": clean.digest, "round": clean.round},
         "facts": facts,
-    }  # fmt: skip
+    }
 
 
 def facts_of(unlearning: Mapping[str, Any]) -> Facts:

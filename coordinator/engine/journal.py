@@ -118,6 +118,10 @@ def entry(event: e.Event, after: State) -> Entry | None:
         ):
             line = after.lines[erasure_id, cohort_id]
             return Entry(line.run_id, cohort_id, kind, {"cohort": line.cohort_name}, erasure_id)
+        case e.LineAudited(erasure_id=erasure_id, cohort_id=cohort_id, audit=audit):
+            line = after.lines[erasure_id, cohort_id]
+            data = {"cohort": line.cohort_name, "passed": audit["passed"]}
+            return Entry(line.run_id, cohort_id, kind, data, erasure_id)
         case e.CertificateIssued(certificate=certificate):
             return Entry(None, None, kind, {}, certificate.erasure_id)
         case e.CohortFenced(cohort_id=cohort_id, epoch=epoch, round=number):

@@ -69,6 +69,8 @@ class FileErasure:
     guarantee: Literal["exact", "approximate"] = "exact"
     regulation: str = "GDPR Art. 17"
     recovery_rounds: int | None = None
+    fallback: Literal["retrain"] | None = None
+    audit: Mapping[str, Any] | None = None
     needs_approval: bool = False
     callbacks: tuple[dict[str, Any], ...] = ()
     """As {url, secret}."""

@@ -47,10 +47,9 @@ class Option:
     def num_updates(self) -> int:
         return sum(cost.num_updates for cost in self.costs)
 
-    @property
-    def asks_leavers(self) -> bool:
+    def asks_leavers(self, *, audited: bool) -> bool:
         """Whether those who are forgotten have a part in it."""
-        return self.method.needs_leaver and any(map(_is_mended, self.costs))
+        return (self.method.needs_leaver or audited) and any(map(_is_mended, self.costs))
 
     @property
     def num_bytes(self) -> int:
@@ -135,7 +134,8 @@ def _why_not_approximate(
         return "it forgets whole clients only, and the request names samples"
     if not mended:
         return "no model that is trained on has the client in it, so there is nothing to mend"
-    if method.needs_leaver and isinstance(wanted, FileErasure) and wanted.offline:
+    has_part = method.needs_leaver or wanted.audit is not None
+    if has_part and isinstance(wanted, FileErasure) and wanted.offline:
         return (
             f"it needs the leaver's own worker, and that of {', '.join(wanted.offline)} is not online; start it first"
         )

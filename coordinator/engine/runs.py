@@ -96,7 +96,8 @@ def settle_run(draft: Draft, message: m.SettleRun) -> None:
     run = draft.state.runs[message.run_id]
     if message.job_id in draft.state.jobs:
         draft.emit(e.JobSettled(message.job_id, "done"))
-    if run.status in ENDED:
+    audited = [r for r in draft.state.rounds.values() if r.run_id == run.id and r.kind == "audit"]
+    if run.status in ENDED or any(r.status == "open" for r in audited):
         return
     living = [c for c in families.cohorts_of(draft.state, run.id) if c.phase != "retired"]
     cohorts = [c for c in living if c.program != families.NEWCOMER]

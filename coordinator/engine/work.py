@@ -91,7 +91,7 @@ def claim_tasks(draft: Draft, message: m.ClaimTasks) -> tuple[Granted, ...]:
     for task in sorted(ready, key=lambda t: t.id):
         run, cohort = draft.state.runs[task.run_id], draft.state.cohorts[task.cohort_id]
         waiting = task.due_at is not None and task.due_at > draft.now
-        is_barred = client.status == "erased" and cohort.unlearning is None
+        is_barred = client.status == "erased" and cohort.unlearning is None and task.kind != "audit"
         if run.status != "running" or cohort.epoch != task.epoch or waiting or is_barred:
             continue
         base_round, model_digest = task.base_round, task.model_digest

@@ -6,7 +6,7 @@ Each is a job of the outbox: it may be carried out twice, by two processes, and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -172,6 +172,7 @@ class Erasing:
                 confirmed=_commitments(found, lambda client_id: client_id in acknowledged),
                 unconfirmed=_commitments(found, lambda client_id: client_id not in acknowledged),
             ),
+            audit=tuple(_audit(found)),
             replayable=p.Replayable.of(steps.num_replayable, steps.num_steps),
             limits=(*p.STANDING_LIMITS, *_stopped_early(found)),
             issuer=p.Issuer(coordinator_version=version("lethe"), key_id=key_id(key.public_key())),
@@ -222,6 +223,16 @@ def _method(found: Dossier) -> str:
 def _guarantee(found: Dossier) -> p.GuaranteeKind:
     """Of what was done, which may be more than was asked for."""
     return "approximate" if any(line.action == "unlearned" for line in found.lines) else "exact"
+
+
+def _audit(found: Dossier) -> Iterator[p.AuditFigure]:
+    """What was measured of the mended cohorts, with the verdict on each figure that was judged."""
+    for line in found.lines:
+        if line.audit is None or line.action != "unlearned":
+            continue
+        judged = {check["name"]: check["why"] for check in line.audit["checks"]}
+        for name, value in sorted(line.audit["figures"].items()):
+            yield p.AuditFigure(name=f"{line.cohort_name}/{name}", value=value, reference_is=judged.get(name, ""))
 
 
 def _salt(found: Dossier) -> bytes:

@@ -76,7 +76,8 @@ async def inventory(connection: AsyncConnection, found: Dossier) -> list[Found]:
     leavers = {s.client_id for s in found.subjects}
     lineage = await load_lineage(connection, leavers)
     tainted = surgery.tainted_checkpoints(lineage, frozenset(leavers))
-    models = [lineage.checkpoints[checkpoint_id] for checkpoint_id in tainted]
+    given_up = {c.id for c in lineage.checkpoints.values() if c.superseded_by == found.erasure.id}
+    models = [lineage.checkpoints[checkpoint_id] for checkpoint_id in tainted | given_up]
     if found.erasure.scope == "samples":  # who stays contributes again, without the samples
         models = [model for model in models if model.superseded_by is not None]
     run_ids = {checkpoint.run_id for checkpoint in lineage.checkpoints.values()}

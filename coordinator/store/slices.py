@@ -133,8 +133,11 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
                 needs.erasures.add(erasure_id)
                 needs.leavers |= {(federation_id, name) for name in subjects}
                 needs.filings.add(federation_id)
-            case m.ApproveErasure() | m.DenyErasure() | m.CancelErasure() | m.RetryErasure():
+            case m.ApproveErasure() | m.DenyErasure() | m.CancelErasure():
                 needs.erasures.add(message.erasure_id)
+            case m.RetryErasure(erasure_id=erasure_id):
+                needs.erasures.add(erasure_id)
+                needs.reviews.add(erasure_id)
             case m.FenceErasure(erasure_id=erasure_id, job_id=job_id):
                 needs.erasures.add(erasure_id)
                 needs.fences.add(erasure_id)
@@ -354,6 +357,12 @@ class _Loader:
         )
         if mended:
             await self._add_by(Line, t.lines.c.cohort_id, mended)
+        if self.needs.reviews:
+            own = t.lines.c.erasure_id.in_(self.needs.reviews) & (t.lines.c.action == "unlearned")
+            made = (t.lines.c.cohort_id == t.checkpoints.c.cohort_id) & (t.lines.c.epoch_after <= t.checkpoints.c.epoch)
+            await self._add(Checkpoint, sa.exists().where(own, made))
+            audited = sa.select(t.lines.c.cohort_id).where(own)
+            await self._add(Update, t.updates.c.cohort_id.in_(audited), t.updates.c.kind == "audit")
         if self.needs.recalled:
             among = t.contributions.c.checkpoint_id.in_(self.needs.recalled)
             found = await self._add(Contribution, among)

@@ -74,6 +74,10 @@ def upgrade() -> None:
             "params", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=False
         ),
         sa.Column("recovery_rounds", sa.Integer(), nullable=True),
+        sa.Column("fallback", sa.String(length=16), nullable=True),
+        sa.Column(
+            "audit", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=True
+        ),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("duplicate_of", sa.Uuid(), nullable=True),
@@ -430,6 +434,12 @@ def upgrade() -> None:
         sa.Column("rollback_digest", sa.String(length=71), nullable=True),
         sa.Column(
             "sources", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=False
+        ),
+        sa.Column(
+            "fallback", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=True
+        ),
+        sa.Column(
+            "audit", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=True
         ),
         sa.Column("clean_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("done_at", sa.DateTime(timezone=True), nullable=True),

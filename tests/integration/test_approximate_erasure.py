@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -106,6 +108,29 @@ async def test_what_only_the_leaver_can_do_is_asked_of_it_and_of_nobody_else(
         await assert_nothing_is_left_of(f, "c2")
         with pytest.raises(Rejected, match="erased"):
             await f.coordinator.shell.handle(ClaimTasks(f.clients["c2"]))
+
+
+@pytest.mark.parametrize(("success", "action"), [(0.05, "unlearned"), (0.8, "rolled-back")])
+async def test_the_certificate_carries_the_audit_and_a_failed_one_leads_to_retraining(
+    success: float, action: str, tmp_path: Path
+) -> None:
+    async with federation(tmp_path, *NAMES) as f:
+        f.work()
+        run_id = await f.create_run(stop={"rounds": 3})
+        await f.wait_for_run(run_id)
+        f.scores["c2"] = {"backdoor_success_rate": success, "backdoor_samples": 50.0}
+        audit = {"thresholds": {"max_backdoor_success": 0.1}, "num_classes": 10}
+        changes: dict[str, Any] = {"params": {"layers": ["w"]}, "audit": audit, "fallback": "retrain"}
+        erasure = await forget(f, "c2", "not", recovery_rounds=1, **changes)
+        assert erasure.status == "completed", erasure.reason
+        assert (await f.wait_for_run(run_id)).status == "completed"
+        assert [row.action for row in await f.rows(t.lines)] == [action]
+        (certificate,) = await f.rows(t.certificates)
+        payload = json.loads(base64.b64decode(json.loads(certificate.envelope)["payload"]))["predicate"]
+        is_mended = action == "unlearned"
+        assert payload["guarantee"]["kind"] == ("approximate" if is_mended else "exact")
+        assert [figure["value"] for figure in payload["audit"]] == ([success, 50.0] if is_mended else [])
+        await assert_nothing_is_left_of(f, "c2")
 
 
 async def test_a_leaver_that_does_not_answer_leads_to_the_operator(tmp_path: Path) -> None:

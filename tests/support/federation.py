@@ -71,6 +71,8 @@ class Federation:
     """How each train task was to be carried out."""
     asked: list[tuple[str, str]] = field(default_factory=list)
     """(client, kind) of each task that came with work of its own: from an erasure."""
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    """What each client's audit says."""
     _working: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     async def enrol(self, *names: str) -> None:
@@ -206,7 +208,8 @@ class Federation:
             step = trained(base, self.data[name], seed, self.samples[name])
             digest = await self.put({"w": step if task.kind == "train" else -step})
         num_samples = len(self.samples[name])
-        message = SubmitResult(task.id, task.client_id, task.lease_token or "", digest, num_samples, {})
+        metrics = self.scores.get(name, {}) if task.kind == "audit" else {}
+        message = SubmitResult(task.id, task.client_id, task.lease_token or "", digest, num_samples, metrics)
         await self.coordinator.shell.handle(message)
 
     async def put(self, tensors: dict[str, Any]) -> str:

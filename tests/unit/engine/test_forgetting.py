@@ -40,9 +40,9 @@ def forgotten_by_federaser() -> World:
     return world
 
 
-def asked_in_vain() -> tuple[World, UUID]:
+def asked_in_vain(**changes: object) -> tuple[World, UUID]:
     world, _ = trained("a", "b", "c")
-    erasure_id = forget(world, "a", "pga", params=PGA)
+    erasure_id = forget(world, "a", "pga", params=PGA, **changes)
     world.advance(61)
     world.tick()
     world.settle()
@@ -57,6 +57,78 @@ def forgotten_by_pga() -> World:
     go_on(world, 1)
     assert world.erasure(erasure_id).status == "completed", world.erasure(erasure_id).reason
     return world
+
+
+AUDIT = {"thresholds": {"max_backdoor_success": 0.1}, "num_classes": 10}
+
+
+def audited(success: float, **changes: object) -> tuple[World, UUID]:
+    world, _ = trained("a", "b", "c")
+    world.figures_of = lambda digest: {"backdoor_success_rate": success, "backdoor_samples": 100.0}
+    erasure_id = forget(world, "a", "not", recovery_rounds=1, audit=AUDIT, **changes)
+    go_on(world, 1)
+    world.claim_and_submit("a", "b", "c")
+    world.settle()
+    return world, erasure_id
+
+
+def test_the_audit_is_the_last_thing_the_leaver_is_asked_for() -> None:
+    world, erasure_id = audited(0.15)
+    assert world.erasure(erasure_id).status == "completed"
+    (line,) = world.state.lines.values()
+    assert line.audit is not None and line.audit["passed"]
+    assert all(run.status == "completed" for run in world.state.runs.values())
+    with pytest.raises(Rejected, match="erased"):
+        world.claim("a")
+
+
+@pytest.mark.parametrize("success", [0.9, float("nan")])
+def test_a_failed_audit_is_never_a_pass(success: float) -> None:
+    world, erasure_id = audited(success)
+    erasure = world.erasure(erasure_id)
+    assert erasure.status == "requires_action"
+    assert "the audit of cohort all failed" in (erasure.reason or "")
+    world.send(m.RetryErasure(erasure_id))
+    go_on(world, 3)
+    assert world.erasure(erasure_id).status == "completed"
+    (run,) = world.state.runs.values()
+    head = world.state.checkpoints[world.cohort(run.id).head_id or run.id]
+    assert world.clients_in(head) == {"b", "c"}
+
+
+def test_scores_that_do_not_come_in_time_fail() -> None:
+    world, _ = trained("a", "b", "c")
+    erasure_id = forget(world, "a", "not", recovery_rounds=0, audit={**AUDIT, "deadline_s": 60.0})
+    world.advance(61)
+    world.tick()
+    world.settle()
+    assert world.erasure(erasure_id).status == "requires_action"
+
+
+def test_a_failed_audit_falls_back_on_retraining_when_the_request_says_so() -> None:
+    world, erasure_id = audited(0.9, fallback="retrain")
+    go_on(world, 3)
+    assert world.erasure(erasure_id).status == "completed"
+    (line,) = world.state.lines.values()
+    assert line.action == "rolled-back"
+
+
+def test_a_method_that_gave_up_falls_back_on_retraining_when_the_request_says_so() -> None:
+    world, erasure_id = asked_in_vain(fallback="retrain")
+    go_on(world, 3)
+    assert world.erasure(erasure_id).status == "completed"
+
+
+def test_a_method_that_gave_up_begins_again_when_it_is_retried() -> None:
+    world, erasure_id = asked_in_vain()
+    world.send(m.RetryErasure(erasure_id))
+    world.settle()
+    world.claim_and_submit("a")
+    world.settle()
+    go_on(world, 3)
+    assert world.erasure(erasure_id).status == "completed", world.erasure(erasure_id).reason
+    (line,) = world.state.lines.values()
+    assert (line.action, line.epoch_after) == ("unlearned", 2)
 
 
 def test_nothing_is_served_until_the_method_has_published() -> None:
