@@ -117,6 +117,8 @@ class Cohort:
     """How its clients train until an erasure's round is reached again (services/unlearning/rapid/plan.py)."""
     unlearning: Mapping[str, Any] | None = None
     """The method of an erasure that runs in place of `program`, and what it knows (engine/forgetting.py)."""
+    residuals: str | None = None
+    """Digest of the running vectors that fedrecovery needs; an erasure drops them."""
     program_state: Mapping[str, Any] | None = None
     awaiting: UUID | None = None
     """The round or job whose outcome resumes the program."""
@@ -276,8 +278,9 @@ class Job:
     cohort_id: UUID | None
     federation_id: UUID
     epoch: int
-    kind: Literal["kernel", "post", "collect-updates", "fence", "purge", "notify"]
+    kind: Literal["kernel", "post", "collect-updates", "drop-blob", "fence", "purge", "notify"]
     """kernel: maths for the compute role; post: a message for a transaction of its own; collect-updates: retention;
+    drop-blob: of a file that a newer one replaced;
     fence and purge: the steps of an erasure that reach outside the database; notify: a delivery to a callback."""
     kernel: str | None
     params: Mapping[str, Any]
@@ -336,6 +339,8 @@ class Contribution:
     staleness: int
     digest: str | None = None
     """What was added instead of the update itself, and is kept in its place: a calibrated one."""
+    distance: float | None = None
+    """L2 norm between the new model and the client's, where the run measures it."""
 
     @property
     def key(self) -> tuple[UUID, UUID]:

@@ -250,6 +250,8 @@ class CheckpointPublished:
     checkpoint: Checkpoint
     contributions: tuple[Contribution, ...] = field(default=())
     parents: tuple[Parent, ...] = field(default=())
+    residuals: str | None = None
+    """Replace those that the cohort has."""
 
 
 @dataclass(frozen=True, slots=True)

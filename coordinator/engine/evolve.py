@@ -125,6 +125,7 @@ def evolve(state: State, event: e.Event) -> State:
         case e.CheckpointPublished(checkpoint=checkpoint, contributions=contributions, parents=parents):
             cohort = state.cohorts[checkpoint.cohort_id]
             moved = replace(cohort, head_id=checkpoint.id, head_digest=checkpoint.digest, round=checkpoint.round)
+            moved = replace(moved, residuals=event.residuals or cohort.residuals)
             return state.put(checkpoint, replace(moved, pending=None), *contributions, *parents)
         case e.CohortEnded(cohort_id=cohort_id, phase=phase, reason=reason):
             cohort = state.cohorts[cohort_id]
@@ -140,6 +141,7 @@ def evolve(state: State, event: e.Event) -> State:
                 extra_rounds=cohort.extra_rounds + event.extra_rounds,
                 recovery=event.recovery,
                 unlearning=event.unlearning,
+                residuals=None,
                 **_fresh_program(event.sources),
             )
             return state.put(fenced)

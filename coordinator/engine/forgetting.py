@@ -63,6 +63,7 @@ def gather(
         "scale": head.scale,
         "participants": _participants(state, head, leavers, names),
         "history": sorted(rounds),
+        "residuals": cohort.residuals,
         "movements": _movements(state, line, leavers, names),
         "checkpoints": {str(c.round): c.digest for c in line if c.stored},
     }
@@ -119,7 +120,6 @@ def _movements(
         checkpoint = by_id.get(c.checkpoint_id)
         if checkpoint is not None and c.client_id in leavers and checkpoint.id in state.archives:
             share = c.weight / state.archives[checkpoint.id].weight
-            distance = checkpoint.metrics.get(f"distance:{names[c.client_id]}")
-            movement = Movement(checkpoint.round, names[c.client_id], share, checkpoint.scale, distance)
+            movement = Movement(checkpoint.round, names[c.client_id], share, checkpoint.scale, c.distance)
             found.append({name: getattr(movement, name) for name in ("round", "client", "share", "scale", "distance")})
     return sorted(found, key=lambda row: (row["round"], row["client"]))

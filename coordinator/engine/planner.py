@@ -142,9 +142,19 @@ def _why_not_approximate(
     for cohort in mended:
         if cohort.unlearning is not None:
             return f"the method of another request is at work in cohort {cohort.name}; wait until it is done"
+        if method.needs_residuals and cohort.residuals is None:
+            return f"cohort {cohort.name} keeps no residuals, or lost them in an erasure: run with history.residuals"
+        if method.needs_distances and not _is_measured(state, cohort):
+            return f"not all rounds of cohort {cohort.name} were measured: run with history.distances from the start"
         if method.needs_history and (missing := _missing_history(state, wanted, cohort)):
             return missing
     return None
+
+
+def _is_measured(state: State, cohort: Cohort) -> bool:
+    """Whether the distance of every contribution of the leavers, which are those loaded, is known."""
+    line = {c.id for c in forgetting.line_of(state, cohort)}
+    return all(c.distance is not None for c in state.contributions.values() if c.checkpoint_id in line)
 
 
 def _missing_history(state: State, wanted: FileErasure | Erasure, cohort: Cohort) -> str | None:

@@ -211,6 +211,7 @@ def _publish(draft: Draft, cohort_id: UUID, step: Publish) -> None:
             weight=c.weight,
             staleness=c.staleness,
             digest=c.digest,
+            distance=c.distance,
         )
         for position, c in enumerate(step.contributions)
     )
@@ -218,7 +219,9 @@ def _publish(draft: Draft, cohort_id: UUID, step: Publish) -> None:
         Parent(checkpoint.id, source.checkpoint_id, position, source.weight)
         for position, source in enumerate(step.sources)
     )
-    draft.emit(e.CheckpointPublished(checkpoint, contributions, parents))
+    draft.emit(e.CheckpointPublished(checkpoint, contributions, parents, step.residuals))
+    if cohort.residuals is not None and step.residuals not in (None, cohort.residuals):
+        draft.request(cohort, "drop-blob", {"digest": cohort.residuals})
     keep = draft.state.runs[cohort.run_id].spec.retention.updates
     if keep != "all":
         newest_dropped = step.round - (0 if keep == "none" else keep)
@@ -422,6 +425,7 @@ def _view(draft: Draft, cohort: Cohort) -> CohortView:
         sources=families.sources_of(cohort),
         extra_rounds=cohort.extra_rounds,
         profiled=_profiled(draft, cohort),
+        residuals=cohort.residuals,
         erasure=forgetting.facts_of(cohort.unlearning) if cohort.unlearning is not None else None,
     )
 

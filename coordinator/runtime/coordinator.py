@@ -27,7 +27,7 @@ from coordinator.tombstones.files import FileTombstoneLog
 
 log = structlog.get_logger()
 CHORE_LEASE_S = 30.0
-CHORE_KINDS = ("post", "collect-updates", "fence", "purge")
+CHORE_KINDS = ("post", "collect-updates", "drop-blob", "fence", "purge")
 
 
 class Coordinator:

@@ -151,6 +151,7 @@ cohorts = Table(
     Column("extra_rounds", Integer, nullable=False),
     Column("recovery", Json),
     Column("unlearning", Json),
+    Column("residuals", String(71)),
     Column("program_state", Json),
     Column("awaiting", Uuid),
     Column("stream_round_id", Uuid),
@@ -343,6 +344,7 @@ contributions = Table(
     Column("weight", Float, nullable=False),
     Column("staleness", Integer, nullable=False),
     Column("digest", String(71)),
+    Column("distance", Float),
     # An update is in a checkpoint once.
     PrimaryKeyConstraint("checkpoint_id", "update_id"),
 )

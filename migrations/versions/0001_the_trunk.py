@@ -196,6 +196,7 @@ def upgrade() -> None:
         sa.Column(
             "unlearning", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=True
         ),
+        sa.Column("residuals", sa.String(length=71), nullable=True),
         sa.Column(
             "program_state",
             sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"),
@@ -645,6 +646,7 @@ def upgrade() -> None:
         sa.Column("weight", sa.Float(), nullable=False),
         sa.Column("staleness", sa.Integer(), nullable=False),
         sa.Column("digest", sa.String(length=71), nullable=True),
+        sa.Column("distance", sa.Float(), nullable=True),
         sa.ForeignKeyConstraint(
             ["checkpoint_id"], ["checkpoints.id"], name=op.f("fk_contributions_checkpoint_id_checkpoints")
         ),

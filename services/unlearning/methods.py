@@ -6,10 +6,12 @@ from typing import Final
 
 from services.unlearning.federaser.spec import METHOD as FEDERASER
 from services.unlearning.fedforget.spec import METHOD as FEDFORGET
+from services.unlearning.fedrecovery.spec import METHOD as FEDRECOVERY
 from services.unlearning.method import Method
 from services.unlearning.negation.spec import METHOD as NOT
 from services.unlearning.pga.spec import METHOD as PGA
 from services.unlearning.rapid.spec import Rapid
+from services.unlearning.sifu.spec import METHOD as SIFU
 
 __all__ = ["METHODS", "Method"]
 
@@ -30,5 +32,7 @@ METHODS: Final[dict[str, Method]] = {
     "pga": PGA,
     "fedforget": FEDFORGET,
     "not": NOT,
+    "sifu": SIFU,
+    "fedrecovery": FEDRECOVERY,
 }
 """Of methods that cost the same the planner takes the first."""

@@ -146,6 +146,33 @@ async def test_a_leaver_that_does_not_answer_leads_to_the_operator(tmp_path: Pat
         assert (await f.heads(run_id))["all"] is None
 
 
+@pytest.mark.parametrize(
+    ("method", "params", "kept"),
+    [("sifu", {"noise": 0.5}, {"distances": True}), ("fedrecovery", {}, {"residuals": True})],
+)
+async def test_methods_that_live_on_what_the_run_kept(
+    method: str, params: dict[str, Any], kept: dict[str, Any], tmp_path: Path
+) -> None:
+    async with federation(tmp_path, *NAMES) as f:
+        f.work()
+        bare = await f.create_run(name="bare", stop={"rounds": 2})
+        await f.wait_for_run(bare)
+        with pytest.raises(Rejected, match="run with history"):
+            await f.erase("c2", method=method, guarantee="approximate")
+    async with federation(tmp_path / "kept", *NAMES) as f:
+        f.work()
+        run_id = await f.create_run(stop={"rounds": 3}, history=kept)
+        await f.wait_for_run(run_id)
+        vectors = [row.output for row in await f.rows(t.jobs, t.jobs.c.kernel == "accumulate_residuals")]
+        erasure = await forget(f, "c2", method, params=params)
+        assert erasure.status == "completed", erasure.reason
+        (cohort,) = await f.rows(t.cohorts, t.cohorts.c.run_id == run_id)
+        assert (cohort.round, cohort.residuals) == (3, None)
+        for digest in vectors:
+            assert await f.coordinator.blobs.stat(f.id, digest) is None
+        await assert_nothing_is_left_of(f, "c2")
+
+
 async def test_a_second_erasure_walks_through_the_calibrated_updates(tmp_path: Path) -> None:
     async with federation(tmp_path, *NAMES) as f:
         f.work()

@@ -50,7 +50,7 @@ MODELS_MADE_BY = ("init_model", "weighted_step", "merge_models", "stack_models",
 JOB_LEASE_S = 30.0
 ROWS = range(4)
 """The samples that each client has."""
-CHORES = ("post", "collect-updates", "fence", "purge", "notify")
+CHORES = ("post", "collect-updates", "drop-blob", "fence", "purge", "notify")
 WEIGHS_MODELS = m.JoinRun | m.PlaceNewcomer | m.SettleRun | m.FileErasure | m.FenceErasure | m.ReviewErasure
 """Messages that may make one model of several, which takes the clients' numbers of samples."""
 
