@@ -116,7 +116,7 @@ def _spec(served: Served, topology: str) -> dict[str, Any]:
         "topology": TOPOLOGIES[topology],
         "training": {"algorithm": "fedavg", "clients_per_round": CLIENTS_PER_ROUND},
         "local": {"epochs": 3, "batch_size": 8, "learning_rate": 0.1},
-        "validation": {"data": "builtin:digits"},
+        "validation": {"data": "builtin:digits", "every": ROUNDS},
         "stop": {"rounds": ROUNDS},
     }
     upload = served.operator.upload

@@ -45,11 +45,14 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
     _check_method_is_known(message.method)
     _check_params(METHODS.get(message.method), message.params)
     leavers = frozenset(c.id for c in clients)
+    if message.is_tombstoned:
+        _withdraw_others(draft, set(leavers))
     duplicate_of = _same_request(draft.state, clients)
-    if message.scope == "samples" and duplicate_of is None:
-        duplicate_of = exclusions.same_request(draft.state, message)
-    elif duplicate_of is None:
-        _check_enough_remain(draft.state, leavers)
+    if duplicate_of is None and not message.is_tombstoned:
+        if message.scope == "samples":
+            duplicate_of = exclusions.same_request(draft.state, message)
+        else:
+            _check_enough_remain(draft.state, leavers)
     if duplicate_of is None:
         _check_method_applies(draft.state, message, leavers)
     erasure = Erasure(
@@ -193,6 +196,12 @@ def _same_request(state: State, clients: list[Client]) -> UUID | None:
     if len(requests) == 1 and set(active) == client_ids:
         return requests.pop()
     raise Rejected("conflict", "another open request forgets some of these clients; file for the others alone")
+
+
+def _withdraw_others(draft: Draft, client_ids: set[UUID]) -> None:
+    under_way = {s.erasure_id for s in draft.state.subjects.values() if s.active and s.client_id in client_ids}
+    for erasure_id in sorted(under_way):
+        settle(draft, draft.state.erasures[erasure_id], "cancelled", "another request was carried out for its clients")
 
 
 def _has_fenced(state: State, erasure_id: UUID) -> bool:

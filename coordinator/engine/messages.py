@@ -76,6 +76,8 @@ class FileErasure:
     """As {url, secret}."""
     offline: tuple[str, ...] = ()
     """Subjects whose workers are not there now."""
+    is_tombstoned: bool = False
+    """The fence fell before the database was restored from an older backup: it falls again, whatever that says."""
 
 
 @dataclass(frozen=True, slots=True)

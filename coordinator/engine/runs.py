@@ -9,7 +9,7 @@ from coordinator.engine import events as e
 from coordinator.engine import families
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import ENDED, OPEN_TASK, Cohort, Run
+from coordinator.engine.entities import ENDED, OPEN_TASK, Cohort, Job, Run
 from coordinator.engine.programs import has_open_work
 from coordinator.engine.work import withdraw_task
 from services.core.errors import Rejected
@@ -94,8 +94,10 @@ def cancel_run(draft: Draft, message: m.CancelRun) -> Run:
 
 def settle_run(draft: Draft, message: m.SettleRun) -> None:
     run = draft.state.runs[message.run_id]
-    if message.job_id in draft.state.jobs:
-        draft.emit(e.JobSettled(message.job_id, "done"))
+    for job in list(draft.state.jobs.values()):
+        # One look answers all who asked for it: a tree of a hundred clients ends with two hundred cohorts at once.
+        if job.id == message.job_id or (job.status == "ready" and _asks_to_settle(job, run.id)):
+            draft.emit(e.JobSettled(job.id, "done"))
     audited = [r for r in draft.state.rounds.values() if r.run_id == run.id and r.kind == "audit"]
     if run.status in ENDED or any(r.status == "open" for r in audited):
         return
@@ -117,6 +119,10 @@ def settle_run(draft: Draft, message: m.SettleRun) -> None:
         for cohort in living:
             if cohort.program == families.NEWCOMER:
                 draft.emit(e.CohortRetired(cohort.id, "the run ended before it could join a cluster"))
+
+
+def _asks_to_settle(job: Job, run_id: UUID) -> bool:
+    return job.kind == "post" and job.run_id == run_id and job.params.get("message") == "SettleRun"
 
 
 def remove_client(draft: Draft, message: m.RemoveClient) -> None:

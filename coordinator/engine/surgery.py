@@ -60,9 +60,7 @@ def plan(
         return Cut(tuple(CohortCut(c, "retired") for c in lines), {}, tainted)  # there is nothing clean to start from
     gone = frozenset[UUID]() if stay else leavers
     had = {m.cohort_id for m in state.members.values() if m.client_id in leavers}
-    remaining = {
-        c.id: {m.client_id for m in state.members.values() if m.cohort_id == c.id and m.active} - gone for c in lines
-    }
+    remaining = Counter(m.cohort_id for m in state.members.values() if m.active and m.client_id not in gone)
     parent_of = {c.id: c.parent_id for c in lines}
     size = Counter(m.cohort_id for m in state.members.values())  # past members too: only so is a child never larger
     affected = sorted((c for c in lines if c.id in had), key=lambda c: (size[c.id], c.kind == "root", c.name))

@@ -26,7 +26,6 @@ from coordinator.store.database import Database
 from coordinator.tombstones.files import FileTombstoneLog
 
 log = structlog.get_logger()
-CHORE_LEASE_S = 30.0
 CHORE_KINDS = ("post", "collect-updates", "drop-blob", "fence", "purge")
 
 
@@ -63,8 +62,9 @@ class Coordinator:
             log.warning("erasures.fenced-again", count=again, reason="the database is older than the tombstones")
         self._spawn(Clockwork(self.database, self.bus, self.shell, self.blobs).forever())
         chores = chore_runner(self.database, self.shell, self.blobs, self.erasing)
-        self._spawn(Pump(self.database, self.bus, CHORES, CHORE_KINDS, CHORE_LEASE_S, chores).forever())
-        notices = Pump(self.database, self.bus, NOTICES, ("notify",), CHORE_LEASE_S, self.notifying.run)
+        lease_s = self.settings.kernel_lease_s
+        self._spawn(Pump(self.database, self.bus, CHORES, CHORE_KINDS, lease_s, chores).forever())
+        notices = Pump(self.database, self.bus, NOTICES, ("notify",), lease_s, self.notifying.run)
         self._spawn(notices.forever())  # apart from the chores: a slow receiver must hold up no fence
         if self.settings.compute == "threads":
             self._spawn_kernels()

@@ -6,8 +6,9 @@ Each is a job of the outbox: it may be carried out twice, by two processes, and 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -21,7 +22,7 @@ from coordinator.blobs.port import BlobStore
 from coordinator.bus.port import Bus, cached_blob
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import GIVEN_UP, Job
-from coordinator.engine.messages import CompleteErasure, FenceErasure, FileErasure, HoldErasure
+from coordinator.engine.messages import ApproveErasure, CompleteErasure, FenceErasure, FileErasure, HoldErasure
 from coordinator.runtime.shell import Shell
 from coordinator.store import exclusions, inventory, outbox
 from coordinator.store.database import Database
@@ -31,6 +32,7 @@ from services.audit import predicate as p
 from services.audit.certificate import CertificateRefused, issue
 from services.audit.keys import KeyUnreadable, key_id, load_or_create_key
 from services.core.errors import InvariantBroken
+from services.wire.v1.erasure import LEGAL_DAYS
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -86,6 +88,7 @@ class Erasing:
             now = await self._database.now(connection)
             if found.erasure.scope == "client":
                 await outbox.revoke_credentials(connection, [s.client_id for s in found.subjects], now)
+        crashpoint("erasure.after-record")
         await self._delete(found, listed, now)
         crashpoint("erasure.after-purge")
         try:
@@ -121,12 +124,13 @@ class Erasing:
         for entry in entries:
             async with self._database.read() as connection:
                 known = await outbox.erasure_status(connection, entry.request_id)
-                names = await outbox.names_of(connection, list(entry.client_ids))
+                names = await outbox.names_to_erase(connection, list(entry.client_ids))
                 samples = {
                     name: list(one.samples)
                     for one in entry.samples
-                    for name in await outbox.names_of(connection, [one.client_id])
+                    for name in await outbox.names_to_erase(connection, [one.client_id])
                 }
+                now = await self._database.now(connection) + timedelta(seconds=1)
             if known not in (None, "received", "awaiting_approval") or not names:
                 continue
             if known is None:
@@ -136,12 +140,15 @@ class Erasing:
                         federation_id=entry.federation_id,
                         subjects=tuple(names),
                         requested_by="the log of tombstones",
-                        legal_deadline=entry.at,
-                        salt=entry.request_id.hex * 2,
+                        legal_deadline=max(now, entry.at + timedelta(days=LEGAL_DAYS)),
+                        salt=os.urandom(32).hex(),
                         scope=entry.scope,
                         samples=samples,
+                        is_tombstoned=True,
                     )
                 )
+            elif known == "awaiting_approval":
+                await self._shell.handle(ApproveErasure(entry.request_id))
             await self._shell.handle(FenceErasure(entry.request_id, entry.request_id))
             again += 1
         return again

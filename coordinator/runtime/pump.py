@@ -116,6 +116,8 @@ def kernel_runner(database: Database, shell: Shell, blobs: BlobStore, executor: 
     async def run(job: Job, token: str) -> None:
         log.info("kernel.started", kernel=job.kernel, job=str(job.id), run=str(job.run_id), attempt=job.attempt)
         if outcome := await _outcome(job, token, database, blobs, executor):
+            if job.epoch > 0:
+                crashpoint("erasure.in-recovery")
             await shell_patiently(shell, outcome)
 
     return run

@@ -37,7 +37,7 @@ class Settings(BaseSettings):
         default="threads", description="Run kernels inside serve, or leave them to `lethe compute` processes."
     )
     kernel_lease_s: float = Field(
-        default=30.0, gt=0, description="After this silence another compute process takes a kernel over."
+        default=30.0, gt=0, description="After this silence another process takes a kernel or a chore over."
     )
     max_wait_s: float = Field(default=25.0, gt=0, le=300, description="The longest long poll.")
     callback_hosts: str = Field(

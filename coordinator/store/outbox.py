@@ -28,7 +28,7 @@ _OLDEST = (
         _FREE | _ABANDONED,
         _WANTED | (t.jobs.c.kind != "kernel"),
     )
-    .order_by(t.jobs.c.created_at, t.jobs.c.id)
+    .order_by(t.jobs.c.kind != "fence", t.jobs.c.created_at, t.jobs.c.id)
     .limit(1)
     .with_for_update(skip_locked=True, of=t.jobs)
 )
@@ -48,7 +48,8 @@ _LEASE = (
 async def lease_job(
     connection: AsyncConnection, kinds: Sequence[str], now: datetime, lease_s: float, token: str
 ) -> Job | None:
-    """Take the oldest job that is ready or whose holder went silent. Kernels of a paused or fenced line stay put."""
+    """Take the oldest job that is ready or whose holder went silent, a fence before all others. Kernels of a paused or
+    fenced line stay put."""
     leased = {"kinds": list(kinds), "now": now, "token": token, "until": now + timedelta(seconds=lease_s)}
     row = (await connection.execute(_LEASE, leased)).first()
     return to_entity(Job, row) if row is not None else None
@@ -253,6 +254,8 @@ async def parcel(connection: AsyncConnection, delivery_id: UUID) -> Parcel:
     return Parcel(Delivery(**values), row.callbacks[row.callback]["secret"])
 
 
-async def names_of(connection: AsyncConnection, client_ids: list[UUID]) -> list[str]:
-    statement = sa.select(t.clients.c.name).where(t.clients.c.id.in_(client_ids)).order_by(t.clients.c.name)
+async def names_to_erase(connection: AsyncConnection, client_ids: list[UUID]) -> list[str]:
+    """Of those among the clients that were not erased yet."""
+    c = t.clients.c
+    statement = sa.select(c.name).where(c.id.in_(client_ids), c.status != "erased").order_by(c.name)
     return list((await connection.execute(statement)).scalars())

@@ -4,35 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 
 import migrations
 from coordinator.store.database import Database
 
+if TYPE_CHECKING:
+    from alembic.config import Config
+
 
 def config() -> Config:
+    from alembic.config import Config  # Alembic is needed to change the schema, not to see that it is current
+
     config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     return config
 
 
 def newest() -> str:
-    revision = ScriptDirectory.from_config(config()).get_current_head()
-    if revision is None:
-        raise RuntimeError("the package contains no migrations")
-    return revision
+    return migrations.NEWEST
 
 
 async def current(database: Database) -> str | None:
     """The database's revision; None: it is empty."""
     async with database.read() as connection:
-        return await connection.run_sync(lambda sync: MigrationContext.configure(sync).get_current_revision())
+        return await connection.run_sync(_revision)
+
+
+def _revision(connection: sa.Connection) -> str | None:
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
 
 
 async def pending(database: Database) -> str | None:
@@ -45,6 +49,8 @@ async def pending(database: Database) -> str | None:
 
 async def upgrade(database: Database) -> None:
     """Bring the schema up to date; a no-op when it is. Replicas that start together wait for each other."""
+
+    from alembic import command
 
     def run(connection: sa.Connection) -> None:
         if not database.is_sqlite:

@@ -374,7 +374,8 @@ class _Loader:
         s = t.subjects.c
         open_ones = sa.select(t.erasures.c.id).where(t.erasures.c.federation_id.in_(self.needs.filings))
         subjects = await self._add(Subject, s.client_id.in_(leaver_ids) | (s.active & s.erasure_id.in_(open_ones)))
-        await self._add(Erasure, t.erasures.c.id.in_({subject.erasure_id for subject in subjects}))
+        ids = {subject.erasure_id for subject in subjects}
+        await self._add(Erasure, t.erasures.c.id.in_(ids) | t.erasures.c.duplicate_of.in_(ids))
 
     async def load_lineage(self, client_ids: set[UUID]) -> State:
         await self._widen_to_runs_of(client_ids)

@@ -770,6 +770,7 @@ def downgrade() -> None:
     op.drop_index(op.f("ix_erasures_federation_id"), "erasures")
     op.drop_index(op.f("ix_erasures_duplicate_of"), "erasures")
 
+    op.drop_table("deliveries")
     op.drop_table("erasures")
     op.drop_table("clients")
     op.drop_table("inbox")

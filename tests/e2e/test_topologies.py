@@ -1,4 +1,5 @@
-"""Each topology over real processes and HTTP: train, forget in the middle of a round, twice, and again after the end.
+"""Each topology over real processes and HTTP: train, forget in the middle of a round, join, forget twice, and forget
+the newcomer after the end.
 
 One coordinator and two worker processes serve all of them; each topology has a federation of its own.
 """
@@ -18,6 +19,7 @@ from lethe.cli import main
 from tests.support.deployment import Deployment, wait_until
 
 NAMES = [f"site-{letter}" for letter in "abcdef"]
+NEWCOMER = NAMES[-1]
 TOPOLOGIES: dict[str, dict[str, Any]] = {
     "flat": {"kind": "flat"},
     "clusters": {"kind": "clusters", "num_clusters": 2, "assignment": "knot"},
@@ -36,6 +38,7 @@ def run_spec(topology: str) -> dict[str, Any]:
         "seed": 5,
         "model": {"name": "mlp", "params": {"input_shape": [8, 8], "num_classes": 10}},
         "local": {"epochs": 1, "batch_size": 32, "learning_rate": 0.1},
+        "clients": NAMES[:-1],
         "topology": TOPOLOGIES[topology],
         "stop": {"rounds": ROUNDS},
     }
@@ -93,10 +96,15 @@ class Federation:
             assert approved.is_success, approved.text
             self.wait_for(filed["id"], "fenced_at")
             self.check_served_models()
+            self.join(NEWCOMER)
         finally:
             self.deployment.processes["fleet-0"].send(signal.SIGCONT)
-        assert self.file(name, "late").json()["code"] == "already-erased"
         self.wait_for(again["id"], "completed_at")
+        assert self.file(name, "late").json()["code"] == "already-erased"
+
+    def join(self, name: str) -> None:
+        joined = self.call("POST", f"/v1/runs/{self.run_id}/members", json={"clients": [name]})
+        assert joined.is_success, joined.text
 
     def has_an_open_round(self) -> bool:
         return any(one["status"] == "open" for one in self.deployment.pages(f"/v1/runs/{self.run_id}/rounds"))
@@ -177,10 +185,11 @@ def test_clients_are_forgotten_again_and_again(
     federation.train()
     federation.forget_in_the_middle_of_a_round("site-a")
     federation.forget_two_at_once("site-b", "site-c")
-    federation.forget_after_the_end("site-d")
+    assert NEWCOMER in federation.served_clients()
+    federation.forget_after_the_end(NEWCOMER)
 
     federation.check_served_models()
-    assert federation.served_clients() == {"site-e", "site-f"}
+    assert federation.served_clients() == {"site-d", "site-e"}
     certificates = [str(tmp_path / f"{request}.json") for request in federation.requests]
     for request, certificate in zip(federation.requests, certificates, strict=True):
         assert lethe("certificates", "get", request, "-o", certificate) == 0

@@ -484,15 +484,18 @@ class EngineMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.state.checkpoints and len(self.runs) < 3)
     @rule(index=any_index, names=subjects)
     def begin_with_a_model_of_another_run(self, index: int, names: list[str]) -> None:
-        world, choices = self.world, (LINES[0], FAMILIES[0], FAMILIES[5])
+        world = self.world
         model = _pick(list(world.state.checkpoints.values()), index)
-        taken = [name for name in CLIENTS if name not in names]
-        changes = {**_pick(list(choices), index), "clients": taken, "init": model.digest}
+        active = [c.name for c in world.state.clients.values() if c.status == "active"]
+        taken = [name for name in active if name not in names] or active
+        if not taken:
+            return
+        choices = [LINES[0], FAMILIES[3], *(FAMILIES[:1] if len(taken) > 1 else ())]
+        changes = {**_pick(choices, index), "clients": taken, "init": model.digest}
         try:
             self.runs.append(world.create_run(name=f"run-{len(self.runs)}", **changes))
         except Rejected:
-            gone = [name for name in taken if world.state.clients[world.client(name)].status != "active"]
-            assert gone or model.superseded_by is not None, "a clean model may be started from"
+            assert model.superseded_by is not None, "a clean model may be started from"
             return
         same = [c.superseded_by for c in world.state.checkpoints.values() if c.digest == model.digest]
         assert None in same, "a run began with a superseded model"

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from textwrap import dedent
 from types import CodeType
 from typing import Any, Final
 
@@ -107,7 +108,7 @@ MUTANTS: Final = (
         "merged model not refreshed",
         (families.refresh_merge, "_is_made_of(draft.state, merged, wanted)", "merged.head_id is not None"),
     ),
-    mutant("ended run waits for its merge", (families.refresh_merge, " or run.status in ENDED", "")),
+    mutant("ended run waits for its merge", (families.is_merging, " and run.status not in ENDED", "")),
     mutant("completed run not opened again", (erasures._fence_run, 'run.status == "completed" and', "False and")),
     mutant(
         "nobody is told that the last cohort was retired",
@@ -151,7 +152,6 @@ MUTANTS: Final = (
             "any([families.refresh_merge(draft, draft.state.runs[line.run_id]) for line in lines])",
         ),
     ),
-    mutant("recovered line not merged", (recovery._review_line, " and not families.is_merging(draft.state, run)", "")),
     mutant(
         "requests under way do not count as leaving",
         (erasures._check_enough_remain, " | {s.client_id for s in state.subjects.values() if s.active}", ""),
@@ -268,7 +268,7 @@ def applied(mutant: Mutant) -> Iterator[None]:
     """Swap the functions' code, so that every module that imported them runs the edited ones."""
     texts: dict[Any, str] = {}
     for function, old, new in mutant.edits:
-        text = texts.get(function) or inspect.getsource(function)
+        text = texts.get(function) or dedent(inspect.getsource(function))
         assert text.count(old) == 1, f"{function.__name__} no longer says {old!r}: bring the mutant up to date"
         texts[function] = text.replace(old, new)
     kept = {function: function.__code__ for function in texts}

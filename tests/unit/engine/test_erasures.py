@@ -173,3 +173,21 @@ def test_fence_and_purge_may_be_carried_out_twice() -> None:
         world.send(fence if job.kind == "fence" else purge)
     assert (world.state.erasures, world.state.cohorts) == (before.erasures, before.cohorts)
     assert world.state.certificates == before.certificates
+
+
+def test_fence_that_a_restored_database_lacks_falls_whatever_that_says() -> None:
+    """The log of tombstones has it; the run was cancelled since, and the database does not know."""
+    world, run_id = with_run("a", "b", training={"algorithm": "fedavg", "quorum": 2})
+    with pytest.raises(Rejected, match="too-few-clients"):
+        world.file("a")
+    erasure_id = world.fence("a", is_tombstoned=True)
+    assert world.erasure(erasure_id).status == "fenced" and world.cohort(run_id).epoch == 1
+
+
+def test_fence_from_the_log_takes_the_place_of_an_open_request() -> None:
+    world, run_id = trained("a", "b", "c")
+    waiting = world.file("a", needs_approval=True)
+    second = world.file("a")
+    erasure_id = world.fence("a", is_tombstoned=True)
+    assert [world.erasure(one).status for one in (waiting, second, erasure_id)] == ["cancelled", "cancelled", "fenced"]
+    assert world.cohort(run_id).epoch == 1

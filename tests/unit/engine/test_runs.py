@@ -197,3 +197,15 @@ def test_removing_a_client_twice_changes_nothing() -> None:
     before = world.state
     world.send(m.RemoveClient(world.client("a")))
     assert world.state == before
+
+
+def test_one_look_at_a_run_answers_all_cohorts_that_ended_together() -> None:
+    names = ("a", "b", "c", "d")
+    world, run_id = with_run(*names, topology={"kind": "tree", "shape": "balanced"}, stop={"rounds": 1})
+    world.claim_and_submit(*names)
+    world.run_kernels()
+    asking = [j for j in world.state.jobs.values() if j.kind == "post" and j.status == "ready"]
+    assert len(asking) == len(world.cohorts(run_id)) == 7
+    world.send(m.SettleRun(run_id, asking[0].id))
+    assert world.run(run_id).status == "completed"
+    assert {world.state.jobs[j.id].status for j in asking} == {"done"}
