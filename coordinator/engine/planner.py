@@ -119,7 +119,7 @@ def _why_not(state: State, method: Method, wanted: FileErasure | Erasure, costs:
     if method.needs_sub_cohorts and not any(cost.cut.action == "re-initialised" for cost in costs):
         return "no cohort with the client has a trained sub-cohort without it to restart from"
     if method.guarantee == "approximate":
-        return _why_not_approximate(state, method, wanted, [cost.cut.cohort for cost in costs if _is_mended(cost)])
+        return _why_not_approximate(state, method, wanted, costs)
     return None
 
 
@@ -128,8 +128,12 @@ def _is_mended(cost: CutCost) -> bool:
 
 
 def _why_not_approximate(
-    state: State, method: Method, wanted: FileErasure | Erasure, mended: Sequence[Cohort]
+    state: State, method: Method, wanted: FileErasure | Erasure, costs: Sequence[CutCost]
 ) -> str | None:
+    for cost in costs:
+        if cost.cut.cohort.unlearning is not None:
+            return f"the method of another request is at work in cohort {cost.cut.cohort.name}; wait until it is done"
+    mended = [cost.cut.cohort for cost in costs if _is_mended(cost)]
     if wanted.scope == "samples":
         return "it forgets whole clients only, and the request names samples"
     if not mended:
@@ -140,8 +144,6 @@ def _why_not_approximate(
             f"it needs the leaver's own worker, and that of {', '.join(wanted.offline)} is not online; start it first"
         )
     for cohort in mended:
-        if cohort.unlearning is not None:
-            return f"the method of another request is at work in cohort {cohort.name}; wait until it is done"
         if method.needs_residuals and cohort.residuals is None:
             return f"cohort {cohort.name} keeps no residuals, or lost them in an erasure: run with history.residuals"
         if method.needs_distances and not _is_measured(state, cohort):

@@ -46,7 +46,8 @@ from services.wire.v1.work import FIGURES_ONLY
 FEDERATION = UUID(int=1)
 START = datetime(2030, 1, 1, tzinfo=UTC)
 MODEL_LAYOUT, UPDATE_LAYOUT = of_json("layout of the model"), of_json("layout of its floating tensors")
-MODELS_MADE_BY = ("init_model", "weighted_step", "merge_models", "stack_models", "calibrate_update", "negate_layers")
+METHODS_MAKE = ("calibrate_update", "negate_layers", "pga_reference", "add_gaussian_noise", "remove_residuals")
+MODELS_MADE_BY = ("init_model", "weighted_step", "merge_models", "stack_models", *METHODS_MAKE)
 JOB_LEASE_S = 30.0
 ROWS = range(4)
 """The samples that each client has."""
@@ -348,6 +349,7 @@ class World:
         staying = {c for c in leavers if stay and state.clients[c].status != "erased"}
         models = [state.checkpoints[c] for c in surgery.tainted_checkpoints(state, frozenset(leavers))]
         models = [c for c in models if c.superseded_by is not None or not stay]
+        models += [c for c in state.checkpoints.values() if c.superseded_by == erasure.id and c not in models]
         bases = {(c.cohort_id, c.round, c.digest) for c in models}
 
         def was_before(u: Update) -> bool:
