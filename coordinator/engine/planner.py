@@ -87,6 +87,8 @@ def recovery_rounds(wanted: FileErasure | Erasure, run: Run, cohort: Cohort, met
 
 
 def _option(state: State, wanted: FileErasure | Erasure, leavers: frozenset[UUID], name: str, method: Method) -> Option:
+    if wanted.guarantee == "exact" and method.guarantee != "exact":
+        return Option(name, method, (), "it is approximate, and the request asks for exact")
     costs = tuple(
         _cost(state, wanted, leavers, run, cut, method)
         for run in sorted(state.runs.values(), key=lambda run: (run.name, run.id))
@@ -114,8 +116,6 @@ def _stay(wanted: FileErasure | Erasure) -> bool:
 
 
 def _why_not(state: State, method: Method, wanted: FileErasure | Erasure, costs: Sequence[CutCost]) -> str | None:
-    if wanted.guarantee == "exact" and method.guarantee != "exact":
-        return "it is approximate, and the request asks for exact"
     if method.needs_sub_cohorts and not any(cost.cut.action == "re-initialised" for cost in costs):
         return "no cohort with the client has a trained sub-cohort without it to restart from"
     if method.guarantee == "approximate":

@@ -85,6 +85,7 @@ class Erasing:
             artefacts = await inventory.inventory(connection, found)
             listed = await inventory.record(connection, erasure_id, artefacts)
             await inventory.mark_purged(connection, artefacts)
+            await inventory.forget_seeds(connection, [x.cohort_id for x in found.lines if x.action == "unlearned"])
             now = await self._database.now(connection)
             if found.erasure.scope == "client":
                 await outbox.revoke_credentials(connection, [s.client_id for s in found.subjects], now)

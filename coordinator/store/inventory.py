@@ -188,6 +188,13 @@ async def mark_purged(connection: AsyncConnection, artefacts: list[Found]) -> No
             await connection.execute(table.update().where(table.c.id.in_(ids)).values(stored=False))
 
 
+async def forget_seeds(connection: AsyncConnection, cohort_ids: list[UUID]) -> None:
+    """Whoever knows the seed of a method's noise could take the noise off again."""
+    j = t.jobs.c
+    noisy = j.cohort_id.in_(cohort_ids) & j.kernel.in_(("add_gaussian_noise", "remove_residuals"))
+    await connection.execute(t.jobs.update().where(noisy).values(params={}))
+
+
 async def forget_blobs(connection: AsyncConnection, federation_id: UUID, listed: list[str]) -> list[str]:
     """Drop the records of blobs that nothing clean refers to; returns their digests: these bytes are to be deleted."""
     unused = sorted(set(listed) - await clean_digests(connection, federation_id, listed))

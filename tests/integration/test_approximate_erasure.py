@@ -168,6 +168,8 @@ async def test_methods_that_live_on_what_the_run_kept(
         assert erasure.status == "completed", erasure.reason
         (cohort,) = await f.rows(t.cohorts, t.cohorts.c.run_id == run_id)
         assert (cohort.round, cohort.residuals) == (3, None)
+        noisy = await f.rows(t.jobs, t.jobs.c.kernel.in_(("add_gaussian_noise", "remove_residuals")))
+        assert noisy and not any(row.params for row in noisy)
         for digest in vectors:
             assert await f.coordinator.blobs.stat(f.id, digest) is None
         await assert_nothing_is_left_of(f, "c2")
