@@ -69,6 +69,8 @@ async def discover_erasure(caller: Follower) -> Response:
                     name=name,
                     guarantee=method.guarantee,
                     summary=method.summary,
+                    granularity=method.granularity,
+                    needs=method.needs,
                     params=method.spec.model_json_schema()["properties"],
                 )
                 for name, method in sorted(METHODS.items())

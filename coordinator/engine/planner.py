@@ -134,7 +134,7 @@ def _why_not_approximate(
         if cost.cut.cohort.unlearning is not None:
             return f"the method of another request is at work in cohort {cost.cut.cohort.name}; wait until it is done"
     mended = [cost.cut.cohort for cost in costs if _is_mended(cost)]
-    if wanted.scope == "samples":
+    if wanted.scope == "samples" and method.granularity == "client":
         return "it forgets whole clients only, and the request names samples"
     if not mended:
         return "no model that is trained on has the client in it, so there is nothing to mend"

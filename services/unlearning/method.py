@@ -32,3 +32,9 @@ class Method:
     """Reads the running vectors that a run keeps when `history.residuals` is set."""
     needs_distances: bool = False
     """Reads the distance of each update from its round's step, kept when `history.distances` is set."""
+
+    @property
+    def needs(self) -> list[str]:
+        """In words, as discovery lists them."""
+        names = ("sub_cohorts", "leaver", "remaining", "history", "residuals", "distances")
+        return [name.replace("_", "-") for name in names if getattr(self, f"needs_{name}")]

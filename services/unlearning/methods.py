@@ -16,16 +16,22 @@ from services.unlearning.sifu.spec import METHOD as SIFU
 __all__ = ["METHODS", "Method"]
 
 METHODS: Final[dict[str, Method]] = {
-    "retrain": Method("exact", "roll the cohorts with the client back to their newest model without it and train on"),
+    "retrain": Method(
+        "exact",
+        "roll the cohorts with the client back to their newest model without it and train on",
+        granularity="samples",
+    ),
     "reinit": Method(
         "exact",
         "discard the cohorts with the client and restart them from the mean of the surviving cohorts inside them",
         needs_sub_cohorts=True,
+        granularity="samples",
     ),
     "rapid": Method(
         "exact",
         "like retrain, with second-order steps at the clients until the round of the fence is reached again",
         spec=Rapid,
+        granularity="samples",
         work_per_update=2.0,
     ),
     "federaser": FEDERASER,

@@ -270,6 +270,11 @@ class MethodDescription(Message):
     name: str
     guarantee: Guarantee
     summary: str
+    granularity: Scope = Field(description="The smallest thing it can forget.")
+    needs: list[str] = Field(
+        description="sub-cohorts, leaver (its worker takes part), remaining (others train), history (stored updates), "
+        "residuals, distances. Whether a run has them, the preview says."
+    )
     params: dict[str, Any] = Field(description="JSON schema of its parameters.")
 
 
