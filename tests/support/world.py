@@ -109,13 +109,14 @@ class World:
     def _decide(self, message: m.Message, follow_ups: deque[m.Message]) -> Any:
         envelope = m.Envelope(message, self.now, next(self._counter).to_bytes(16))
         if isinstance(message, WEIGHS_MODELS):
-            self.state = replace(self.state, samples=self._samples(), archives=self._archives(message))
+            self.state = replace(self.state, samples=self._samples())
+        before = replace(self.state, archives=self._archives(message))
         try:
-            decision = decide(self.state, envelope)
+            decision = decide(before, envelope)
         except Rejected as rejection:
             return rejection
-        self.decisions.append((self.state, envelope, decision))
-        self.state = decision.state
+        self.decisions.append((before, envelope, decision))
+        self.state = replace(decision.state, archives={})
         self.events += decision.events
         for event in decision.events:
             for command in react(event, decision.state):
@@ -133,6 +134,8 @@ class World:
 
     def _archives(self, message: m.Message) -> dict[UUID, Archive]:
         """As the store counts them."""
+        if not isinstance(message, m.FileErasure | m.FenceErasure):
+            return {}
         names = message.subjects if isinstance(message, m.FileErasure) else ()
         leavers = {c.id for c in self.state.clients.values() if c.name in names}
         if isinstance(message, m.FenceErasure):
