@@ -288,7 +288,7 @@ def _ask(draft: Draft, cohort_id: UUID, ask: AskClients, stored: dict[str, Any])
 def _leaver_tasks(draft: Draft, round: Round, ask: AskClients, position: int) -> list[Task]:
     """Work for those whom the cohort's method makes it forget."""
     members = {m.name: m for m in draft.state.members.values() if m.cohort_id == round.cohort_id}
-    tasks = []
+    tasks: list[Task] = []
     for wanted in ask.leavers:
         task = _task(draft, round, members[wanted.client], position, "ready")
         work = wanted.work.model_dump(mode="json") if wanted.work is not None else None
