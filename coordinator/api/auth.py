@@ -96,7 +96,8 @@ class Keyring:
         )
         if len(self._known) >= _MOST_CACHED:
             self._known.clear()
-        self._known[token] = time.monotonic() + CACHED_S, principal
+        if not principal.is_erased:  # what is still asked of an erased client may end at any moment
+            self._known[token] = time.monotonic() + CACHED_S, principal
         return principal
 
     def forget(self, credential_ids: Iterable[UUID]) -> None:
