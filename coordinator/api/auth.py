@@ -20,7 +20,7 @@ from fastapi.security.base import SecurityBase
 from coordinator.api.context import Context, context_of
 from coordinator.bus.port import Bus
 from coordinator.runtime.accounts import CREDENTIALS_DROPPED, hash_of, split_token
-from coordinator.store import accounts
+from coordinator.store import accounts, doorway
 from coordinator.store.database import Database
 from services.core.errors import Rejected
 from services.wire.v1.resources import Role
@@ -58,6 +58,8 @@ class Principal:
     client_name: str | None = None
     is_removed: bool = False
     is_erased: bool = False
+    is_needed: bool = False
+    """Erased, and still asked for work by the method that forgets it."""
 
     @property
     def name(self) -> str:
@@ -90,10 +92,12 @@ class Keyring:
             client_name=found.client_name,
             is_removed=found.client_status == "removed",
             is_erased=found.client_status == "erased",
+            is_needed=found.needed_by is not None,
         )
         if len(self._known) >= _MOST_CACHED:
             self._known.clear()
-        self._known[token] = time.monotonic() + CACHED_S, principal
+        if not principal.is_erased:  # what is still asked of an erased client may end at any moment
+            self._known[token] = time.monotonic() + CACHED_S, principal
         return principal
 
     def forget(self, credential_ids: Iterable[UUID]) -> None:
@@ -150,12 +154,23 @@ class Allow(SecurityBase):
         principal = await context.keyring.principal(token.strip())
         if principal.is_removed:
             raise Rejected("client-removed", f"client {principal.client_name} was removed; stop the agent")
-        if principal.is_erased and self._action != "follow":  # it may watch its own erasure while its token lives
+        if principal.is_erased and not await self._may_still(principal, context):
             raise Rejected("client-erased", f"client {principal.client_name} was erased; stop the agent")
         if principal.role not in self._roles:
             allowed = ", ".join(sorted(self._roles))
             raise Rejected("forbidden", f"a {principal.role} may not do this; it takes one of: {allowed}")
         return Caller(principal, context)
+
+    async def _may_still(self, principal: Principal, context: Context) -> bool:
+        """An erased client may watch its own erasure while its token lives, and do what the method asks of it."""
+        if self._action == "follow":
+            return True
+        if not principal.is_needed or principal.client_id is None:
+            return False
+        if self._action not in ("upload", "download"):
+            return self._action == "work"
+        async with context.coordinator.database.read() as connection:
+            return await doorway.holds_task(connection, principal.client_id)
 
 
 Reader = Annotated[Caller, Depends(Allow("read"))]

@@ -69,6 +69,8 @@ async def discover_erasure(caller: Follower) -> Response:
                     name=name,
                     guarantee=method.guarantee,
                     summary=method.summary,
+                    granularity=method.granularity,
+                    needs=method.needs,
                     params=method.spec.model_json_schema()["properties"],
                 )
                 for name, method in sorted(METHODS.items())
@@ -208,7 +210,9 @@ async def _message(
     database, federation_id = caller.context.coordinator.database, caller.federation(wanted.federation_id)
     async with database.read() as connection:
         await accounts.federation(connection, federation_id, caller.within)
+        ids = await accounts.client_ids(connection, federation_id, wanted.subjects)
         now = await database.now(connection)
+    alive = await caller.context.coordinator.bus.alive(map(str, ids.values()))
     return FileErasure(
         erasure_id=uuid7(now, os.urandom(10)),
         federation_id=federation_id,
@@ -222,9 +226,12 @@ async def _message(
         params=wanted.params,
         guarantee=wanted.guarantee,
         recovery_rounds=wanted.recovery_rounds,
+        fallback=wanted.fallback,
+        audit=wanted.audit.model_dump(mode="json") if wanted.audit is not None else None,
         regulation=filed.regulation if filed is not None else "",
         needs_approval=filed is not None and filed.needs_approval,
         callbacks=_callbacks(caller, filed) if filed is not None else (),
+        offline=tuple(sorted(name for name, client_id in ids.items() if str(client_id) not in alive)),
     )
 
 

@@ -20,7 +20,6 @@ from coordinator.engine.react import client_key
 from coordinator.engine.work import Accepted, FailureNoted, Granted, Renewed
 from services.core.errors import InvariantBroken, Rejected
 from services.core.seeds import derive
-from services.unlearning.rapid.plan import local_training
 from services.wire.v1.work import (
     PROTOCOL,
     Claim,
@@ -212,7 +211,8 @@ def _grant(granted: Granted) -> TaskGrant:
         model=run.spec.model,
         weights=task.model_digest,
         weights_bytes=granted.weights_bytes,
-        local=local_training(run.spec.local, cohort.recovery, task.base_round + 1),
+        local=granted.local,
+        work=granted.work,
         seed=derive(run.spec.seed, "local", cohort.name, task.round, task.client_name),
         exclusions=granted.exclusions,
     )

@@ -96,6 +96,8 @@ def _dispatch(draft: Draft, message: m.Message) -> Any:
             return _record_blob(draft, message)
         case m.StartProgram(cohort_id=cohort_id):
             return _start_program(draft, cohort_id)
+        case m.RecallRound():
+            return programs.recall(draft, message)
         case m.CollectRound(round_id=round_id):
             return _collect_round(draft, round_id)
         case m.JobDone():
@@ -107,7 +109,7 @@ def _dispatch(draft: Draft, message: m.Message) -> Any:
 
 def _record_blob(draft: Draft, message: m.RecordBlob) -> Blob:
     uploader = draft.state.clients.get(message.uploaded_by) if message.uploaded_by is not None else None
-    if uploader is not None and uploader.status == "erased":
+    if uploader is not None and uploader.status == "erased" and uploader.needed_by is None:
         raise Rejected("client-erased", f"client {uploader.name} was erased from its federation; stop the agent")
     if known := draft.state.blobs.get((message.federation_id, message.digest)):
         return known

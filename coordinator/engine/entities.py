@@ -27,7 +27,7 @@ GIVEN_UP: frozenset[RunStatus] = frozenset({"failed", "cancelled"})
 Hold = Literal["operator", "quorum", "storage-full"]
 CohortPhase = Literal["starting", "waiting", "asking", "computing", "finished", "failed", "retired"]
 CohortKind = Literal["line", "root", "inner", "leaf", "profile", "merge"]
-CheckpointKind = Literal["init", "aggregate", "reinit", "merge"]
+CheckpointKind = Literal["init", "aggregate", "reinit", "merge", "forgotten"]
 ErasureStatus = Literal[
     "received",
     "awaiting_approval",
@@ -60,6 +60,8 @@ class Client:
     """Digest of all samples that it must leave out; None: there are none."""
     exclusions_acked: str | None = None
     """The digest that its worker acknowledged in this session. While they differ, it gets no task."""
+    needed_by: UUID | None = None
+    """erased: the request whose method or audit still asks it for work; without one it is shut out."""
 
     @property
     def key(self) -> UUID:
@@ -113,6 +115,10 @@ class Cohort:
     """Rounds beyond the run's stop rule, granted to recover from an erasure."""
     recovery: Mapping[str, Any] | None = None
     """How its clients train until an erasure's round is reached again (services/unlearning/rapid/plan.py)."""
+    unlearning: Mapping[str, Any] | None = None
+    """The method of an erasure that runs in place of `program`, and what it knows (engine/forgetting.py)."""
+    residuals: str | None = None
+    """Digest of the running vectors that fedrecovery needs; an erasure drops them."""
     program_state: Mapping[str, Any] | None = None
     awaiting: UUID | None = None
     """The round or job whose outcome resumes the program."""
@@ -128,6 +134,16 @@ class Cohort:
     @property
     def key(self) -> UUID:
         return self.id
+
+    @property
+    def in_force(self) -> str:
+        """The program that takes its steps now."""
+        return self.program if self.unlearning is None else str(self.unlearning["method"])
+
+    @property
+    def waits_for_group(self) -> bool:
+        """Whether its rounds of training open with those of its group; an erasure's method opens its own."""
+        return self.is_lockstep and self.unlearning is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +185,8 @@ class Round:
     num_failed: int = 0
     num_late: int = 0
     waiting_for_quorum: bool = False
+    close_at_deadline: bool = False
+    """It closes then, or when nobody is left who could answer, with whatever there is."""
     closed_at: datetime | None = None
 
     @property
@@ -198,6 +216,10 @@ class Task:
     model_digest: str
     position: int
     """Order among the standby tasks of a round."""
+    local: Mapping[str, Any] | None = None
+    """How to train, when not as the run does."""
+    work: Mapping[str, Any] | None = None
+    """Parameters of kinds other than train and evaluate."""
     attempt: int = 0
     num_failures: int = 0
     lease_token: str | None = None
@@ -256,8 +278,9 @@ class Job:
     cohort_id: UUID | None
     federation_id: UUID
     epoch: int
-    kind: Literal["kernel", "post", "collect-updates", "fence", "purge", "notify"]
+    kind: Literal["kernel", "post", "collect-updates", "drop-blob", "fence", "purge", "notify"]
     """kernel: maths for the compute role; post: a message for a transaction of its own; collect-updates: retention;
+    drop-blob: of a file that a newer one replaced;
     fence and purge: the steps of an erasure that reach outside the database; notify: a delivery to a callback."""
     kernel: str | None
     params: Mapping[str, Any]
@@ -295,6 +318,8 @@ class Checkpoint:
     superseded_by: UUID | None = None
     """The first erasure that made it unservable; which others forget it too, the lineage says."""
     stored: bool = True
+    forgets: list[str] = field(default_factory=list)
+    """forgotten: ids of the clients that the method took out. The lineage of all others goes on through it."""
 
     @property
     def key(self) -> UUID:
@@ -312,6 +337,10 @@ class Contribution:
     position: int
     weight: float
     staleness: int
+    digest: str | None = None
+    """What was added instead of the update itself, and is kept in its place: a calibrated one."""
+    distance: float | None = None
+    """L2 norm between the new model and the client's, where the run measures it."""
 
     @property
     def key(self) -> tuple[UUID, UUID]:
@@ -360,6 +389,10 @@ class Erasure:
     params: Mapping[str, Any] = field(default_factory=dict)
     """Of the method."""
     recovery_rounds: int | None = None
+    fallback: Literal["retrain"] | None = None
+    """What follows when an approximate method gives up or its audit fails; None: the operator is asked."""
+    audit: Mapping[str, Any] | None = None
+    """What an approximate method has to show (services/audit/spec.py); None: nothing is measured."""
     version: int = 1
     reason: str | None = None
     duplicate_of: UUID | None = None
@@ -421,7 +454,7 @@ class Line:
     cohort_id: UUID
     run_id: UUID
     cohort_name: str
-    action: Literal["rolled-back", "re-initialised", "retired"]
+    action: Literal["rolled-back", "re-initialised", "retired", "unlearned"]
     epoch_before: int
     epoch_after: int
     round_at_fence: int
@@ -430,6 +463,10 @@ class Line:
     rollback_digest: str | None
     sources: list[dict[str, Any]] = field(default_factory=list)
     """re-initialised: the models it restarts from, as {checkpoint_id, digest, weight}."""
+    fallback: Mapping[str, Any] | None = None
+    """unlearned: the newest model without the leavers, as {id, digest, round}; None: there is none."""
+    audit: Mapping[str, Any] | None = None
+    """unlearned: {passed, figures, checks}, once it was audited."""
     clean_at: datetime | None = None
     done_at: datetime | None = None
 
@@ -506,6 +543,16 @@ class Traffic:
     """The model out and the update back."""
 
 
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """What is kept of the updates inside one model, the leavers' left out."""
+
+    num_others: int
+    num_stored: int
+    weight: float
+    """Of all its updates together, the leavers' included."""
+
+
 Entity = (
     Client
     | Run
@@ -553,6 +600,8 @@ class State:
     """(cohort, client): the number of samples that the client last reported there; loaded where models are merged."""
     traffic: Mapping[UUID, Traffic] = field(default_factory=dict)
     """By cohort, where an erasure is planned; cohorts that never published an aggregate are left out."""
+    archives: Mapping[UUID, Archive] = field(default_factory=dict)
+    """By checkpoint, where an erasure is planned; models without contributions are left out."""
     blobs: Mapping[tuple[UUID, str], Blob] = field(default_factory=dict)
 
     def put(self, *entities: Entity) -> State:

@@ -14,7 +14,7 @@ from uuid import UUID
 from pydantic import ValidationError
 
 from coordinator.engine import events as e
-from coordinator.engine import exclusions, families, planner, surgery
+from coordinator.engine import exclusions, families, forgetting, mending, planner, surgery
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import (
@@ -70,6 +70,8 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
         legal_deadline=message.legal_deadline,
         params=dict(message.params),
         recovery_rounds=message.recovery_rounds,
+        fallback=message.fallback,
+        audit=message.audit,
         duplicate_of=duplicate_of,
         callbacks=list(message.callbacks),
     )
@@ -101,8 +103,10 @@ def cancel_erasure(draft: Draft, message: m.CancelErasure) -> Erasure:
 
 
 def retry_erasure(draft: Draft, message: m.RetryErasure) -> Erasure:
-    """Back to the review, which asks for another purge when all lines are done."""
+    """Back to the review, which asks for another purge when all lines are done. A method that gave up begins again;
+    what an audit refused is trained again without the client."""
     erasure = _open_request(draft.state, message, "requires_action", "tried again")
+    mending.try_again(draft, erasure)
     draft.emit(e.ErasureMoved(erasure.id, "executing"))
     return draft.state.erasures[erasure.id]
 
@@ -117,11 +121,13 @@ def fence_erasure(draft: Draft, message: m.FenceErasure) -> Erasure:
     leavers = frozenset(c for c in leavers if draft.state.clients[c].status != "erased")  # by a later request
     chosen = planner.choose(planner.options(draft.state, erasure, leavers), erasure.method)
     for run in sorted(draft.state.runs.values(), key=lambda r: r.id):
-        _fence_run(draft, erasure, run, leavers, reinitialise=chosen.method.needs_sub_cohorts)
+        _fence_run(draft, erasure, run, leavers, chosen)
     if erasure.scope == "samples":
         exclusions.order(draft, erasure)
     for client_id in sorted(leavers) if erasure.scope == "client" else ():
-        draft.emit(e.ClientErased(client_id, erasure.id))
+        draft.emit(
+            e.ClientErased(client_id, erasure.id, is_needed=chosen.asks_leavers(audited=erasure.audit is not None))
+        )
     draft.emit(e.ErasureMoved(erasure.id, "fenced", fenced_at=draft.now, chosen=chosen.name))
     return draft.state.erasures[erasure.id]
 
@@ -267,8 +273,9 @@ def request(draft: Draft, erasure: Erasure, kind: Literal["fence", "purge"]) -> 
 # --- the fence --------------------------------------------------------------------------------------------------------
 
 
-def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID], *, reinitialise: bool) -> None:
-    cut = surgery.plan(draft.state, run.id, leavers, reinitialise=reinitialise, stay=erasure.scope == "samples")
+def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID], chosen: planner.Option) -> None:
+    cut = planner.cuts(draft.state, erasure, leavers, run, chosen.method)
+    known = {one.cohort.id: _gather(draft, erasure, run, one, leavers, chosen) for one in cut.cuts}
     leaving = leavers if erasure.scope == "client" else frozenset[UUID]()
     if gone := _clients_of(draft.state, run) & leaving:
         draft.emit(e.RunResized(run.id, max(0, run.num_clients - len(gone))))
@@ -282,7 +289,7 @@ def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID
             if member is not None and member.active:
                 draft.emit(e.MemberLeft(one.cohort.id, client_id))
     for one in cut.cuts:
-        _cut_cohort(draft, erasure, run, one)
+        _cut_cohort(draft, erasure, run, one, chosen.method, known[one.cohort.id])
     for cohort_id, parent_id in sorted(cut.moved.items(), key=lambda item: str(item[0])):
         draft.emit(e.CohortMoved(cohort_id, parent_id))
     merging = _fence_merged(draft, run, cut)
@@ -299,7 +306,25 @@ def _clients_of(state: State, run: Run) -> set[UUID]:
     return {m.client_id for m in state.members.values() if state.cohorts[m.cohort_id].run_id == run.id}
 
 
-def _cut_cohort(draft: Draft, erasure: Erasure, run: Run, one: surgery.CohortCut) -> None:
+def _gather(
+    draft: Draft, erasure: Erasure, run: Run, one: surgery.CohortCut, leavers: frozenset[UUID], chosen: planner.Option
+) -> dict[str, Any] | None:
+    """What the method is told of a line, while the line still has its head."""
+    if one.action != "unlearned":
+        return None
+    rounds = planner.recovery_rounds(erasure, run, one.cohort, chosen.method)
+    seed = draft.new_id().int % 2**62  # of an id that is used for nothing else, and so is not known
+    return forgetting.gather(draft.state, erasure, chosen.name, one.cohort, leavers, seed=seed, recovery_rounds=rounds)
+
+
+def _cut_cohort(
+    draft: Draft,
+    erasure: Erasure,
+    run: Run,
+    one: surgery.CohortCut,
+    method: Method,
+    unlearning: dict[str, Any] | None,
+) -> None:
     cohort, state = draft.state.cohorts[one.cohort.id], draft.state
     line = Line(
         erasure_id=erasure.id,
@@ -312,7 +337,7 @@ def _cut_cohort(draft: Draft, erasure: Erasure, run: Run, one: surgery.CohortCut
         round_at_fence=cohort.round,
         target_round=cohort.round,
         head_before=cohort.head_digest,
-        rollback_digest=one.clean.digest if one.clean is not None else None,
+        rollback_digest=one.clean.digest if one.clean is not None and one.action == "rolled-back" else None,
     )
     fenced = e.CohortFenced(cohort.id, cohort.epoch + 1, None, None, 0)
     match one.action:
@@ -328,10 +353,15 @@ def _cut_cohort(draft: Draft, erasure: Erasure, run: Run, one: surgery.CohortCut
             draft.emit(fenced)
         case "re-initialised":
             sources = [families.source(draft, state.cohorts[cohort_id]) for cohort_id in one.sources]
-            target = cohort.round + planner.recovery_rounds(erasure, run, cohort)
+            target = cohort.round + planner.recovery_rounds(erasure, run, cohort, method)
             extra = max(0, target - run.spec.stop.rounds - cohort.extra_rounds)
             draft.emit(replace(fenced, round=cohort.round, sources=tuple(sources), extra_rounds=extra))
             line = replace(line, sources=sources, target_round=target)
+        case "unlearned":
+            draft.emit(replace(fenced, unlearning=unlearning))
+            if one.clean is not None:
+                kept = {"id": str(one.clean.id), "digest": one.clean.digest, "round": one.clean.round}
+                line = replace(line, fallback=kept)
     if run.status in GIVEN_UP and one.action != "retired":
         draft.emit(e.CohortEnded(cohort.id, "finished", f"the run was {run.status}"))
         line = replace(line, clean_at=draft.now, done_at=draft.now)

@@ -250,6 +250,8 @@ class CheckpointPublished:
     checkpoint: Checkpoint
     contributions: tuple[Contribution, ...] = field(default=())
     parents: tuple[Parent, ...] = field(default=())
+    residuals: str | None = None
+    """Replace those that the cohort has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +307,35 @@ class CohortFenced:
     extra_rounds: int = 0
     recovery: Mapping[str, Any] | None = None
     """How the clients train until they are back where they were, when not as usual."""
+    unlearning: Mapping[str, Any] | None = None
+    """The method that runs first, and what it knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecalled:
+    """A method asks who was in a model of the fenced line."""
+
+    cohort_id: UUID
+    checkpoint_id: UUID | None
+    """None: the line has no such round."""
+
+
+@dataclass(frozen=True, slots=True)
+class CohortUnlearned:
+    """The method is done: the run's own training goes on from the cohort's head, to the target of its lines."""
+
+    cohort_id: UUID
+    reason: str
+    target_round: int
+    extra_rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnlearningStopped:
+    """The method gave up; the request says what is to be done."""
+
+    cohort_id: UUID
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,10 +382,19 @@ class ErasureMoved:
 
 @dataclass(frozen=True, slots=True)
 class ClientErased:
-    """The tombstone: every task of the client is barred from now on."""
+    """The tombstone: every task of the client is barred from now on, but for those of the erasure's own method."""
 
     client_id: UUID
     erasure_id: UUID
+    is_needed: bool = False
+    """Whether that method asks it for work."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientReleased:
+    """Nobody asks an erased client for anything any more."""
+
+    client_id: UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,6 +433,14 @@ class LineClean:
     erasure_id: UUID
     cohort_id: UUID
     at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LineAudited:
+    erasure_id: UUID
+    cohort_id: UUID
+    audit: Mapping[str, Any]
+    """As {passed, figures, checks}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,18 +510,23 @@ Event = (
     | CohortMoved
     | CohortRestarted
     | CohortFenced
+    | RoundRecalled
+    | CohortUnlearned
+    | UnlearningStopped
     | RunReopened
     | RunResized
     | CheckpointsSuperseded
     | ErasureFiled
     | ErasureMoved
     | ClientErased
+    | ClientReleased
     | SamplesExcluded
     | ExclusionsHonoured
     | ExclusionsRefused
     | LineFenced
     | LineClean
     | LineDone
+    | LineAudited
     | CertificateIssued
     | DeliveryRequested
     | DeliveryAttempted

@@ -125,6 +125,7 @@ def evolve(state: State, event: e.Event) -> State:
         case e.CheckpointPublished(checkpoint=checkpoint, contributions=contributions, parents=parents):
             cohort = state.cohorts[checkpoint.cohort_id]
             moved = replace(cohort, head_id=checkpoint.id, head_digest=checkpoint.digest, round=checkpoint.round)
+            moved = replace(moved, residuals=event.residuals or cohort.residuals)
             return state.put(checkpoint, replace(moved, pending=None), *contributions, *parents)
         case e.CohortEnded(cohort_id=cohort_id, phase=phase, reason=reason):
             cohort = state.cohorts[cohort_id]
@@ -139,9 +140,19 @@ def evolve(state: State, event: e.Event) -> State:
                 round=event.round,
                 extra_rounds=cohort.extra_rounds + event.extra_rounds,
                 recovery=event.recovery,
+                unlearning=event.unlearning,
+                residuals=None,
                 **_fresh_program(event.sources),
             )
             return state.put(fenced)
+        case e.RoundRecalled():
+            return state
+        case e.CohortUnlearned():
+            return _unlearned(state, event)
+        case e.UnlearningStopped(cohort_id=cohort_id, reason=reason):
+            cohort = state.cohorts[cohort_id]
+            stopped = replace(cohort, unlearning={**(cohort.unlearning or {}), "stopped": reason})
+            return state.put(replace(stopped, phase="waiting", awaiting=None, program_state=None))
         case e.CohortRestarted(cohort_id=cohort_id, sources=sources, round=number):
             cohort = state.cohorts[cohort_id]
             return state.put(replace(cohort, round=number, **_fresh_program(sources)))
@@ -168,8 +179,11 @@ def evolve(state: State, event: e.Event) -> State:
             return state.put(erasure, *subjects)
         case e.ErasureMoved():
             return _move_erasure(state, event)
-        case e.ClientErased(client_id=client_id):
-            return state.put(replace(state.clients[client_id], status="erased"))
+        case e.ClientErased(client_id=client_id, erasure_id=erasure_id, is_needed=is_needed):
+            needed_by = erasure_id if is_needed else None
+            return state.put(replace(state.clients[client_id], status="erased", needed_by=needed_by))
+        case e.ClientReleased(client_id=client_id):
+            return state.put(replace(state.clients[client_id], needed_by=None))
         case e.SamplesExcluded(exclusion=exclusion, digest=digest):
             return state.put(exclusion, replace(state.clients[exclusion.client_id], exclusions=digest))
         case e.ExclusionsHonoured():
@@ -183,6 +197,8 @@ def evolve(state: State, event: e.Event) -> State:
             return state.put(replace(state.lines[erasure_id, cohort_id], clean_at=at))
         case e.LineDone(erasure_id=erasure_id, cohort_id=cohort_id, at=at):
             return state.put(replace(state.lines[erasure_id, cohort_id], done_at=at))
+        case e.LineAudited(erasure_id=erasure_id, cohort_id=cohort_id, audit=audit):
+            return state.put(replace(state.lines[erasure_id, cohort_id], audit=audit))
         case e.CertificateIssued(certificate=certificate):
             return state.put(certificate)
         case e.DeliveryRequested(delivery=delivery):
@@ -206,6 +222,15 @@ def _fresh_program(sources: tuple[dict[str, Any], ...]) -> dict[str, Any]:
         "program_state": None,
         "pending": {"sources": list(sources)} if sources else None,
     }
+
+
+def _unlearned(state: State, event: e.CohortUnlearned) -> State:
+    cohort = state.cohorts[event.cohort_id]
+    lines = [x for x in state.lines.values() if x.cohort_id == cohort.id and x.epoch_after == cohort.epoch]
+    mended = replace(cohort, unlearning=None, extra_rounds=cohort.extra_rounds + event.extra_rounds)
+    return state.put(
+        replace(mended, **_fresh_program(())), *(replace(line, target_round=event.target_round) for line in lines)
+    )
 
 
 def _move_erasure(state: State, event: e.ErasureMoved) -> State:

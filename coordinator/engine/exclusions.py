@@ -14,7 +14,7 @@ from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import Erasure, Exclusion, State
-from coordinator.engine.work import active_client
+from coordinator.engine.work import working_client
 from services.core.digests import of_json
 from services.core.errors import Rejected
 
@@ -52,7 +52,7 @@ def digest(of_client: list[Exclusion]) -> str:
 
 
 def acknowledge(draft: Draft, message: m.AcknowledgeExclusions) -> None:
-    client = active_client(draft, message.client_id)
+    client = working_client(draft, message.client_id)
     if client.exclusions != message.digest:
         raise Rejected("conflict", "what must be left out has changed meanwhile; read /v1/exclusions again")
     if message.problem is not None:

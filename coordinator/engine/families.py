@@ -87,7 +87,10 @@ def merge_sources(draft: Draft, run: Run) -> list[dict[str, Any]]:
 
 
 def is_trained(state: State, cohort: Cohort) -> bool:
-    """Whether its head is more than an initial model. One that joined later counts rounds it did not train."""
+    """Whether its head is more than an initial model, or than what a method has mended so far. One that joined later
+    counts rounds it did not train."""
+    if cohort.unlearning is not None:
+        return False
     return cohort.head_id is not None and cohort.round > 0 and state.checkpoints[cohort.head_id].kind != "init"
 
 

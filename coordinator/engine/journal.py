@@ -118,10 +118,16 @@ def entry(event: e.Event, after: State) -> Entry | None:
         ):
             line = after.lines[erasure_id, cohort_id]
             return Entry(line.run_id, cohort_id, kind, {"cohort": line.cohort_name}, erasure_id)
+        case e.LineAudited(erasure_id=erasure_id, cohort_id=cohort_id, audit=audit):
+            line = after.lines[erasure_id, cohort_id]
+            data = {"cohort": line.cohort_name, "passed": audit["passed"]}
+            return Entry(line.run_id, cohort_id, kind, data, erasure_id)
         case e.CertificateIssued(certificate=certificate):
             return Entry(None, None, kind, {}, certificate.erasure_id)
         case e.CohortFenced(cohort_id=cohort_id, epoch=epoch, round=number):
             return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"epoch": epoch, "round": number})
+        case e.CohortUnlearned(cohort_id=cohort_id, reason=reason) | e.UnlearningStopped(cohort_id, reason):
+            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"reason": reason})
         case e.JobSettled(job_id=job_id, status="failed", error=error):
             job = after.jobs[job_id]
             return Entry(job.run_id, job.cohort_id, kind, {"kernel": job.kernel, "error": error})

@@ -69,9 +69,13 @@ class FileErasure:
     guarantee: Literal["exact", "approximate"] = "exact"
     regulation: str = "GDPR Art. 17"
     recovery_rounds: int | None = None
+    fallback: Literal["retrain"] | None = None
+    audit: Mapping[str, Any] | None = None
     needs_approval: bool = False
     callbacks: tuple[dict[str, Any], ...] = ()
     """As {url, secret}."""
+    offline: tuple[str, ...] = ()
+    """Subjects whose workers are not there now."""
     is_tombstoned: bool = False
     """The fence fell before the database was restored from an older backup: it falls again, whatever that says."""
 
@@ -188,6 +192,14 @@ class DeadlinePassed:
 @dataclass(frozen=True, slots=True)
 class StartProgram:
     cohort_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class RecallRound:
+    """A method waits for who was in a model of its line."""
+
+    cohort_id: UUID
+    checkpoint_id: UUID | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +336,7 @@ Message = (
     | LeaseRanOut
     | DeadlinePassed
     | StartProgram
+    | RecallRound
     | CollectRound
     | PlaceNewcomer
     | SettleRun

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from coordinator.engine import surgery
+from coordinator.engine import forgetting, surgery
 from coordinator.engine.entities import Cohort, Erasure, Run, State
 from coordinator.engine.messages import FileErasure
 from services.unlearning.methods import METHODS, Method
 
 AUTO = "auto"
+FIRST_ROUND = 1
 RECOVERY_ROUNDS = 5
 """Rounds of training that a re-initialised line of a completed run gets when the request does not say; never more than
 it had."""
@@ -46,6 +47,10 @@ class Option:
     def num_updates(self) -> int:
         return sum(cost.num_updates for cost in self.costs)
 
+    def asks_leavers(self, *, audited: bool) -> bool:
+        """Whether those who are forgotten have a part in it."""
+        return (self.method.needs_leaver or audited) and any(map(_is_mended, self.costs))
+
     @property
     def num_bytes(self) -> int:
         return sum(cost.num_bytes for cost in self.costs)
@@ -72,20 +77,37 @@ def choose(found: Sequence[Option], wanted: str) -> Option:
     return named[0] if named else min(applicable, key=lambda option: option.price)
 
 
-def recovery_rounds(wanted: FileErasure | Erasure, run: Run, cohort: Cohort) -> int:
-    """Rounds that a re-initialised line trains before the request counts as done."""
+def recovery_rounds(wanted: FileErasure | Erasure, run: Run, cohort: Cohort, method: Method) -> int:
+    """Rounds that a re-initialised or unlearned line trains before the request counts as done."""
     if wanted.recovery_rounds is not None:
         return wanted.recovery_rounds
+    if method.guarantee == "approximate":
+        return min(method.recovery_rounds, cohort.round)
     return min(RECOVERY_ROUNDS, cohort.round) if run.status == "completed" else 0
 
 
 def _option(state: State, wanted: FileErasure | Erasure, leavers: frozenset[UUID], name: str, method: Method) -> Option:
+    if wanted.guarantee == "exact" and method.guarantee != "exact":
+        return Option(name, method, (), "it is approximate, and the request asks for exact")
     costs = tuple(
-        _cost(state, wanted, leavers, run, cut)
+        _cost(state, wanted, leavers, run, cut, method)
         for run in sorted(state.runs.values(), key=lambda run: (run.name, run.id))
-        for cut in surgery.plan(state, run.id, leavers, reinitialise=method.needs_sub_cohorts, stay=_stay(wanted)).cuts
+        for cut in cuts(state, wanted, leavers, run, method).cuts
     )
-    return Option(name, method, costs, _why_not(method, wanted, costs))
+    return Option(name, method, costs, _why_not(state, method, wanted, costs))
+
+
+def cuts(
+    state: State, wanted: FileErasure | Erasure, leavers: frozenset[UUID], run: Run, method: Method
+) -> surgery.Cut:
+    return surgery.plan(
+        state,
+        run.id,
+        leavers,
+        reinitialise=method.needs_sub_cohorts,
+        unlearn=method.guarantee == "approximate",
+        stay=_stay(wanted),
+    )
 
 
 def _stay(wanted: FileErasure | Erasure) -> bool:
@@ -93,18 +115,74 @@ def _stay(wanted: FileErasure | Erasure) -> bool:
     return wanted.scope == "samples"
 
 
-def _why_not(method: Method, wanted: FileErasure | Erasure, costs: Sequence[CutCost]) -> str | None:
-    if wanted.guarantee == "exact" and method.guarantee != "exact":
-        return "it is approximate, and the request asks for exact"
+def _why_not(state: State, method: Method, wanted: FileErasure | Erasure, costs: Sequence[CutCost]) -> str | None:
     if method.needs_sub_cohorts and not any(cost.cut.action == "re-initialised" for cost in costs):
         return "no cohort with the client has a trained sub-cohort without it to restart from"
+    if method.guarantee == "approximate":
+        return _why_not_approximate(state, method, wanted, costs)
+    return None
+
+
+def _is_mended(cost: CutCost) -> bool:
+    return cost.cut.action == "unlearned"
+
+
+def _why_not_approximate(
+    state: State, method: Method, wanted: FileErasure | Erasure, costs: Sequence[CutCost]
+) -> str | None:
+    for cost in costs:
+        if cost.cut.cohort.unlearning is not None:
+            return f"the method of another request is at work in cohort {cost.cut.cohort.name}; wait until it is done"
+    mended = [cost.cut.cohort for cost in costs if _is_mended(cost)]
+    if wanted.scope == "samples" and method.granularity == "client":
+        return "it forgets whole clients only, and the request names samples"
+    if not mended:
+        return "no model that is trained on has the client in it, so there is nothing to mend"
+    has_part = method.needs_leaver or wanted.audit is not None
+    if has_part and isinstance(wanted, FileErasure) and wanted.offline:
+        return (
+            f"it needs the leaver's own worker, and that of {', '.join(wanted.offline)} is not online; start it first"
+        )
+    for cohort in mended:
+        if method.needs_residuals and cohort.residuals is None:
+            return f"cohort {cohort.name} keeps no residuals, or lost them in an erasure: run with history.residuals"
+        if method.needs_distances and not _is_measured(state, cohort):
+            return f"not all rounds of cohort {cohort.name} were measured: run with history.distances from the start"
+        if method.needs_history and (missing := _missing_history(state, wanted, cohort)):
+            return missing
+    return None
+
+
+def _is_measured(state: State, cohort: Cohort) -> bool:
+    """Whether the distance of every contribution of the leavers, which are those loaded, is known."""
+    line = {c.id for c in forgetting.line_of(state, cohort)}
+    return all(c.distance is not None for c in state.contributions.values() if c.checkpoint_id in line)
+
+
+def _missing_history(state: State, wanted: FileErasure | Erasure, cohort: Cohort) -> str | None:
+    """Why the stored rounds do not carry a method that walks through them."""
+    line = forgetting.line_of(state, cohort)
+    rounds, interval = sorted(forgetting.recallable(state, line)), int(wanted.params.get("interval", 1))
+    if not rounds:
+        return f"cohort {cohort.name} kept no updates: run with retention.updates all"
+    if rounds[0] != FIRST_ROUND:
+        return f"the stored updates of cohort {cohort.name} begin with round {rounds[0]}, and {FIRST_ROUND} is needed"
+    lost = [round for round in forgetting.lost(state, line) if (round - FIRST_ROUND) % interval == 0]
+    if lost:
+        named = ", ".join(map(str, lost[:5])) + (", …" if len(lost) > 5 else "")
+        return f"the updates of rounds {named} of cohort {cohort.name} are no longer stored; give a larger interval"
     return None
 
 
 def _cost(
-    state: State, wanted: FileErasure | Erasure, leavers: frozenset[UUID], run: Run, cut: surgery.CohortCut
+    state: State,
+    wanted: FileErasure | Erasure,
+    leavers: frozenset[UUID],
+    run: Run,
+    cut: surgery.CohortCut,
+    method: Method,
 ) -> CutCost:
-    num_rounds = _rounds_to_redo(wanted, run, cut)
+    num_rounds = _rounds_to_redo(state, wanted, run, cut, method)
     traffic = state.traffic.get(cut.cohort.id)
     gone = frozenset[UUID]() if _stay(wanted) else leavers
     per_round = _num_remaining(state, cut.cohort, gone) if traffic is None else traffic.updates_per_round
@@ -125,7 +203,9 @@ def _num_remaining(state: State, cohort: Cohort, leavers: frozenset[UUID]) -> in
     return sum(member.client_id not in leavers for member in members)
 
 
-def _rounds_to_redo(wanted: FileErasure | Erasure, run: Run, cut: surgery.CohortCut) -> int:
+def _rounds_to_redo(
+    state: State, wanted: FileErasure | Erasure, run: Run, cut: surgery.CohortCut, method: Method
+) -> int:
     """Nothing is trained again in runs that were cancelled or failed."""
     if run.status in ("cancelled", "failed"):
         return 0
@@ -133,6 +213,10 @@ def _rounds_to_redo(wanted: FileErasure | Erasure, run: Run, cut: surgery.Cohort
         case "rolled-back":
             return cut.cohort.round - (cut.clean.round if cut.clean is not None else 0)
         case "re-initialised":
-            return recovery_rounds(wanted, run, cut.cohort)
+            return recovery_rounds(wanted, run, cut.cohort, method)
+        case "unlearned":
+            walked = len(forgetting.recallable(state, forgetting.line_of(state, cut.cohort)))
+            walked = walked // int(wanted.params.get("interval", 1)) if method.needs_history else 0
+            return walked + recovery_rounds(wanted, run, cut.cohort, method)
         case "retired":
             return 0

@@ -8,9 +8,10 @@ from typing import Any, Final, Literal, assert_never
 from uuid import UUID
 
 from coordinator.engine import events as e
-from coordinator.engine import families
+from coordinator.engine import families, forgetting
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import Checkpoint, Cohort, Contribution, Member, Parent, Round, Task, Update
+from coordinator.engine.messages import RecallRound
 from services.core.errors import InvariantBroken
 from services.core.seeds import derive
 from services.program.contract import (
@@ -28,6 +29,7 @@ from services.program.contract import (
     Publish,
     Published,
     Recall,
+    Recalled,
     Step,
     UpdateRef,
 )
@@ -42,12 +44,12 @@ LOCKSTEP_FIELDS: Final = ("kind", "round", "model", "num_clients", "quorum", "de
 def start(draft: Draft, cohort_id: UUID) -> None:
     cohort = draft.state.cohorts[cohort_id]
     view = replace(_view(draft, cohort), history=_history(draft, cohort))
-    _take(draft, cohort_id, *PLANS[cohort.program].start(view))
+    _take(draft, cohort_id, *PLANS[cohort.in_force].start(view))
 
 
 def resume(draft: Draft, cohort_id: UUID, outcome: Outcome) -> None:
     cohort = draft.state.cohorts[cohort_id]
-    program = PLANS[cohort.program]
+    program = PLANS[cohort.in_force]
     if cohort.program_state is None:
         raise InvariantBroken(f"cohort {cohort_id} resumes a program that never started")
     state = program.state_type.model_validate(cohort.program_state)
@@ -71,6 +73,20 @@ def collect(draft: Draft, round: Round) -> None:
     resume(draft, round.cohort_id, Collected(tuple(map(_reference, chosen))))
 
 
+def recall(draft: Draft, message: RecallRound) -> None:
+    """Resume a method with the stored updates in a model of its line, without the leavers'."""
+    cohort = draft.state.cohorts[message.cohort_id]
+    leavers = set((cohort.unlearning or {})["forgets"])
+    found = []
+    for c in draft.state.contributions.values():
+        update = draft.state.updates.get(c.update_id)
+        if c.checkpoint_id != message.checkpoint_id or update is None or not update.stored:
+            continue
+        if str(c.client_id) not in leavers and draft.state.clients[c.client_id].status != "erased":
+            found.append(replace(_reference(update), digest=c.digest or update.digest))
+    resume(draft, cohort.id, Recalled(tuple(sorted(found, key=lambda u: u.client))))
+
+
 def open_rounds(draft: Draft, run_id: UUID) -> None:
     """Open the next round of the lock-step cohorts of a group, once all of them are ready for it."""
     if draft.state.runs[run_id].status != "running":
@@ -84,6 +100,9 @@ def open_rounds(draft: Draft, run_id: UUID) -> None:
 
 
 def fail_cohort(draft: Draft, cohort_id: UUID, reason: str) -> None:
+    if draft.state.cohorts[cohort_id].unlearning is not None:
+        _stop_unlearning(draft, cohort_id, reason)
+        return
     _end(draft, cohort_id, e.CohortEnded(cohort_id, "failed", reason))
 
 
@@ -94,11 +113,11 @@ def _take(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
     while isinstance(step, Publish):
         _publish(draft, cohort_id, step)
         cohort = draft.state.cohorts[cohort_id]
-        state, step = PLANS[cohort.program].resume(state, Published(), _view(draft, cohort))
+        state, step = PLANS[cohort.in_force].resume(state, Published(), _view(draft, cohort))
     stored = state.model_dump(mode="json")
     match step:
         case AskClients():
-            if draft.state.cohorts[cohort_id].is_lockstep and step.kind == "train":
+            if draft.state.cohorts[cohort_id].waits_for_group and step.kind == "train":
                 draft.emit(e.CohortWaits(cohort_id, stored, {name: getattr(step, name) for name in LOCKSTEP_FIELDS}))
             else:
                 _ask(draft, cohort_id, step, stored)
@@ -116,7 +135,13 @@ def _take(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
             job_id = draft.request(cohort, "kernel", dict(params), kernel, sorted(set(inputs)))
             draft.emit(e.ProgramAdvanced(cohort_id, stored, "computing", job_id))
         case Recall(round=past):
-            raise InvariantBroken(f"round {past} is recalled, and no history is kept")
+            rounds = (draft.state.cohorts[cohort_id].unlearning or {})["rounds"]
+            draft.emit(e.ProgramAdvanced(cohort_id, stored, "computing", None))
+            draft.emit(e.RoundRecalled(cohort_id, UUID(rounds[str(past)]) if str(past) in rounds else None))
+        case Finish(reason=reason) if draft.state.cohorts[cohort_id].unlearning is not None:
+            _unlearned(draft, cohort_id, reason)
+        case Abort(reason=reason) if draft.state.cohorts[cohort_id].unlearning is not None:
+            _stop_unlearning(draft, cohort_id, reason)
         case Finish(reason=reason):
             draft.emit(e.ProgramAdvanced(cohort_id, stored, "finished", None))
             _end(draft, cohort_id, e.CohortEnded(cohort_id, "finished", reason))
@@ -125,6 +150,21 @@ def _take(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
             _end(draft, cohort_id, e.CohortEnded(cohort_id, "failed", reason))
         case _:
             assert_never(step)
+
+
+def _unlearned(draft: Draft, cohort_id: UUID, reason: str) -> None:
+    """The recovery follows: the run's own training, to where the line was and as long as the request grants."""
+    cohort = draft.state.cohorts[cohort_id]
+    if cohort.unlearning is None:
+        raise InvariantBroken(f"cohort {cohort_id} ends a method that it does not run")
+    target = max(cohort.unlearning["facts"]["round"], cohort.round + cohort.unlearning["recovery_rounds"])
+    extra = max(0, target - draft.state.runs[cohort.run_id].spec.stop.rounds - cohort.extra_rounds)
+    draft.emit(e.CohortUnlearned(cohort_id, reason, target, extra))
+
+
+def _stop_unlearning(draft: Draft, cohort_id: UUID, reason: str) -> None:
+    draft.revoke(draft.open_tasks(cohort_id))
+    draft.emit(e.UnlearningStopped(cohort_id, reason))
 
 
 def _end(draft: Draft, cohort_id: UUID, ended: e.CohortEnded) -> None:
@@ -145,8 +185,8 @@ def _end_emptied(draft: Draft, cohort: Cohort, reason: str) -> None:
 
 def _publish(draft: Draft, cohort_id: UUID, step: Publish) -> None:
     cohort = draft.state.cohorts[cohort_id]
-    if step.kind == "forgotten":
-        raise InvariantBroken(f"cohort {cohort_id} publishes a forgotten model, and no erasure runs a method there")
+    if (step.kind == "forgotten") != (cohort.unlearning is not None):
+        raise InvariantBroken(f"cohort {cohort_id} publishes a model of the kind {step.kind} in {cohort.in_force}")
     checkpoint = Checkpoint(
         id=draft.new_id(),
         run_id=cohort.run_id,
@@ -155,10 +195,11 @@ def _publish(draft: Draft, cohort_id: UUID, step: Publish) -> None:
         round=step.round,
         kind=step.kind,
         digest=step.digest,
-        base_id=cohort.head_id if step.kind == "aggregate" else None,
+        base_id=_base_of(cohort, step),
         scale=step.scale,
         metrics=dict(step.metrics),
         created_at=draft.now,
+        forgets=list(cohort.unlearning["forgets"]) if cohort.unlearning is not None else [],
     )
     client_ids = {m.name: m.client_id for m in draft.state.members.values() if m.cohort_id == cohort_id}
     contributions = tuple(
@@ -169,6 +210,8 @@ def _publish(draft: Draft, cohort_id: UUID, step: Publish) -> None:
             position=position,
             weight=c.weight,
             staleness=c.staleness,
+            digest=c.digest,
+            distance=c.distance,
         )
         for position, c in enumerate(step.contributions)
     )
@@ -176,7 +219,9 @@ def _publish(draft: Draft, cohort_id: UUID, step: Publish) -> None:
         Parent(checkpoint.id, source.checkpoint_id, position, source.weight)
         for position, source in enumerate(step.sources)
     )
-    draft.emit(e.CheckpointPublished(checkpoint, contributions, parents))
+    draft.emit(e.CheckpointPublished(checkpoint, contributions, parents, step.residuals))
+    if cohort.residuals is not None and step.residuals not in (None, cohort.residuals):
+        draft.request(cohort, "drop-blob", {"digest": cohort.residuals})
     keep = draft.state.runs[cohort.run_id].spec.retention.updates
     if keep != "all":
         newest_dropped = step.round - (0 if keep == "none" else keep)
@@ -184,16 +229,30 @@ def _publish(draft: Draft, cohort_id: UUID, step: Publish) -> None:
             draft.request(cohort, "collect-updates", {"up_to_round": newest_dropped})
 
 
+def _base_of(cohort: Cohort, step: Publish) -> UUID | None:
+    """A forgotten model descends from those that the method published before, and the first from the quarantined
+    head: whoever else is in that is still in it."""
+    if step.kind == "aggregate":
+        return cohort.head_id
+    if cohort.unlearning is None:
+        return None
+    return cohort.head_id or UUID(cohort.unlearning["head_id"])
+
+
 def _ask(draft: Draft, cohort_id: UUID, ask: AskClients, stored: dict[str, Any]) -> None:
     cohort = draft.state.cohorts[cohort_id]
     chosen, standby = _choose(draft, cohort, ask)
-    if cohort.is_lockstep and ask.kind == "train":
+    if ask.close_at_deadline and not chosen and not ask.leavers:
+        draft.emit(e.ProgramAdvanced(cohort_id, stored, "asking", None))
+        resume(draft, cohort_id, Collected(()))
+        return
+    if cohort.waits_for_group and ask.kind == "train":
         ask = replace(ask, quorum=min(ask.quorum, len(chosen)))
         if not chosen:
             draft.emit(e.ProgramAdvanced(cohort_id, stored, "asking", None))
             resume(draft, cohort_id, Collected(()))
             return
-    if ask.stream is None and len(chosen) < max(1, ask.quorum):
+    if ask.stream is None and not ask.close_at_deadline and len(chosen) < max(1, ask.quorum):
         draft.emit(e.ProgramAdvanced(cohort_id, stored, "failed", None))
         reason = f"round {ask.round} needs {max(1, ask.quorum)} clients and cohort {cohort.name} has {len(chosen)}"
         _end_emptied(draft, cohort, reason)
@@ -209,19 +268,40 @@ def _ask(draft: Draft, cohort_id: UUID, ask: AskClients, stored: dict[str, Any])
         status="open",
         model_digest=ask.model,
         quorum=ask.quorum,
-        num_selected=len(chosen) + len(standby),
+        num_selected=len(chosen) + len(standby) + len(ask.leavers),
         opened_at=draft.now,
         due_at=due_at,
         staleness_bound=None if ask.stream is None else ask.stream.staleness_bound,
-        num_open=len(chosen) + len(standby),
+        num_open=len(chosen) + len(standby) + len(ask.leavers),
+        close_at_deadline=ask.close_at_deadline,
     )
     tasks = [
-        *(_task(draft, round, member, position, "ready") for position, member in enumerate(chosen)),
+        *(_asked(_task(draft, round, member, i, "ready"), ask) for i, member in enumerate(chosen)),
         *(_task(draft, round, member, position, "standby") for position, member in enumerate(standby, len(chosen))),
+        *_leaver_tasks(draft, round, ask, len(chosen)),
     ]
     draft.emit(e.RoundOpened(round, tuple(tasks)))
     draft.emit(e.ProgramAdvanced(cohort_id, stored, "asking", round.id))
     check_round(draft, round.id)
+
+
+def _leaver_tasks(draft: Draft, round: Round, ask: AskClients, position: int) -> list[Task]:
+    """Work for those whom the cohort's method makes it forget."""
+    members = {m.name: m for m in draft.state.members.values() if m.cohort_id == round.cohort_id}
+    tasks: list[Task] = []
+    for wanted in ask.leavers:
+        task = _task(draft, round, members[wanted.client], position, "ready")
+        work = wanted.work.model_dump(mode="json") if wanted.work is not None else None
+        tasks.append(replace(task, kind=wanted.kind, work=work, position=position + len(tasks)))
+    return tasks
+
+
+def _asked(task: Task, ask: AskClients) -> Task:
+    """The task with what the asking adds to it; asynchronous rounds add nothing."""
+    if ask.local is None and ask.work is None:
+        return task
+    local = ask.local.model_dump(mode="json") if ask.local is not None else None
+    return replace(task, local=local, work=ask.work.model_dump(mode="json") if ask.work is not None else None)
 
 
 def _task(draft: Draft, round: Round, member: Member, position: int, status: Literal["ready", "standby"]) -> Task:
@@ -273,7 +353,9 @@ def _choose(draft: Draft, cohort: Cohort, ask: AskClients) -> tuple[list[Member]
     run = draft.state.runs[cohort.run_id]
     members = {m.name: m for m in draft.state.members.values() if m.cohort_id == cohort.id and m.active}
     policy, seed = POLICIES[run.spec.selection], derive(run.spec.seed, "selection", cohort.name)
-    if cohort.is_lockstep and ask.kind == "train":
+    if ask.clients is not None:
+        return [members[name] for name in sorted(ask.clients) if name in members], []
+    if cohort.waits_for_group and ask.kind == "train":
         drawn = families.drawn_together(draft, run, cohort.group, ask.round)
         return [members[name] for name in sorted(members) if name in drawn], []
     if ask.stream is None:
@@ -306,6 +388,8 @@ def check_round(draft: Draft, round_id: UUID) -> None:
 def is_filled(cohort: Cohort, round: Round) -> bool:
     if round.is_stream:
         return cohort.num_buffered >= max(1, min(round.quorum, cohort.num_members))
+    if round.close_at_deadline:
+        return round.num_open == 0 or round.waiting_for_quorum
     return round.num_received >= round.quorum and (round.num_open == 0 or round.waiting_for_quorum)
 
 
@@ -341,6 +425,8 @@ def _view(draft: Draft, cohort: Cohort) -> CohortView:
         sources=families.sources_of(cohort),
         extra_rounds=cohort.extra_rounds,
         profiled=_profiled(draft, cohort),
+        residuals=cohort.residuals,
+        erasure=forgetting.facts_of(cohort.unlearning) if cohort.unlearning is not None else None,
     )
 
 

@@ -57,13 +57,18 @@ def react(event: e.Event, after: State) -> Iterator[Command]:
             yield FollowUp(m.StartProgram(cohort.id))
         case e.CohortFenced(cohort_id=cohort_id) | e.CohortRestarted(cohort_id=cohort_id):
             yield FollowUp(m.StartProgram(cohort_id))
+        case e.RoundRecalled(cohort_id=cohort_id, checkpoint_id=checkpoint_id):
+            yield FollowUp(m.RecallRound(cohort_id, checkpoint_id))
+        case e.CohortUnlearned(cohort_id=cohort_id):
+            yield FollowUp(m.StartProgram(cohort_id))
+            yield Wake(CLOCK)
         case e.ErasureFiled(erasure=erasure):
             yield from _announcement(after, erasure.id, erasure.status, erasure.status, None)
         case e.ErasureMoved(erasure_id=erasure_id, status=status, reason=reason):
             yield Wake(CLOCK)
             change = "first_clean" if event.first_clean_at is not None else status
             yield from _announcement(after, erasure_id, change, status, reason)
-        case e.CohortWaits() | e.CheckpointPublished():
+        case e.CohortWaits() | e.CheckpointPublished() | e.UnlearningStopped():
             yield Wake(CLOCK)
         case e.RoundFilled(round_id=round_id) | e.RoundStarved(round_id=round_id):
             yield FollowUp(m.CollectRound(round_id))
@@ -71,6 +76,8 @@ def react(event: e.Event, after: State) -> Iterator[Command]:
             yield from (Wake(client_key(task.client_id)) for task in tasks if task.status == "ready")
         case e.TaskReleased(task_id=task_id) | e.TaskPromoted(task_id=task_id) | e.TaskReissued(task_id=task_id):
             yield Wake(client_key(after.tasks[task_id].client_id))
+        case e.ClientReleased(client_id=client_id):
+            yield Wake(client_key(client_id))
         case e.SamplesExcluded(exclusion=exclusion):
             yield Wake(client_key(exclusion.client_id))
         case e.ExclusionsHonoured(client_id=client_id):

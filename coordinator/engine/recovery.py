@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from coordinator.engine import events as e
-from coordinator.engine import families
+from coordinator.engine import families, mending
 from coordinator.engine import messages as m
+from coordinator.engine.audits import failure, review_audit
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import GIVEN_UP, Cohort, Erasure, Line, Run
 from coordinator.engine.erasures import request, settle
@@ -24,7 +25,9 @@ def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
         settle(draft, erasure, "failed", wrong)
         return
     for line in _lines(draft, erasure):
-        _review_line(draft, line)
+        if mending.gave_up(draft.state.cohorts[line.cohort_id]) and erasure.fallback == "retrain":
+            mending.fall_back(draft, line)
+        _review_line(draft, draft.state.lines[line.key])
     lines = _lines(draft, erasure)
     if problem := overdue(draft, erasure) or next(filter(None, (_problem(draft, line) for line in lines)), None):
         if erasure.status != "requires_action" or erasure.reason != problem:
@@ -37,9 +40,27 @@ def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
         return
     if erasure.first_clean_at is None:
         draft.emit(e.ErasureMoved(erasure.id, "executing", first_clean_at=draft.now))
-    if all(line.done_at is not None for line in lines) and not unacknowledged(draft.state, erasure):
+    all_done = all(line.done_at is not None for line in lines) and not unacknowledged(draft.state, erasure)
+    if all_done and _is_audited(draft, erasure):
+        for client in sorted(draft.state.clients.values(), key=lambda c: c.id):
+            if client.needed_by == erasure.id:
+                draft.emit(e.ClientReleased(client.id))
         draft.emit(e.ErasureMoved(erasure.id, "verifying"))
         request(draft, erasure, "purge")
+
+
+def _is_audited(draft: Draft, erasure: Erasure) -> bool:
+    """Whether every mended line has shown what the request asks for. One that has not is trained again, or held."""
+    audited = [review_audit(draft, erasure, line) for line in _lines(draft, erasure)]  # of all lines side by side
+    if not all(audited):
+        return False
+    failed = [line for line in _lines(draft, erasure) if not mending.passed(line)]
+    if failed and erasure.fallback is None:
+        draft.emit(e.ErasureMoved(erasure.id, "requires_action", failure(failed[0])))
+    elif failed:
+        for line in failed:
+            mending.fall_back(draft, line)
+    return not failed
 
 
 def _lines(draft: Draft, erasure: Erasure) -> list[Line]:
@@ -52,9 +73,10 @@ def _review_line(draft: Draft, line: Line) -> None:
     run. The merged model is then made anew, once; the line waits while another merge is under way."""
     cohort, run = draft.state.cohorts[line.cohort_id], draft.state.runs[line.run_id]
     is_over = cohort.phase in ("finished", "retired") or run.status in GIVEN_UP
-    if line.clean_at is None and (cohort.head_id is not None or is_over):
+    is_mended = cohort.head_id is not None and cohort.unlearning is None
+    if line.clean_at is None and (is_mended or is_over):
         draft.emit(e.LineClean(line.erasure_id, cohort.id, draft.now))
-    reached = cohort.head_id is not None and cohort.round >= line.target_round
+    reached = is_mended and cohort.round >= line.target_round
     if line.done_at is None and (reached or is_over) and not families.is_merging(draft.state, run):
         draft.emit(e.LineDone(line.erasure_id, cohort.id, draft.now))
         families.refresh_merge(draft, run)
@@ -67,6 +89,8 @@ def _problem(draft: Draft, line: Line) -> str | None:
         return None
     if run.status == "paused":
         return f"run {run.name} is paused: {run.reason}"
+    if cohort.unlearning is not None and "stopped" in cohort.unlearning:
+        return f"{cohort.unlearning['method']} gave up in cohort {cohort.name}: {cohort.unlearning['stopped']}"
     return next(filter(None, (_absence(draft, run, one) for one in families.in_step_with(draft.state, cohort))), None)
 
 

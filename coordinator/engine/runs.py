@@ -98,7 +98,8 @@ def settle_run(draft: Draft, message: m.SettleRun) -> None:
         # One look answers all who asked for it: a tree of a hundred clients ends with two hundred cohorts at once.
         if job.id == message.job_id or (job.status == "ready" and _asks_to_settle(job, run.id)):
             draft.emit(e.JobSettled(job.id, "done"))
-    if run.status in ENDED:
+    audited = [r for r in draft.state.rounds.values() if r.run_id == run.id and r.kind == "audit"]
+    if run.status in ENDED or any(r.status == "open" for r in audited):
         return
     living = [c for c in families.cohorts_of(draft.state, run.id) if c.phase != "retired"]
     cohorts = [c for c in living if c.program != families.NEWCOMER]

@@ -13,7 +13,7 @@ from uuid import UUID
 from coordinator.engine.entities import GIVEN_UP, Checkpoint, Cohort, State
 from coordinator.engine.families import is_trained
 
-Action = Literal["rolled-back", "re-initialised", "retired"]
+Action = Literal["rolled-back", "re-initialised", "retired", "unlearned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class CohortCut:
     cohort: Cohort
     action: Action
     clean: Checkpoint | None = None
-    """rolled-back: the newest model without the leavers; None: start from scratch."""
+    """rolled-back: the newest model without the leavers; None: start from scratch. unlearned: what it falls back on."""
     sources: tuple[UUID, ...] = ()
     """re-initialised: the cohorts that it restarts from."""
 
@@ -39,11 +39,20 @@ class Cut:
     """Checkpoints with a leaver in their ancestry."""
 
 
-def plan(state: State, run_id: UUID, leavers: frozenset[UUID], *, reinitialise: bool, stay: bool = False) -> Cut:
+def plan(
+    state: State,
+    run_id: UUID,
+    leavers: frozenset[UUID],
+    *,
+    reinitialise: bool,
+    unlearn: bool = False,
+    stay: bool = False,
+) -> Cut:
     """`reinitialise`: restart from surviving sub-cohorts where there are any; else roll back in the own lineage, as
-    always where nothing is trained any more. `stay`: the leavers give up what they contributed so far and remain
-    members."""
+    always where nothing is trained any more. `unlearn`: let an approximate method mend the models with a leaver in them
+    instead. `stay`: the leavers give up what they contributed so far and remain members."""
     reinitialise = reinitialise and state.runs[run_id].status not in GIVEN_UP
+    unlearn = unlearn and state.runs[run_id].status not in GIVEN_UP
     tainted = tainted_checkpoints(state, leavers)
     cohorts = [c for c in state.cohorts.values() if c.run_id == run_id and c.phase != "retired"]
     lines = sorted((c for c in cohorts if c.kind != "merge"), key=lambda c: c.name)
@@ -68,7 +77,8 @@ def plan(state: State, run_id: UUID, leavers: frozenset[UUID], *, reinitialise: 
         elif reinitialise and (sources := _surviving(state, children, cuts, lines)):
             cuts[cohort.id] = CohortCut(cohort, "re-initialised", sources=sources)
         else:
-            cuts[cohort.id] = CohortCut(cohort, "rolled-back", clean=newest_clean(state, cohort, tainted))
+            action: Action = "unlearned" if unlearn and cohort.head_id in tainted else "rolled-back"
+            cuts[cohort.id] = CohortCut(cohort, action, clean=newest_clean(state, cohort, tainted))
         if cuts[cohort.id].action == "retired":
             retired.add(cohort.id)
     return Cut(tuple(cuts.values()), moved, tainted)
@@ -92,7 +102,14 @@ def _surviving(
 
 def tainted_checkpoints(state: State, leavers: frozenset[UUID]) -> frozenset[UUID]:
     """Every checkpoint with an update of a leaver in it or in any of its ancestors, also in a run that was started
-    from such a model."""
+    from such a model. What a method made of a model to forget a client is not tainted by that client any more."""
+    if any(checkpoint.forgets for checkpoint in state.checkpoints.values()):
+        return frozenset().union(*(_tainted(state, frozenset({client})) for client in leavers))
+    return _tainted(state, leavers)
+
+
+def _tainted(state: State, leavers: frozenset[UUID]) -> frozenset[UUID]:
+    """Of one client, where there are models that forget some."""
     direct = {c.checkpoint_id for c in state.contributions.values() if c.client_id in leavers}
     parents: dict[UUID, list[UUID]] = {}
     for edge in state.parents.values():
@@ -101,7 +118,9 @@ def tainted_checkpoints(state: State, leavers: frozenset[UUID]) -> frozenset[UUI
     for checkpoint in state.checkpoints.values():
         by_digest.setdefault(checkpoint.digest, []).append(checkpoint)
     tainted: set[UUID] = set()
-    order = sorted(state.checkpoints.values(), key=lambda c: (c.created_at, c.epoch, c.round, c.kind == "merge"))
+    names = {str(client) for client in leavers}
+    concerned = [c for c in state.checkpoints.values() if names.isdisjoint(c.forgets)]
+    order = sorted(concerned, key=lambda c: (c.created_at, c.epoch, c.round, c.kind == "merge"))
     changed = True
     while changed:
         changed = False
@@ -124,8 +143,8 @@ def _models_started_from(checkpoint: Checkpoint, by_digest: dict[str, list[Check
 
 
 def newest_clean(state: State, cohort: Cohort, tainted: frozenset[UUID]) -> Checkpoint | None:
-    """Walk back from the head to the first model without a leaver."""
+    """Walk back from the head to the first model without a leaver that may be served."""
     checkpoint = state.checkpoints.get(cohort.head_id) if cohort.head_id is not None else None
-    while checkpoint is not None and checkpoint.id in tainted:
+    while checkpoint is not None and (checkpoint.id in tainted or checkpoint.superseded_by is not None):
         checkpoint = state.checkpoints.get(checkpoint.base_id) if checkpoint.base_id is not None else None
     return checkpoint

@@ -11,14 +11,20 @@ from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
+from pydantic import TypeAdapter
+
 from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Client, Cohort, Round, Run, Task, Update
 from coordinator.engine.programs import check_round
 from services.core.errors import Rejected
+from services.training.local_spec import LocalTraining
+from services.unlearning.rapid.plan import local_training
+from services.wire.v1.work import FIGURES_ONLY, Work
 
 MAX_BACKOFF_S = 60.0
+_WORK: TypeAdapter[Work] = TypeAdapter(Work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,17 @@ class Granted:
     weights_bytes: int
     exclusions: str | None = None
     """Digest of the samples that the client must leave out."""
+
+    @property
+    def local(self) -> LocalTraining:
+        """How the client is to train."""
+        if self.task.local is not None:
+            return LocalTraining.model_validate(self.task.local)
+        return local_training(self.run.spec.local, self.cohort.recovery, self.task.base_round + 1)
+
+    @property
+    def work(self) -> Work | None:
+        return None if self.task.work is None else _WORK.validate_python(self.task.work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +73,7 @@ class Refused:
 
 
 def open_session(draft: Draft, message: m.OpenSession) -> Client:
-    client = active_client(draft, message.client_id)
+    client = working_client(draft, message.client_id)
     draft.emit(e.SessionOpened(client.id, draft.now, message.agent_version, message.devices))
     for task in sorted(draft.state.tasks.values(), key=lambda t: t.id):
         if task.client_id == client.id and task.status == "leased":
@@ -65,7 +82,7 @@ def open_session(draft: Draft, message: m.OpenSession) -> Client:
 
 
 def claim_tasks(draft: Draft, message: m.ClaimTasks) -> tuple[Granted, ...]:
-    client = active_client(draft, message.client_id)
+    client = working_client(draft, message.client_id)
     if client.exclusions != client.exclusions_acked:
         detail = "samples of this client must be left out: read /v1/exclusions, write them down, acknowledge them"
         raise Rejected("ledger-behind", detail)
@@ -74,7 +91,8 @@ def claim_tasks(draft: Draft, message: m.ClaimTasks) -> tuple[Granted, ...]:
     for task in sorted(ready, key=lambda t: t.id):
         run, cohort = draft.state.runs[task.run_id], draft.state.cohorts[task.cohort_id]
         waiting = task.due_at is not None and task.due_at > draft.now
-        if run.status != "running" or cohort.epoch != task.epoch or waiting:
+        is_barred = client.status == "erased" and cohort.unlearning is None and task.kind != "audit"
+        if run.status != "running" or cohort.epoch != task.epoch or waiting or is_barred:
             continue
         base_round, model_digest = task.base_round, task.model_digest
         if draft.state.rounds[task.round_id].is_stream and cohort.stream_round_id is not None:
@@ -189,8 +207,14 @@ def active_client(draft: Draft, client_id: UUID) -> Client:
     return client
 
 
+def working_client(draft: Draft, client_id: UUID) -> Client:
+    """One that may have tasks: an active client, or one that its own erasure still asks for work."""
+    client = draft.state.clients[client_id]
+    return client if client.status == "erased" and client.needed_by is not None else active_client(draft, client_id)
+
+
 def _own_task(draft: Draft, task_id: UUID, client_id: UUID) -> Task:
-    active_client(draft, client_id)
+    working_client(draft, client_id)
     task = draft.state.tasks.get(task_id)
     if task is None or task.client_id != client_id:
         raise Rejected("not-found", f"this client has no task {task_id}")
@@ -228,12 +252,12 @@ def _check_result(draft: Draft, task: Task, message: m.SubmitResult) -> None:
     accuracy = message.metrics.get("accuracy")
     if accuracy is not None and not 0.0 <= accuracy <= 1.0:
         raise Rejected("invalid-result", f"accuracy is {accuracy}; it must lie between 0 and 1")
-    if task.kind == "evaluate":
+    if task.kind in FIGURES_ONLY:
         if message.digest is not None:
-            raise Rejected("invalid-result", "an evaluate task returns figures; leave `update` out")
+            raise Rejected("invalid-result", f"a task of kind {task.kind} returns figures; leave `update` out")
         return
     if message.digest is None:
-        raise Rejected("invalid-result", "a train task must name its uploaded `update`")
+        raise Rejected("invalid-result", f"a task of kind {task.kind} must name its uploaded `update`")
     federation_id = draft.state.runs[task.run_id].federation_id
     blob = draft.state.blobs.get((federation_id, message.digest))
     if blob is None:

@@ -26,7 +26,7 @@ from coordinator.store.database import Database
 from coordinator.tombstones.files import FileTombstoneLog
 
 log = structlog.get_logger()
-CHORE_KINDS = ("post", "collect-updates", "fence", "purge")
+CHORE_KINDS = ("post", "collect-updates", "drop-blob", "fence", "purge")
 
 
 class Coordinator:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -85,6 +85,7 @@ class Erasing:
             artefacts = await inventory.inventory(connection, found)
             listed = await inventory.record(connection, erasure_id, artefacts)
             await inventory.mark_purged(connection, artefacts)
+            await inventory.forget_seeds(connection, [x.cohort_id for x in found.lines if x.action == "unlearned"])
             now = await self._database.now(connection)
             if found.erasure.scope == "client":
                 await outbox.revoke_credentials(connection, [s.client_id for s in found.subjects], now)
@@ -170,7 +171,7 @@ class Erasing:
         predicate = p.ErasurePredicate(
             request=_request(found, now),
             method=p.Method(name=_method(found), parameters=_parameters(found)),
-            guarantee=p.Guarantee.plain(found.erasure.guarantee),
+            guarantee=p.Guarantee.plain(_guarantee(found)),
             cohorts=tuple(_outcome(found, index) for index in range(len(found.lines))),
             artefacts=tuple(dispositions),
             counts=counts,
@@ -179,6 +180,7 @@ class Erasing:
                 confirmed=_commitments(found, lambda client_id: client_id in acknowledged),
                 unconfirmed=_commitments(found, lambda client_id: client_id not in acknowledged),
             ),
+            audit=tuple(_audit(found)),
             replayable=p.Replayable.of(steps.num_replayable, steps.num_steps),
             limits=(*p.STANDING_LIMITS, *_stopped_early(found)),
             issuer=p.Issuer(coordinator_version=version("lethe"), key_id=key_id(key.public_key())),
@@ -224,6 +226,21 @@ def _method(found: Dossier) -> str:
     if found.erasure.chosen is None:
         raise InvariantBroken("a certificate without a method")
     return found.erasure.chosen
+
+
+def _guarantee(found: Dossier) -> p.GuaranteeKind:
+    """Of what was done, which may be more than was asked for."""
+    return "approximate" if any(line.action == "unlearned" for line in found.lines) else "exact"
+
+
+def _audit(found: Dossier) -> Iterator[p.AuditFigure]:
+    """What was measured of the mended cohorts, with the verdict on each figure that was judged."""
+    for line in found.lines:
+        if line.audit is None or line.action != "unlearned":
+            continue
+        judged = {check["name"]: check["why"] for check in line.audit["checks"]}
+        for name, value in sorted(line.audit["figures"].items()):
+            yield p.AuditFigure(name=f"{line.cohort_name}/{name}", value=value, reference_is=judged.get(name, ""))
 
 
 def _salt(found: Dossier) -> bytes:

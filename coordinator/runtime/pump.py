@@ -182,6 +182,10 @@ def chore_runner(database: Database, shell: Shell, blobs: BlobStore, erasing: Er
             case "collect-updates":
                 await _collect_updates(database, blobs, job, token)
                 return
+            case "drop-blob":
+                async with database.write() as connection:
+                    await outbox.forget_blob(connection, job.federation_id, job.params["digest"])
+                    await blobs.delete(job.federation_id, job.params["digest"])
             case "fence":
                 await erasing.fence(job)
             case "purge":

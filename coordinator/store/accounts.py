@@ -27,6 +27,7 @@ class KnownCredential:
     client_id: UUID | None
     client_name: str | None
     client_status: str | None
+    needed_by: UUID | None
     secret_hash: str
 
 
@@ -35,11 +36,19 @@ async def known_credential(connection: AsyncConnection, credential_id: UUID) -> 
     statement = (
         sa.select(c.id, c.role, c.federation_id, c.client_id, c.secret_hash)
         .add_columns(t.clients.c.name.label("client_name"), t.clients.c.status.label("client_status"))
+        .add_columns(t.clients.c.needed_by.label("needed_by"))
         .outerjoin(t.clients, t.clients.c.id == c.client_id)
         .where(c.id == credential_id, c.revoked_at.is_(None))
     )
     row = (await connection.execute(statement)).first()
     return None if row is None else KnownCredential(**row._mapping)
+
+
+async def client_ids(connection: AsyncConnection, federation_id: UUID, names: Sequence[str]) -> dict[str, UUID]:
+    """By name; those that are not enrolled are left out."""
+    own = (t.clients.c.federation_id == federation_id) & t.clients.c.name.in_(names)
+    rows = await connection.execute(sa.select(t.clients.c.name, t.clients.c.id).where(own))
+    return {row.name: row.id for row in rows}
 
 
 async def federation(connection: AsyncConnection, federation_id: UUID, within: UUID | None) -> Federation:

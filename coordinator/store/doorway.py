@@ -22,8 +22,10 @@ _own_blob = (t.blobs.c.federation_id == sa.bindparam("owner")) & (t.blobs.c.dige
 _held_task = sa.exists().where(
     t.tasks.c.client_id == sa.bindparam("client"),
     t.tasks.c.status == "leased",
-    t.tasks.c.model_digest == sa.bindparam("digest"),
+    (t.tasks.c.model_digest == sa.bindparam("digest"))
+    | sa.cast(t.tasks.c.work, sa.Text).contains(sa.bindparam("digest")),
 )
+_holds_task = sa.select(sa.exists().where(t.tasks.c.client_id == sa.bindparam("client"), t.tasks.c.status == "leased"))
 _recorded = sa.select(t.blobs.c.num_bytes).where(_own_blob)
 _readable = _recorded.where((t.blobs.c.uploaded_by == sa.bindparam("client")) | _held_task)
 
@@ -37,9 +39,13 @@ async def recorded_bytes(connection: AsyncConnection, federation_id: UUID, diges
 async def bytes_for_client(
     connection: AsyncConnection, federation_id: UUID, digest: str, client_id: UUID
 ) -> int | None:
-    """Like `recorded_bytes`, for a client: only what it uploaded, or the model of a task that it holds."""
+    """Like `recorded_bytes`, for a client: only what it uploaded, or the models of a task that it holds."""
     wanted = {"owner": federation_id, "digest": digest, "client": client_id}
     return (await connection.execute(_readable, wanted)).scalar_one_or_none()
+
+
+async def holds_task(connection: AsyncConnection, client_id: UUID) -> bool:
+    return bool((await connection.execute(_holds_task, {"client": client_id})).scalar())
 
 
 async def superseded_by(connection: AsyncConnection, federation_id: UUID, digest: str) -> UUID | None:

@@ -1,4 +1,4 @@
-"""What cohorts have cost so far: the figures that erasures are planned by. Reads only."""
+"""What cohorts have cost so far and what is kept of it: the figures that erasures are planned by. Reads only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.engine.entities import Traffic
+from coordinator.engine.entities import Archive, Traffic
 from coordinator.store import tables as t
 
 
@@ -26,6 +26,28 @@ async def traffic(
         )
         for cohort_id, num_rounds in rounds.items()
     }
+
+
+async def archives(
+    connection: AsyncConnection, run_ids: Collection[UUID], leavers: Collection[UUID]
+) -> dict[UUID, Archive]:
+    """By checkpoint, of those that may be served; models without contributions are left out."""
+    c, u = t.contributions.c, t.updates.c
+    of_others = c.client_id.not_in(leavers)
+    statement = (
+        sa.select(
+            c.checkpoint_id,
+            sa.func.count().filter(of_others).label("num_others"),
+            sa.func.count().filter(of_others & u.stored).label("num_stored"),
+            sa.func.sum(c.weight).label("weight"),
+        )
+        .join(t.updates, u.id == c.update_id)
+        .join(t.checkpoints, t.checkpoints.c.id == c.checkpoint_id)
+        .where(t.checkpoints.c.run_id.in_(run_ids), t.checkpoints.c.superseded_by.is_(None))
+        .group_by(c.checkpoint_id)
+    )
+    rows = await connection.execute(statement)
+    return {row.checkpoint_id: Archive(row.num_others, row.num_stored, row.weight) for row in rows}
 
 
 async def _rounds(connection: AsyncConnection, cohort_ids: Collection[UUID]) -> dict[UUID, int]:

@@ -76,13 +76,14 @@ async def inventory(connection: AsyncConnection, found: Dossier) -> list[Found]:
     leavers = {s.client_id for s in found.subjects}
     lineage = await load_lineage(connection, leavers)
     tainted = surgery.tainted_checkpoints(lineage, frozenset(leavers))
-    models = [lineage.checkpoints[checkpoint_id] for checkpoint_id in tainted]
+    given_up = {c.id for c in lineage.checkpoints.values() if c.superseded_by == found.erasure.id}
+    models = [lineage.checkpoints[checkpoint_id] for checkpoint_id in tainted | given_up]
     if found.erasure.scope == "samples":  # who stays contributes again, without the samples
         models = [model for model in models if model.superseded_by is not None]
     run_ids = {checkpoint.run_id for checkpoint in lineage.checkpoints.values()}
     artefacts = [Found("merge" if c.kind == "merge" else "checkpoint", c.digest, c.id) for c in models]
     artefacts += await _updates(connection, found, leavers, run_ids, models)
-    artefacts += await _outputs(connection, run_ids, {a.digest for a in artefacts})
+    artefacts += await _outputs(connection, found.erasure.federation_id, run_ids, {a.digest for a in artefacts})
     artefacts += await _uploads(connection, found.erasure.federation_id, leavers, {c.cohort_id for c in models})
     if found.erasure.scope == "client":
         keys = sa.select(t.credentials.c.id, t.credentials.c.secret_hash).where(t.credentials.c.client_id.in_(leavers))
@@ -119,24 +120,37 @@ async def _updates(
         was_before = row.epoch <= last[row.cohort_id] if row.cohort_id in last else row.phase == "retired"
         return row.client_id in leavers and (was_before or row.client_id not in staying)
 
-    return [
+    derived = [
         Found("update", row.digest, row.id)
         for row in rows
         if is_own(row) or ((row.cohort_id, row.base_round, row.base_digest) in bases and not row.is_clean)
     ]
+    return derived + await _calibrated(connection, derived)
 
 
-async def _outputs(connection: AsyncConnection, run_ids: set[UUID], derived: set[str]) -> list[Found]:
-    """What kernels made of derived inputs and was never published: refused at a fence, or not yet judged."""
+async def _calibrated(connection: AsyncConnection, derived: list[Found]) -> list[Found]:
+    """What was kept in place of updates."""
+    c, found = t.contributions.c, []
+    for ids in batched([one.row_id for one in derived], BATCH):
+        rows = await connection.execute(
+            sa.select(c.update_id, c.digest).where(c.update_id.in_(ids), c.digest.is_not(None))
+        )
+        found += [Found("update", row.digest, row.update_id) for row in rows]
+    return found
+
+
+async def _outputs(
+    connection: AsyncConnection, federation_id: UUID, run_ids: set[UUID], derived: set[str]
+) -> list[Found]:
+    """What kernels made of derived inputs and was never published: refused at a fence, not yet judged, or only a step
+    on the way of a method."""
     j = t.jobs.c
     rows = await connection.execute(
         sa.select(j.id, j.inputs, j.output).where(j.run_id.in_(run_ids), j.output.is_not(None))
     )
-    return [
-        Found("blob", row.output, row.id)
-        for row in rows
-        if row.output not in derived and not derived.isdisjoint(row.inputs)
-    ]
+    made = [row for row in rows if row.output not in derived and not derived.isdisjoint(row.inputs)]
+    clean = await clean_digests(connection, federation_id, sorted({row.output for row in made}))
+    return [Found("blob", row.output, row.id) for row in made if row.output not in clean]
 
 
 async def _uploads(
@@ -174,6 +188,13 @@ async def mark_purged(connection: AsyncConnection, artefacts: list[Found]) -> No
             await connection.execute(table.update().where(table.c.id.in_(ids)).values(stored=False))
 
 
+async def forget_seeds(connection: AsyncConnection, cohort_ids: list[UUID]) -> None:
+    """Whoever knows the seed of a method's noise could take the noise off again."""
+    j = t.jobs.c
+    noisy = j.cohort_id.in_(cohort_ids) & j.kernel.in_(("add_gaussian_noise", "remove_residuals"))
+    await connection.execute(t.jobs.update().where(noisy).values(params={}))
+
+
 async def forget_blobs(connection: AsyncConnection, federation_id: UUID, listed: list[str]) -> list[str]:
     """Drop the records of blobs that nothing clean refers to; returns their digests: these bytes are to be deleted."""
     unused = sorted(set(listed) - await clean_digests(connection, federation_id, listed))
@@ -190,6 +211,12 @@ async def clean_digests(connection: AsyncConnection, federation_id: UUID, listed
         for table in (t.updates, t.checkpoints):
             stored = sa.select(table.c.digest).where(table.c.stored, table.c.run_id.in_(own_runs))
             clean |= set((await connection.execute(stored.where(table.c.digest.in_(some)))).scalars())
+        calibrated = (
+            sa.select(t.contributions.c.digest)
+            .join(t.updates, t.updates.c.id == t.contributions.c.update_id)
+            .where(t.updates.c.stored, t.updates.c.run_id.in_(own_runs), t.contributions.c.digest.in_(some))
+        )
+        clean |= set((await connection.execute(calibrated)).scalars())
     return clean
 
 
@@ -211,10 +238,11 @@ class Steps:
 
 
 async def replayable_steps(connection: AsyncConnection, head_ids: list[UUID]) -> Steps:
-    """The aggregations and merges behind the given models, and how many of them can still be recomputed."""
+    """The aggregations and merges behind the given models, and how many of them can still be recomputed. They end where
+    a method made a model of a purged one."""
     c, p = t.checkpoints.c, t.parents.c
     edges = sa.union_all(
-        sa.select(c.id.label("child"), c.base_id.label("above")).where(c.base_id.is_not(None)),
+        sa.select(c.id.label("child"), c.base_id.label("above")).where(c.base_id.is_not(None), c.kind != "forgotten"),
         sa.select(p.checkpoint_id.label("child"), p.parent_id.label("above")),
     ).subquery()
     behind = sa.select(c.id).where(c.id.in_(head_ids)).cte("behind", recursive=True)
@@ -226,7 +254,9 @@ async def replayable_steps(connection: AsyncConnection, head_ids: list[UUID]) ->
         .exists()
     )
     rows = await connection.execute(
-        sa.select(c.id, missing_update.label("missing")).where(c.id.in_(sa.select(behind.c.id)), c.kind != "init")
+        sa.select(c.id, missing_update.label("missing")).where(
+            c.id.in_(sa.select(behind.c.id)), c.kind.not_in(("init", "forgotten"))
+        )
     )
     found = rows.all()
     return Steps(len(found), sum(not row.missing for row in found))

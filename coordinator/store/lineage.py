@@ -14,7 +14,7 @@ from coordinator.store.paging import Position, page
 from services.core.errors import Rejected
 from services.wire.v1.resources import Checkpoint, Contribution, Page, ParentModel
 
-MadeBy = Literal["initialisation", "step", "average", "stack", "copy"]
+MadeBy = Literal["initialisation", "step", "average", "stack", "copy", "method"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,8 @@ class FoundCheckpoint:
                 return "initialisation"
             case "aggregate":
                 return "step"
+            case "forgotten":
+                return "method"
             case "merge" if self.merge == "ensemble":
                 return "stack"
             case "merge" if num_parents == 1:
@@ -92,23 +94,21 @@ class Descent:
 
 
 async def descent(connection: AsyncConnection, checkpoint_id: UUID) -> Descent:
-    """Over bases and parents alike."""
-    c, p = t.checkpoints.c, t.parents.c
-    edges = sa.union_all(
-        sa.select(c.id.label("child"), c.base_id.label("above")).where(c.base_id.is_not(None)),
-        sa.select(p.checkpoint_id.label("child"), p.parent_id.label("above")),
-    ).subquery()
-    family = sa.select(c.id).where(c.id == checkpoint_id).cte("family", recursive=True)
-    family = family.union(sa.select(edges.c.above).join(family, edges.c.child == family.c.id))
+    """Over bases and parents alike. The ancestors end where a method made a model of a quarantined one; the clients are
+    still those behind that, without the forgotten ones."""
+    c = t.checkpoints.c
+    family, shown = _family(checkpoint_id, c.base_id.is_not(None)), _family(checkpoint_id, c.kind == "aggregate")
     older = (
         sa.select(c.id)
-        .where(c.id.in_(sa.select(family.c.id)), c.id != checkpoint_id)
+        .where(c.id.in_(sa.select(shown.c.id)), c.id != checkpoint_id)
         .order_by(c.created_at.desc(), c.epoch.desc(), c.round.desc(), c.id.desc())
     )
+    forgetting = sa.select(c.forgets).where(c.id.in_(sa.select(family.c.id)), c.kind == "forgotten")
+    forgotten = {UUID(one) for ids in (await connection.execute(forgetting)).scalars() for one in ids}
     names = (
         sa.select(t.clients.c.name)
         .join(t.contributions, t.contributions.c.client_id == t.clients.c.id)
-        .where(t.contributions.c.checkpoint_id.in_(sa.select(family.c.id)))
+        .where(t.contributions.c.checkpoint_id.in_(sa.select(family.c.id)), t.clients.c.id.not_in(forgotten))
         .distinct()
         .order_by(t.clients.c.name)
     )
@@ -116,6 +116,17 @@ async def descent(connection: AsyncConnection, checkpoint_id: UUID) -> Descent:
         ancestors=list((await connection.execute(older)).scalars()),
         clients=list((await connection.execute(names)).scalars()),
     )
+
+
+def _family(checkpoint_id: UUID, goes_on: sa.ColumnElement[bool]) -> sa.CTE:
+    """A model and all that it was made of; `goes_on`: whose bases count."""
+    c, p = t.checkpoints.c, t.parents.c
+    edges = sa.union_all(
+        sa.select(c.id.label("child"), c.base_id.label("above")).where(c.base_id.is_not(None), goes_on),
+        sa.select(p.checkpoint_id.label("child"), p.parent_id.label("above")),
+    ).subquery()
+    family = sa.select(c.id).where(c.id == checkpoint_id).cte("family", recursive=True)
+    return family.union(sa.select(edges.c.above).join(family, edges.c.child == family.c.id))
 
 
 def _checkpoints() -> sa.Select[Any]:

@@ -78,6 +78,8 @@ class Needs:
     submitted: set[UUID] = field(default_factory=set)
     """Tasks whose model is compared with what was uploaded for them."""
     rounds: set[UUID] = field(default_factory=set)
+    recalled: set[UUID] = field(default_factory=set)
+    """Models whose updates an erasure's method looks up."""
     jobs: set[UUID] = field(default_factory=set)
     claimants: set[UUID] = field(default_factory=set)
     acknowledging: set[UUID] = field(default_factory=set)
@@ -134,8 +136,11 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
                 needs.leavers |= {(federation_id, name) for name in subjects}
                 needs.filings.add(federation_id)
                 needs.all_stay &= message.scope == "samples"
-            case m.ApproveErasure() | m.DenyErasure() | m.CancelErasure() | m.RetryErasure():
+            case m.ApproveErasure() | m.DenyErasure() | m.CancelErasure():
                 needs.erasures.add(message.erasure_id)
+            case m.RetryErasure(erasure_id=erasure_id):
+                needs.erasures.add(erasure_id)
+                needs.reviews.add(erasure_id)
             case m.FenceErasure(erasure_id=erasure_id, job_id=job_id):
                 needs.erasures.add(erasure_id)
                 needs.fences.add(erasure_id)
@@ -182,6 +187,10 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
                 needs.rounds.add(round_id)
             case m.StartProgram(cohort_id=cohort_id):
                 needs.programs.add(cohort_id)
+            case m.RecallRound(cohort_id=cohort_id, checkpoint_id=checkpoint_id):
+                needs.programs.add(cohort_id)
+                if checkpoint_id is not None:
+                    needs.recalled.add(checkpoint_id)
             case m.CollectRound(round_id=round_id):
                 needs.rounds.add(round_id)
             case m.JobDone(job_id=job_id, blob=blob):
@@ -194,7 +203,7 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
 
 
 def steps_program(message: m.Message) -> bool:
-    return isinstance(message, m.StartProgram | m.CollectRound | m.JobDone | m.OpenRounds)
+    return isinstance(message, m.StartProgram | m.RecallRound | m.CollectRound | m.JobDone | m.OpenRounds)
 
 
 async def load(connection: AsyncConnection, messages: Sequence[m.Message], known: State) -> State:
@@ -274,6 +283,7 @@ class _Loader:
             await self._add(Client, wanted)
         await self._load_what_newcomers_are_measured_against()
         await self._load_rounds_to_walk()
+        await self._load_what_methods_need()
         if needs.federations:
             await self._add(Client, t.clients.c.federation_id.in_(needs.federations))
         if run_ids := {c.run_id for c in self.state.cohorts.values()} - self.state.runs.keys():
@@ -307,6 +317,7 @@ class _Loader:
         lines = await self._add(Line, t.lines.c.erasure_id.in_(needs.reviews)) if needs.reviews else []
         ordered = await self._add(Exclusion, t.exclusions.c.erasure_id.in_(needs.reviews)) if needs.reviews else []
         needs.clients |= {exclusion.client_id for exclusion in ordered}
+        needs.clients |= {s.client_id for s in self.state.subjects.values() if s.erasure_id in needs.reviews}
         needs.merging |= {line.run_id for line in lines}
         needs.runs |= needs.whole | needs.merging
         return leavers
@@ -342,6 +353,25 @@ class _Loader:
             await self._add(Update, t.updates.c.cohort_id.in_(ids))
             members = sa.select(t.members.c.client_id).where(t.members.c.cohort_id.in_(ids))
             await self._add(Client, t.clients.c.id.in_(members))
+
+    async def _load_what_methods_need(self) -> None:
+        """The lines that an erasure's method works on, and the round that it looks up."""
+        mended = (
+            {c.id for c in self.state.cohorts.values() if c.unlearning is not None} if self.steps_program else set()
+        )
+        if mended:
+            await self._add_by(Line, t.lines.c.cohort_id, mended)
+        if self.needs.reviews:
+            own = t.lines.c.erasure_id.in_(self.needs.reviews) & (t.lines.c.action == "unlearned")
+            made = (t.lines.c.cohort_id == t.checkpoints.c.cohort_id) & (t.lines.c.epoch_after <= t.checkpoints.c.epoch)
+            await self._add(Checkpoint, sa.exists().where(own, made))
+            audited = sa.select(t.lines.c.cohort_id).where(own)
+            await self._add(Update, t.updates.c.cohort_id.in_(audited), t.updates.c.kind == "audit")
+        if self.needs.recalled:
+            among = t.contributions.c.checkpoint_id.in_(self.needs.recalled)
+            found = await self._add(Contribution, among)
+            await self._add_by(Update, t.updates.c.id, {c.update_id for c in found})
+            await self._add_by(Client, t.clients.c.id, {c.client_id for c in found} - self.state.clients.keys())
 
     async def _load_other_requests(self, leaver_ids: set[UUID]) -> None:
         """After the runs are locked: two requests that are filed at once see each other."""
@@ -511,9 +541,19 @@ class _Loader:
             await self._add(Parent, t.parents.c.checkpoint_id.in_(checkpoint_ids))
             by_leaver = t.contributions.c.client_id.in_(leaver_ids)
             await self._add(Contribution, by_leaver, t.contributions.c.checkpoint_id.in_(checkpoint_ids))
+            heads = [c.head_id for c in self.state.cohorts.values() if c.run_id in whole and c.head_id is not None]
+            in_heads = sa.select(t.contributions.c.update_id).where(
+                t.contributions.c.checkpoint_id.in_(heads), by_leaver
+            )
+            await self._add(Update, t.updates.c.id.in_(in_heads))
             gone = () if self.needs.all_stay else leaver_ids
             traffic = await history.traffic(self.connection, self._cohorts_of(whole), gone)
-            self.state = replace(self.state, traffic={**self.state.traffic, **traffic})
+            archives = await history.archives(self.connection, whole, leaver_ids)
+            self.state = replace(
+                self.state,
+                traffic={**self.state.traffic, **traffic},
+                archives={**self.state.archives, **archives},
+            )
         if merging:
             heads = [c.head_id for c in self.state.cohorts.values() if c.run_id in merging and c.head_id is not None]
             await self._add(Checkpoint, t.checkpoints.c.id.in_(heads))

@@ -89,6 +89,7 @@ clients = Table(
     Column("devices", Json, nullable=False),
     Column("exclusions", String(71)),
     Column("exclusions_acked", String(71)),
+    Column("needed_by", Uuid),
     _one_of("status", "active", "removed", "erased"),
     # A client's name is its identity in seeds and in the order of aggregation: never two in one federation.
     UniqueConstraint("federation_id", "name"),
@@ -149,6 +150,8 @@ cohorts = Table(
     Column("pending", Json),
     Column("extra_rounds", Integer, nullable=False),
     Column("recovery", Json),
+    Column("unlearning", Json),
+    Column("residuals", String(71)),
     Column("program_state", Json),
     Column("awaiting", Uuid),
     Column("stream_round_id", Uuid),
@@ -197,6 +200,7 @@ rounds = Table(
     Column("num_failed", Integer, nullable=False),
     Column("num_late", Integer, nullable=False),
     Column("waiting_for_quorum", Boolean, nullable=False),
+    Column("close_at_deadline", Boolean, nullable=False),
     Column("closed_at", Instant),
     _one_of("status", "open", "closed", "abandoned"),
     # A cohort asks once for each round of an epoch: a round that ran twice would be counted twice.
@@ -221,6 +225,8 @@ tasks = Table(
     Column("base_round", Integer, nullable=False),
     Column("model_digest", String(71), nullable=False),
     Column("position", Integer, nullable=False),
+    Column("local", Json),
+    Column("work", Json),
     Column("attempt", Integer, nullable=False),
     Column("num_failures", Integer, nullable=False),
     Column("lease_token", String(64)),
@@ -320,9 +326,10 @@ checkpoints = Table(
     Column("created_at", Instant, nullable=False),
     Column("superseded_by", Uuid, ForeignKey("erasures.id")),
     Column("stored", Boolean, nullable=False),
-    _one_of("kind", "init", "aggregate", "reinit", "merge"),
-    # An aggregate stands on a base, an initial model on none.
-    CheckConstraint("(kind = 'aggregate') = (base_id IS NOT NULL)", name="based"),
+    Column("forgets", Json, nullable=False),
+    _one_of("kind", "init", "aggregate", "reinit", "merge", "forgotten"),
+    # An aggregate stands on a base, what a method made of a model on that model, an initial model on none.
+    CheckConstraint("(kind IN ('aggregate', 'forgotten')) = (base_id IS NOT NULL)", name="based"),
     # Each round of an epoch is published once.
     UniqueConstraint("cohort_id", "epoch", "round"),
 )
@@ -336,6 +343,8 @@ contributions = Table(
     Column("position", Integer, nullable=False),
     Column("weight", Float, nullable=False),
     Column("staleness", Integer, nullable=False),
+    Column("digest", String(71)),
+    Column("distance", Float),
     # An update is in a checkpoint once.
     PrimaryKeyConstraint("checkpoint_id", "update_id"),
 )
@@ -367,6 +376,8 @@ erasures = Table(
     Column("legal_deadline", Instant, nullable=False),
     Column("params", Json, nullable=False),
     Column("recovery_rounds", Integer),
+    Column("fallback", String(16)),
+    Column("audit", Json),
     Column("version", Integer, nullable=False),
     Column("reason", Text),
     Column("duplicate_of", Uuid, ForeignKey("erasures.id"), index=True),
@@ -436,10 +447,12 @@ lines = Table(
     Column("head_before", String(71)),
     Column("rollback_digest", String(71)),
     Column("sources", Json, nullable=False),
+    Column("fallback", Json),
+    Column("audit", Json),
     Column("clean_at", Instant),
     Column("done_at", Instant),
     PrimaryKeyConstraint("erasure_id", "cohort_id"),
-    _one_of("action", "rolled-back", "re-initialised", "retired"),
+    _one_of("action", "rolled-back", "re-initialised", "retired", "unlearned"),
     CheckConstraint("epoch_after > epoch_before", name="fence_moves_on"),
 )
 

@@ -39,6 +39,12 @@ Samples = Annotated[
 Params = Annotated[
     list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="A parameter of the method; repeatable.")
 ]
+Approximate = Annotated[
+    bool, typer.Option("--approximate", help="Allow methods that mend a model instead of training it again.")
+]
+Fallback = Annotated[
+    bool, typer.Option("--or-retrain", help="Train again if an approximate method gives up or its audit fails.")
+]
 RequestId = Annotated[str, typer.Argument(metavar="ID", help="The request's id.")]
 
 
@@ -51,6 +57,8 @@ def erase(
     method: Method = "auto",
     param: Params = None,
     recovery_rounds: RecoveryRounds = None,
+    approximate: Approximate = False,
+    or_retrain: Fallback = False,
     regulation: Annotated[str | None, typer.Option(help="The law or contract; GDPR Art. 17 when absent.")] = None,
     approve_first: Annotated[
         bool, typer.Option("--approve-first", help="Do nothing until `lethe erase approve`.")
@@ -74,7 +82,7 @@ def erase(
 
     from lethe.printing import say
 
-    body = _wanted(client, samples, method, param, recovery_rounds)
+    body = _wanted(client, samples, method, param, recovery_rounds) | _guarantee(approximate, or_retrain)
     body |= {"needs_approval": approve_first} | ({"regulation": regulation} if regulation else {})
     body |= _callbacks(callback, callback_secret_file)
     with connect(context) as coordinator:
@@ -98,12 +106,14 @@ def preview(
     method: Method = "auto",
     param: Params = None,
     recovery_rounds: RecoveryRounds = None,
+    approximate: Approximate = False,
+    or_retrain: Fallback = False,
     json: AsJson = False,
 ) -> None:
     """What a request would do and cost, method by method. Changes nothing."""
     from lethe.printing import Column, print_record, print_records, say
 
-    body = _wanted(client, samples, method, param, recovery_rounds)
+    body = _wanted(client, samples, method, param, recovery_rounds) | _guarantee(approximate, or_retrain)
     with connect(context) as coordinator:
         body["federation_id"] = _federation_id(coordinator, federation)
         found = coordinator.post(f"{REQUESTS}:preview", body)
@@ -249,6 +259,10 @@ def _wanted(
     if recovery_rounds is not None:
         wanted["recovery_rounds"] = recovery_rounds
     return wanted
+
+
+def _guarantee(approximate: bool, or_retrain: bool) -> dict[str, Any]:
+    return ({"guarantee": "approximate"} if approximate else {}) | ({"fallback": "retrain"} if or_retrain else {})
 
 
 def _callbacks(urls: list[str] | None, secret_file: Path | None) -> dict[str, Any]:

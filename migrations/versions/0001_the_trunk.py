@@ -46,6 +46,7 @@ def upgrade() -> None:
         ),
         sa.Column("exclusions", sa.String(length=71), nullable=True),
         sa.Column("exclusions_acked", sa.String(length=71), nullable=True),
+        sa.Column("needed_by", sa.Uuid(), nullable=True),
         sa.CheckConstraint("status IN ('active', 'removed', 'erased')", name=op.f("ck_clients_known_status")),
         sa.ForeignKeyConstraint(
             ["federation_id"], ["federations.id"], name=op.f("fk_clients_federation_id_federations")
@@ -73,6 +74,10 @@ def upgrade() -> None:
             "params", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=False
         ),
         sa.Column("recovery_rounds", sa.Integer(), nullable=True),
+        sa.Column("fallback", sa.String(length=16), nullable=True),
+        sa.Column(
+            "audit", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=True
+        ),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("duplicate_of", sa.Uuid(), nullable=True),
@@ -188,6 +193,10 @@ def upgrade() -> None:
         sa.Column(
             "recovery", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=True
         ),
+        sa.Column(
+            "unlearning", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=True
+        ),
+        sa.Column("residuals", sa.String(length=71), nullable=True),
         sa.Column(
             "program_state",
             sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"),
@@ -349,8 +358,15 @@ def upgrade() -> None:
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("superseded_by", sa.Uuid(), nullable=True),
         sa.Column("stored", sa.Boolean(), nullable=False),
-        sa.CheckConstraint("(kind = 'aggregate') = (base_id IS NOT NULL)", name=op.f("ck_checkpoints_based")),
-        sa.CheckConstraint("kind IN ('init', 'aggregate', 'reinit', 'merge')", name=op.f("ck_checkpoints_known_kind")),
+        sa.Column(
+            "forgets", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=False
+        ),
+        sa.CheckConstraint(
+            "(kind IN ('aggregate', 'forgotten')) = (base_id IS NOT NULL)", name=op.f("ck_checkpoints_based")
+        ),
+        sa.CheckConstraint(
+            "kind IN ('init', 'aggregate', 'reinit', 'merge', 'forgotten')", name=op.f("ck_checkpoints_known_kind")
+        ),
         sa.ForeignKeyConstraint(["base_id"], ["checkpoints.id"], name=op.f("fk_checkpoints_base_id_checkpoints")),
         sa.ForeignKeyConstraint(["cohort_id"], ["cohorts.id"], name=op.f("fk_checkpoints_cohort_id_cohorts")),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_checkpoints_run_id_runs")),
@@ -420,10 +436,16 @@ def upgrade() -> None:
         sa.Column(
             "sources", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=False
         ),
+        sa.Column(
+            "fallback", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=True
+        ),
+        sa.Column(
+            "audit", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=True
+        ),
         sa.Column("clean_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("done_at", sa.DateTime(timezone=True), nullable=True),
         sa.CheckConstraint(
-            "action IN ('rolled-back', 're-initialised', 'retired')", name=op.f("ck_lines_known_action")
+            "action IN ('rolled-back', 're-initialised', 'retired', 'unlearned')", name=op.f("ck_lines_known_action")
         ),
         sa.CheckConstraint("epoch_after > epoch_before", name=op.f("ck_lines_fence_moves_on")),
         sa.ForeignKeyConstraint(["cohort_id"], ["cohorts.id"], name=op.f("fk_lines_cohort_id_cohorts")),
@@ -466,6 +488,7 @@ def upgrade() -> None:
         sa.Column("num_failed", sa.Integer(), nullable=False),
         sa.Column("num_late", sa.Integer(), nullable=False),
         sa.Column("waiting_for_quorum", sa.Boolean(), nullable=False),
+        sa.Column("close_at_deadline", sa.Boolean(), nullable=False),
         sa.Column("closed_at", sa.DateTime(timezone=True), nullable=True),
         sa.CheckConstraint("status IN ('open', 'closed', 'abandoned')", name=op.f("ck_rounds_known_status")),
         sa.CheckConstraint("num_open >= 0", name=op.f("ck_rounds_open_count")),
@@ -513,6 +536,10 @@ def upgrade() -> None:
         sa.Column("base_round", sa.Integer(), nullable=False),
         sa.Column("model_digest", sa.String(length=71), nullable=False),
         sa.Column("position", sa.Integer(), nullable=False),
+        sa.Column(
+            "local", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=True
+        ),
+        sa.Column("work", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=True),
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("num_failures", sa.Integer(), nullable=False),
         sa.Column("lease_token", sa.String(length=64), nullable=True),
@@ -618,6 +645,8 @@ def upgrade() -> None:
         sa.Column("position", sa.Integer(), nullable=False),
         sa.Column("weight", sa.Float(), nullable=False),
         sa.Column("staleness", sa.Integer(), nullable=False),
+        sa.Column("digest", sa.String(length=71), nullable=True),
+        sa.Column("distance", sa.Float(), nullable=True),
         sa.ForeignKeyConstraint(
             ["checkpoint_id"], ["checkpoints.id"], name=op.f("fk_contributions_checkpoint_id_checkpoints")
         ),

@@ -125,9 +125,9 @@ class ReplayReport:
 
 
 def step_of(lineage: Lineage) -> Step | None:
-    """None for an initial model: it was made from a seed, not from updates or models."""
+    """None for an initial model, which was made from a seed, and for one that a method made of what is purged."""
     result, models = lineage.checkpoint.digest, tuple((parent.digest, parent.weight) for parent in lineage.parents)
-    if lineage.checkpoint.kind == "init":
+    if lineage.checkpoint.kind in ("init", "forgotten"):
         return None
     if lineage.base is not None:
         updates = tuple((contribution.digest, contribution.weight) for contribution in lineage.contributions)

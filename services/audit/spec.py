@@ -67,3 +67,24 @@ class Thresholds(Message):
     min_samples: Annotated[int, Field(ge=1, le=10**9)] = Field(
         default=20, description="A score made of fewer samples fails."
     )
+
+
+class AuditPlan(Message):
+    """What an approximate erasure has to show before it counts as done."""
+
+    thresholds: Thresholds
+    references: Annotated[list[dict[str, float]], Field(max_length=20)] = Field(
+        default=[],
+        description="The same figures of models that never had the data; gaps are counted from these.",
+    )
+    num_classes: Annotated[int, Field(ge=2, le=65_536)] = 10
+    num_shadows: Annotated[int, Field(ge=0, le=64)] = 0
+    canary: Canary | None = Field(default=None, description="That the leaver carried.")
+    deadline_s: Annotated[float, Field(gt=0, le=30 * 86400)] = Field(
+        default=600.0, description="How long to wait for the scores; what is missing then fails."
+    )
+
+    def work(self, role: Literal["leaver", "remaining"]) -> Audit:
+        if role == "remaining":
+            return Audit(role=role, num_classes=self.num_classes)
+        return Audit(role=role, num_classes=self.num_classes, num_shadows=self.num_shadows, canary=self.canary)

@@ -132,6 +132,8 @@ class CohortView:
     """Given to the program of a newcomer."""
     history: tuple[PastRound, ...] = ()
     """Given to `exact_fun` when it starts again after a fence: the rounds after `head`, in order."""
+    residuals: str | None = None
+    """Digest of the running vectors up to the head, where the run keeps them."""
     erasure: Erasure | None = None
     """Set for unlearning programs."""
 
@@ -212,6 +214,8 @@ class Contribution:
     staleness: int
     digest: str | None = None
     """What was added instead of the update itself: the calibrated one, which replaces it in the history."""
+    distance: float | None = None
+    """L2 norm between the new model and the client's, where the run measures it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +230,8 @@ class Publish:
     sources: tuple[Source, ...] = ()
     scale: float = 1.0
     metrics: Mapping[str, float] = field(default_factory=dict)
+    residuals: str | None = None
+    """Digest of the running vectors up to this model, where the run keeps them; they replace the older ones."""
 
 
 @dataclass(frozen=True, slots=True)

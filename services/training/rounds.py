@@ -33,6 +33,8 @@ class StoredContribution(Message):
     client: str
     weight: float
     staleness: int
+    digest: str = ""
+    distance: float | None = None
 
 
 class TrainingState(Message):
@@ -43,6 +45,8 @@ class TrainingState(Message):
         "reinitialising",
         "asking",
         "aggregating",
+        "measuring",
+        "accumulating",
         "judging",
         "asking-to-judge",
         "publishing",
@@ -54,6 +58,7 @@ class TrainingState(Message):
     candidate: str | None = None
     """The model just computed, not yet published."""
     contributions: list[StoredContribution] = []
+    residuals: str | None = None
     figures: dict[str, float] = {}
     accuracies: list[float] = []
     """Judged accuracies in order, as far back as the stop rule looks."""
@@ -98,7 +103,15 @@ def resume(
         case "asking", Collected(updates=updates):
             return _aggregate(state, updates, view, algorithm)
         case "aggregating", Computed(digest=digest, figures=figures):
-            return _judge(state.model_copy(update={"candidate": digest, "figures": dict(figures)}), view, algorithm)
+            after = state.model_copy(update={"candidate": digest, "figures": dict(figures)})
+            return _measure(after, view, algorithm)
+        case "measuring", Computed(figures=figures):
+            measured = [
+                c.model_copy(update={"distance": figures.get(f"distance:{c.client}")}) for c in state.contributions
+            ]
+            return _accumulate(state.model_copy(update={"contributions": measured}), view, algorithm)
+        case "accumulating", Computed(digest=digest):
+            return _judge(state.model_copy(update={"residuals": digest}), view, algorithm)
         case "judging", Computed(figures=figures):
             judged = {f"validation_{name}": value for name, value in figures.items()}
             return _ask_to_judge(state.model_copy(update={"figures": {**state.figures, **judged}}), view, algorithm)
@@ -126,11 +139,38 @@ def _aggregate(
     }
     inputs = (state.head, *(update.digest for update in updates if update.digest is not None))
     contributions = [
-        StoredContribution(update_id=update.update_id, client=update.client, weight=weight, staleness=staleness)
+        StoredContribution(
+            update_id=update.update_id,
+            client=update.client,
+            weight=weight,
+            staleness=staleness,
+            digest=update.digest or "",
+        )
         for update, weight, staleness in weighed
     ]
     after = state.model_copy(update={"phase": "aggregating", "contributions": contributions, "figures": {}})
     return after, Compute("weighted_step", params, inputs)
+
+
+def _measure(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tuple[TrainingState, Step]:
+    """How far each client moved the model, where the run keeps that for a later erasure."""
+    if not view.spec.history.distances:
+        return _accumulate(state, view, algorithm)
+    return state.model_copy(update={"phase": "measuring"}), _over_updates("measure_distances", state, algorithm, {})
+
+
+def _accumulate(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tuple[TrainingState, Step]:
+    if not view.spec.history.residuals:
+        return _judge(state, view, algorithm)
+    step = _over_updates("accumulate_residuals", state, algorithm, {"residuals": view.residuals})
+    return state.model_copy(update={"phase": "accumulating"}), step
+
+
+def _over_updates(kernel: str, state: TrainingState, algorithm: Algorithm, given: dict[str, str | None]) -> Compute:
+    updates = [{"client": c.client, "digest": c.digest, "weight": c.weight} for c in state.contributions]
+    params = {"model": state.head, "updates": updates, "scale": algorithm.scale, **given}
+    known = [digest for digest in (state.head, *given.values()) if digest is not None]
+    return Compute(kernel, params, (*known, *(c.digest for c in state.contributions)))
 
 
 def _is_judged(view: CohortView, round: int) -> bool:
@@ -178,7 +218,9 @@ def _publish(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tu
     accuracy = state.figures.get("validation_accuracy", state.figures.get("clients_accuracy"))
     if accuracy is not None and not _is_initial(state, view):
         accuracies = [*accuracies, accuracy][-view.spec.stop.window :]
-    contributions = tuple(Contribution(c.update_id, c.client, c.weight, c.staleness) for c in state.contributions)
+    contributions = tuple(
+        Contribution(c.update_id, c.client, c.weight, c.staleness, distance=c.distance) for c in state.contributions
+    )
     after = TrainingState(phase="publishing", round=making, head=state.candidate, accuracies=accuracies)
     step = Publish(
         digest=state.candidate,
@@ -188,6 +230,7 @@ def _publish(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tu
         sources=view.sources if state.head is None else (),
         scale=algorithm.scale,
         metrics=state.figures,
+        residuals=state.residuals,
     )
     return after, step
 

@@ -20,6 +20,8 @@ class Method:
     """Its parameters; none unless told otherwise."""
     work_per_update: float = 1.0
     """Time that a client needs for an update of the recovery, against one of the run itself."""
+    recovery_rounds: int = 0
+    """Rounds of ordinary training after it when the request does not say, at most as many as the line had."""
     needs_leaver: bool = False
     """The leaver's agent does a part of the work, so it must be online and willing."""
     needs_remaining: bool = True
@@ -30,3 +32,9 @@ class Method:
     """Reads the running vectors that a run keeps when `history.residuals` is set."""
     needs_distances: bool = False
     """Reads the distance of each update from its round's step, kept when `history.distances` is set."""
+
+    @property
+    def needs(self) -> list[str]:
+        """In words, as discovery lists them."""
+        names = ("sub_cohorts", "leaver", "remaining", "history", "residuals", "distances")
+        return [name.replace("_", "-") for name in names if getattr(self, f"needs_{name}")]

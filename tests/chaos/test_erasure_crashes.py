@@ -49,9 +49,9 @@ class Site:
         self.deployment.wait_for_run(run_id)
         return run_id
 
-    def file(self, name: str) -> None:
+    def file(self, name: str, **changes: Any) -> None:
         """Whether or not the coordinator lives long enough to answer."""
-        body = {"federation_id": self.federation_id, "subjects": [name]}
+        body = {"federation_id": self.federation_id, "subjects": [name], **changes}
         with self.deployment.admin() as admin, contextlib.suppress(httpx.TransportError):
             assert admin.post(REQUESTS, json=body, headers={"Idempotency-Key": name}).status_code == 202
 

@@ -37,8 +37,8 @@ from services.core.errors import Rejected
 from services.core.ids import uuid7
 from services.core.seeds import derive
 from services.tensors.codec import read, write
-from services.unlearning.rapid.plan import local_training
 from services.wire.v1.runs import RunSpec
+from services.wire.v1.work import FIGURES_ONLY
 
 SIZE = 64
 
@@ -69,6 +69,10 @@ class Federation:
     init: str = ""
     trained: list[Trained] = field(default_factory=list)
     """How each train task was to be carried out."""
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    """(client, kind) of each task that came with work of its own: from an erasure."""
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    """What each client's audit says."""
     _working: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     async def enrol(self, *names: str) -> None:
@@ -194,14 +198,18 @@ class Federation:
         task = grant.task
         digest = None
         if task.kind == "train":
-            local = local_training(grant.run.spec.local, grant.cohort.recovery, task.base_round + 1)
-            self.trained.append(Trained(name, grant.cohort.name, task.round, local.optimizer))
+            self.trained.append(Trained(name, grant.cohort.name, task.round, grant.local.optimizer))
+        if grant.work is not None:
+            self.asked.append((name, task.kind))
+        if task.kind not in FIGURES_ONLY:
             async with self.coordinator.blobs.local(self.id, [task.model_digest]) as files:
                 base = read(files[task.model_digest])["w"]
             seed = derive(grant.run.spec.seed, "local", grant.cohort.name, task.round, name)
-            digest = await self.put({"w": trained(base, self.data[name], seed, self.samples[name])})
+            step = trained(base, self.data[name], seed, self.samples[name])
+            digest = await self.put({"w": step if task.kind == "train" else -step})
         num_samples = len(self.samples[name])
-        message = SubmitResult(task.id, task.client_id, task.lease_token or "", digest, num_samples, {})
+        metrics = self.scores.get(name, {}) if task.kind == "audit" else {}
+        message = SubmitResult(task.id, task.client_id, task.lease_token or "", digest, num_samples, metrics)
         await self.coordinator.shell.handle(message)
 
     async def put(self, tensors: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ from coordinator.engine import surgery
 from coordinator.engine.decide import Decision, decide
 from coordinator.engine.entities import (
     OPEN_TASK,
+    Archive,
     Checkpoint,
     Client,
     Cohort,
@@ -40,15 +41,17 @@ from coordinator.runtime.pump import POSTS
 from services.core.digests import of_json
 from services.core.errors import Rejected
 from services.wire.v1.runs import ModelSpec, RunSpec
+from services.wire.v1.work import FIGURES_ONLY
 
 FEDERATION = UUID(int=1)
 START = datetime(2030, 1, 1, tzinfo=UTC)
 MODEL_LAYOUT, UPDATE_LAYOUT = of_json("layout of the model"), of_json("layout of its floating tensors")
-MODELS_MADE_BY = ("init_model", "weighted_step", "merge_models", "stack_models")
+METHODS_MAKE = ("calibrate_update", "negate_layers", "pga_reference", "add_gaussian_noise", "remove_residuals")
+MODELS_MADE_BY = ("init_model", "weighted_step", "merge_models", "stack_models", *METHODS_MAKE)
 JOB_LEASE_S = 30.0
 ROWS = range(4)
 """The samples that each client has."""
-CHORES = ("post", "collect-updates", "fence", "purge", "notify")
+CHORES = ("post", "collect-updates", "drop-blob", "fence", "purge", "notify")
 WEIGHS_MODELS = m.JoinRun | m.PlaceNewcomer | m.SettleRun | m.FileErasure | m.FenceErasure | m.ReviewErasure
 """Messages that may make one model of several, which takes the clients' numbers of samples."""
 
@@ -107,12 +110,13 @@ class World:
         envelope = m.Envelope(message, self.now, next(self._counter).to_bytes(16))
         if isinstance(message, WEIGHS_MODELS):
             self.state = replace(self.state, samples=self._samples())
+        before = replace(self.state, archives=self._archives(message))
         try:
-            decision = decide(self.state, envelope)
+            decision = decide(before, envelope)
         except Rejected as rejection:
             return rejection
-        self.decisions.append((self.state, envelope, decision))
-        self.state = decision.state
+        self.decisions.append((before, envelope, decision))
+        self.state = replace(decision.state, archives={})
         self.events += decision.events
         for event in decision.events:
             for command in react(event, decision.state):
@@ -127,6 +131,24 @@ class World:
         trained = (u for u in self.state.updates.values() if u.kind == "train")
         newest_last = sorted(trained, key=lambda u: (u.received_at, u.id))
         return {(u.cohort_id, u.client_id): u.num_samples for u in newest_last}
+
+    def _archives(self, message: m.Message) -> dict[UUID, Archive]:
+        """As the store counts them."""
+        if not isinstance(message, m.FileErasure | m.FenceErasure):
+            return {}
+        names = message.subjects if isinstance(message, m.FileErasure) else ()
+        leavers = {c.id for c in self.state.clients.values() if c.name in names}
+        if isinstance(message, m.FenceErasure):
+            leavers = {s.client_id for s in self.state.subjects.values() if s.erasure_id == message.erasure_id}
+        found: dict[UUID, Archive] = {}
+        for c in self.state.contributions.values():
+            known = found.get(c.checkpoint_id, Archive(0, 0, 0.0))
+            is_other = c.client_id not in leavers
+            is_stored = is_other and self.state.updates[c.update_id].stored
+            found[c.checkpoint_id] = Archive(
+                known.num_others + is_other, known.num_stored + is_stored, known.weight + c.weight
+            )
+        return {key: one for key, one in found.items() if self.state.checkpoints[key].superseded_by is None}
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -239,8 +261,8 @@ class World:
         return digest
 
     def answer_to(self, task: Task, num_samples: int = 10) -> m.SubmitResult:
-        metrics = dict(self.figures_of(task.model_digest)) if task.kind == "evaluate" else {}
-        digest = self.train(task) if task.kind == "train" else None
+        metrics = dict(self.figures_of(task.model_digest)) if task.kind in FIGURES_ONLY else {}
+        digest = self.train(task) if task.kind not in FIGURES_ONLY else None
         return m.SubmitResult(task.id, task.client_id, task.lease_token or "", digest, num_samples, metrics)
 
     def submit(self, task: Task, num_samples: int = 10) -> Any:
@@ -330,6 +352,7 @@ class World:
         staying = {c for c in leavers if stay and state.clients[c].status != "erased"}
         models = [state.checkpoints[c] for c in surgery.tainted_checkpoints(state, frozenset(leavers))]
         models = [c for c in models if c.superseded_by is not None or not stay]
+        models += [c for c in state.checkpoints.values() if c.superseded_by == erasure.id and c not in models]
         bases = {(c.cohort_id, c.round, c.digest) for c in models}
 
         def was_before(u: Update) -> bool:
@@ -360,6 +383,8 @@ class World:
         gone = ({row.digest for row in rows} | others) - {row.digest for row in stored if row.stored}
         self.bytes -= gone
         self.state = replace(self.state, blobs={k: b for k, b in self.state.blobs.items() if b.digest not in gone})
+        if any(x.action == "unlearned" for x in self.state.lines.values() if x.erasure_id == erasure.id):
+            return  # what an approximate method leaves behind cannot be told from digests
         names = {s.name for s in self.state.subjects.values() if s.erasure_id == erasure.id}
         if erasure.scope == "samples":
             names, made_of = {f"{name}#{row}" for name in names for row in erasure.samples[name]}, self.samples_in

@@ -37,4 +37,6 @@ METHOD: Final = Method(
     "approximate",
     "rebuild the model from the stored updates of the others, calibrated by short training, from the initial model on",
     needs_history=True,
+    spec=FedEraser,
+    work_per_update=0.5,
 )

@@ -86,4 +86,5 @@ METHOD: Final = Method(
     "approximate",
     "for some rounds the leaver distils a teacher without its answers while the others train; its weight fades",
     needs_leaver=True,
+    spec=FedForget,
 )

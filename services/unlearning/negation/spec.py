@@ -18,4 +18,9 @@ class Negation(Message):
     )
 
 
-METHOD: Final = Method("approximate", "negate the first layer's weights, then let the remaining clients train on")
+METHOD: Final = Method(
+    "approximate",
+    "negate the first layer's weights, then let the remaining clients train on",
+    spec=Negation,
+    recovery_rounds=5,
+)

@@ -59,4 +59,6 @@ METHOD: Final = Method(
     "approximate",
     "the leaver raises its own loss inside a ball around the model without its last update; then the others train on",
     needs_leaver=True,
+    spec=Pga,
+    recovery_rounds=5,
 )

@@ -24,4 +24,5 @@ METHOD: Final = Method(
     "approximate",
     "go back to the newest model that the leaver had moved less than a bound, add noise, train on without it",
     needs_distances=True,
+    spec=Sifu,
 )

@@ -9,12 +9,13 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AwareDatetime, Field, JsonValue, field_validator, model_validator
 
+from services.audit.spec import AuditPlan
 from services.wire.message import Id, Message, Name
 from services.wire.v1.exclusions import SampleNumber
 
 Scope = Literal["client", "samples"]
 Guarantee = Literal["exact", "approximate"]
-Action = Literal["rolled-back", "re-initialised", "retired"]
+Action = Literal["rolled-back", "re-initialised", "retired", "unlearned"]
 ErasureStatus = Literal[
     "received",
     "awaiting_approval",
@@ -63,6 +64,24 @@ class _Wanted(Message):
         description="Rounds that a re-initialised cohort trains before the request counts as done; when absent, 5 in a "
         "completed run (or as many as it had) and none in one that goes on training anyway.",
     )
+
+    recovery: Literal["training"] = Field(
+        default="training", description="What an approximate method is followed by: the run's own training."
+    )
+    fallback: Literal["retrain"] | None = Field(
+        default=None,
+        description="When an approximate method gives up or its audit fails: train again without the client. "
+        "When absent the request requires action.",
+    )
+    audit: AuditPlan | None = Field(
+        default=None, description="Have the leaver and some others score the result of an approximate method."
+    )
+
+    @model_validator(mode="after")
+    def _only_approximate_methods_are_audited(self) -> _Wanted:
+        if self.guarantee == "exact" and (self.audit is not None or self.fallback is not None):
+            raise ValueError("audit and fallback belong to guarantee approximate")
+        return self
 
     @model_validator(mode="after")
     def _samples_of_each_subject(self) -> _Wanted:
@@ -144,6 +163,7 @@ class ErasureLine(Message):
     round_at_fence: int
     target_round: int = Field(description="The cohort is done when it serves this round again.")
     round_now: int
+    audit: dict[str, Any] | None = Field(description="What the audit of an approximate method found, and its verdict.")
     clean_at: datetime | None = Field(description="When it first served a model without the client, or nothing.")
     done_at: datetime | None
 
@@ -175,6 +195,7 @@ class ErasureRequest(Message):
     regulation: str
     requested_by: str
     recovery_rounds: int | None
+    fallback: Literal["retrain"] | None
     created_at: datetime
     legal_deadline: datetime
     days_left: int | None = Field(description="Whole days until the deadline, negative after it; null once it is over.")
@@ -249,6 +270,11 @@ class MethodDescription(Message):
     name: str
     guarantee: Guarantee
     summary: str
+    granularity: Scope = Field(description="The smallest thing it can forget.")
+    needs: list[str] = Field(
+        description="sub-cohorts, leaver (its worker takes part), remaining (others train), history (stored updates), "
+        "residuals, distances. Whether a run has them, the preview says."
+    )
     params: dict[str, Any] = Field(description="JSON schema of its parameters.")
 
 

@@ -174,7 +174,9 @@ class Checkpoint(Message):
     cohort: str
     epoch: int
     round: int
-    kind: Literal["init", "aggregate", "reinit", "merge"]
+    kind: Literal["init", "aggregate", "reinit", "merge", "forgotten"] = Field(
+        description="forgotten: an approximate method made it of a model that is not served any more."
+    )
     digest: Digest
     bytes: int
     base_id: Id | None
@@ -222,12 +224,13 @@ class Lineage(Message):
     )
     contributions: list[Contribution]
     parents: list[ParentModel] = []
-    made_by: Literal["initialisation", "step", "average", "stack", "copy"] = Field(
+    made_by: Literal["initialisation", "step", "average", "stack", "copy", "method"] = Field(
         default="step",
-        description="step: base + scale × weighted mean of the updates; average, stack, copy: of the parents.",
+        description="step: base + scale × weighted mean of the updates; average, stack, copy: of the parents; method: "
+        "an approximate one, which cannot be computed again.",
     )
     ancestors: list[Id] = Field(description="All checkpoints it descends from, newest first.")
-    clients: list[Name] = Field(description="Every client whose data is in this model.")
+    clients: list[Name] = Field(description="Every client whose data is in this model, without those it forgot.")
 
 
 class Event(Message):

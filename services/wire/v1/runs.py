@@ -59,6 +59,13 @@ class Retention(Message):
     )
 
 
+class History(Message):
+    """What is kept of past rounds for approximate methods, besides the updates that retention keeps."""
+
+    distances: bool = Field(default=False, description="How far each update moved the model; sifu needs it.")
+    residuals: bool = Field(default=False, description="Running vectors, one per client; fedrecovery needs them.")
+
+
 class RunSpec(Message):
     name: Name
     model: ModelSpec
@@ -76,6 +83,7 @@ class RunSpec(Message):
     validation: Validation = Validation()
     stop: StopRule = StopRule()
     retention: Retention = Retention()
+    history: History = History()
     lease_s: Annotated[float, Field(ge=0.5, le=86400)] = Field(
         default=60.0, description="How long a claimed task stays with a silent worker before it is handed out again."
     )

@@ -16,6 +16,7 @@ from coordinator.engine.journal import entry
 from tests.property.engine_machine import CLIENTS, LINES, EngineMachine
 from tests.property.seeded_walks import walk
 from tests.support.world import World, with_run
+from tests.unit.engine.test_forgetting import asked_in_vain, audited, forgotten_by_federaser, forgotten_by_pga
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def worlds() -> list[World]:
     heard.claim(CLIENTS[0])
     heard.heartbeat(-1)
     heard.teardown()
-    return seen
+    return [*seen, forgotten_by_federaser(), forgotten_by_pga(), asked_in_vain()[0], audited(0.15)[0]]
 
 
 def test_same_inputs_give_the_same_decision(worlds: list[World]) -> None:

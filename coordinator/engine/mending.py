@@ -1,0 +1,55 @@
+"""When an approximate method gave up, or its audit failed: begin it again, or fall back on exact retraining."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from coordinator.engine import events as e
+from coordinator.engine.draft import Draft
+from coordinator.engine.entities import Cohort, Erasure, Line
+from coordinator.engine.runs import stop_cohort
+
+
+def try_again(draft: Draft, erasure: Erasure) -> None:
+    for line in sorted(draft.state.lines.values(), key=lambda one: str(one.key)):
+        if line.erasure_id != erasure.id or line.action != "unlearned":
+            continue
+        cohort = draft.state.cohorts[line.cohort_id]
+        if gave_up(cohort):
+            unlearning = {name: value for name, value in (cohort.unlearning or {}).items() if name != "stopped"}
+            fenced = e.CohortFenced(cohort.id, cohort.epoch + 1, None, None, 0, unlearning=unlearning)
+            _fence(draft, line, cohort, fenced)
+        elif not passed(line):
+            fall_back(draft, line)
+
+
+def gave_up(cohort: Cohort) -> bool:
+    return cohort.unlearning is not None and "stopped" in cohort.unlearning
+
+
+def passed(line: Line) -> bool:
+    """Whether no audit speaks against the line as it is now."""
+    return line.action != "unlearned" or line.audit is None or bool(line.audit["passed"])
+
+
+def fall_back(draft: Draft, line: Line) -> None:
+    """Retrain the line from its newest model without the leavers, which was noted at the fence."""
+    cohort, kept = draft.state.cohorts[line.cohort_id], line.fallback or {"id": None, "digest": None, "round": 0}
+    head_id = UUID(kept["id"]) if kept["id"] is not None else None
+    fenced = e.CohortFenced(cohort.id, cohort.epoch + 1, head_id, kept["digest"], kept["round"])
+    retrained = replace(line, action="rolled-back", rollback_digest=kept["digest"], target_round=line.round_at_fence)
+    _fence(draft, replace(retrained, clean_at=None, done_at=None), cohort, fenced)
+    run = draft.state.runs[line.run_id]
+    if run.status == "completed":
+        draft.emit(e.RunReopened(run.id, "retraining without what was erased"))
+
+
+def _fence(draft: Draft, line: Line, cohort: Cohort, fenced: e.CohortFenced) -> None:
+    """What the method has published so far is not served any more."""
+    stop_cohort(draft, cohort)
+    own = [c for c in draft.state.checkpoints.values() if c.cohort_id == cohort.id and c.epoch == cohort.epoch]
+    if made := tuple(sorted(c.id for c in own if c.superseded_by is None)):
+        draft.emit(e.CheckpointsSuperseded(made, line.erasure_id))
+    draft.emit(fenced)
+    draft.emit(e.LineFenced(replace(line, epoch_after=fenced.epoch)))

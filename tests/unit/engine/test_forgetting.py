@@ -1,0 +1,214 @@
+"""Approximate methods in the engine: they run behind the fence, before the line's own training."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from coordinator.engine import messages as m
+from services.core.errors import Rejected
+from tests.support.world import World, with_run
+
+PGA = {"radius": 1.0, "stop_accuracy": 0.1, "deadline_s": 60.0}
+
+
+def trained(*names: str) -> tuple[World, UUID]:
+    world, run_id = with_run(*names, stop={"rounds": 3})
+    go_on(world, 3)
+    assert world.run(run_id).status == "completed"
+    return world, run_id
+
+
+def go_on(world: World, num_rounds: int) -> None:
+    for _ in range(num_rounds):
+        world.claim_and_submit(*[c.name for c in world.state.clients.values() if c.status == "active"])
+        world.settle()
+
+
+def forget(world: World, name: str, method: str, **changes: object) -> UUID:
+    erasure_id = world.fence(name, method=method, guarantee="approximate", **changes)
+    world.settle()
+    return erasure_id
+
+
+def forgotten_by_federaser() -> World:
+    world, _ = trained("a", "b", "c")
+    erasure_id = forget(world, "a", "federaser")
+    go_on(world, 2)
+    assert world.erasure(erasure_id).status == "completed", world.erasure(erasure_id).reason
+    return world
+
+
+def asked_in_vain(**changes: object) -> tuple[World, UUID]:
+    world, _ = trained("a", "b", "c")
+    erasure_id = forget(world, "a", "pga", params=PGA, **changes)
+    world.advance(61)
+    world.tick()
+    world.settle()
+    return world, erasure_id
+
+
+def forgotten_by_pga() -> World:
+    world, _ = trained("a", "b", "c")
+    erasure_id = forget(world, "a", "pga", params=PGA, recovery_rounds=1)
+    world.claim_and_submit("a")
+    world.settle()
+    go_on(world, 1)
+    assert world.erasure(erasure_id).status == "completed", world.erasure(erasure_id).reason
+    return world
+
+
+AUDIT = {"thresholds": {"max_backdoor_success": 0.1}, "num_classes": 10}
+
+
+def audited(success: float, **changes: object) -> tuple[World, UUID]:
+    world, _ = trained("a", "b", "c")
+    world.figures_of = lambda digest: {"backdoor_success_rate": success, "backdoor_samples": 100.0}
+    erasure_id = forget(world, "a", "not", recovery_rounds=1, audit=AUDIT, **changes)
+    go_on(world, 1)
+    world.claim_and_submit("a", "b", "c")
+    world.settle()
+    return world, erasure_id
+
+
+def test_the_audit_is_the_last_thing_the_leaver_is_asked_for() -> None:
+    world, erasure_id = audited(0.15)
+    assert world.erasure(erasure_id).status == "completed"
+    (line,) = world.state.lines.values()
+    assert line.audit is not None and line.audit["passed"]
+    assert all(run.status == "completed" for run in world.state.runs.values())
+    with pytest.raises(Rejected, match="erased"):
+        world.claim("a")
+
+
+@pytest.mark.parametrize("success", [0.9, float("nan")])
+def test_a_failed_audit_is_never_a_pass(success: float) -> None:
+    world, erasure_id = audited(success)
+    erasure = world.erasure(erasure_id)
+    assert erasure.status == "requires_action"
+    assert "the audit of cohort all failed" in (erasure.reason or "")
+    world.send(m.RetryErasure(erasure_id))
+    go_on(world, 3)
+    assert world.erasure(erasure_id).status == "completed"
+    (run,) = world.state.runs.values()
+    head = world.state.checkpoints[world.cohort(run.id).head_id or run.id]
+    assert world.clients_in(head) == {"b", "c"}
+
+
+def test_scores_that_do_not_come_in_time_fail() -> None:
+    world, _ = trained("a", "b", "c")
+    erasure_id = forget(world, "a", "not", recovery_rounds=0, audit={**AUDIT, "deadline_s": 60.0})
+    world.advance(61)
+    world.tick()
+    world.settle()
+    assert world.erasure(erasure_id).status == "requires_action"
+
+
+def test_a_failed_audit_falls_back_on_retraining_when_the_request_says_so() -> None:
+    world, erasure_id = audited(0.9, fallback="retrain")
+    go_on(world, 3)
+    assert world.erasure(erasure_id).status == "completed"
+    (line,) = world.state.lines.values()
+    assert line.action == "rolled-back"
+
+
+def test_a_method_that_gave_up_falls_back_on_retraining_when_the_request_says_so() -> None:
+    world, erasure_id = asked_in_vain(fallback="retrain")
+    go_on(world, 3)
+    assert world.erasure(erasure_id).status == "completed"
+
+
+def test_a_method_that_gave_up_begins_again_when_it_is_retried() -> None:
+    world, erasure_id = asked_in_vain()
+    world.send(m.RetryErasure(erasure_id))
+    world.settle()
+    world.claim_and_submit("a")
+    world.settle()
+    go_on(world, 3)
+    assert world.erasure(erasure_id).status == "completed", world.erasure(erasure_id).reason
+    (line,) = world.state.lines.values()
+    assert (line.action, line.epoch_after) == ("unlearned", 2)
+
+
+def test_nothing_is_served_until_the_method_has_published() -> None:
+    world, run_id = trained("a", "b", "c")
+    erasure_id = world.fence("a", method="federaser", guarantee="approximate")
+    assert world.cohort(run_id).head_digest is None
+    assert world.erasure(erasure_id).first_clean_at is None
+
+
+def test_rebuilt_models_descend_from_the_quarantined_one_and_forget_the_leaver_alone() -> None:
+    world = forgotten_by_federaser()
+    (run,) = world.state.runs.values()
+    made = [c for c in world.checkpoints(run.id) if c.kind == "forgotten"]
+    assert [(c.round, c.superseded_by) for c in made] == [(1, None), (2, None), (3, None)]
+    assert all(c.forgets == [str(world.client("a"))] for c in made)
+    first_base = world.state.checkpoints[made[0].base_id or made[0].id]
+    assert first_base.superseded_by is not None
+    assert [c.base_id for c in made[1:]] == [c.id for c in made[:-1]]
+
+
+def test_the_leaver_gets_tasks_of_its_own_method_and_of_nothing_else() -> None:
+    world, run_id = trained("a", "b", "c")
+    forget(world, "a", "pga", params=PGA, recovery_rounds=1)
+    (granted,) = world.claim("a")
+    assert (granted.task.kind, granted.cohort.epoch) == ("ascend", 1)
+    assert not world.claim("b")
+    world.submit(granted.task)
+    world.settle()
+    assert world.cohort(run_id).unlearning is None
+    assert not world.claim("a")
+    go_on(world, 1)
+    with pytest.raises(Rejected, match="erased"):
+        world.claim("a")
+
+
+def test_a_leaver_that_never_answers_leaves_the_request_to_the_operator() -> None:
+    world, erasure_id = asked_in_vain()
+    erasure = world.erasure(erasure_id)
+    assert erasure.status == "requires_action"
+    assert "no usable answer from a" in (erasure.reason or "")
+    (run,) = world.state.runs.values()
+    assert run.status == "running" and world.cohort(run.id).head_digest is None
+
+
+def test_a_leaver_that_is_not_there_is_noticed_before_anything_happens() -> None:
+    world, _ = trained("a", "b", "c")
+    with pytest.raises(Rejected, match="not online"):
+        world.file("a", method="pga", params=PGA, guarantee="approximate", offline=("a",))
+    assert not world.state.erasures
+
+
+def test_samples_are_not_forgotten_by_methods_for_whole_clients() -> None:
+    world, _ = trained("a", "b", "c")
+    with pytest.raises(Rejected, match="whole clients"):
+        world.file("a", method="federaser", guarantee="approximate", scope="samples", samples={"a": [1]})
+
+
+def test_a_second_method_waits_for_the_first() -> None:
+    world, _ = trained("a", "b", "c", "d")
+    world.fence("a", method="federaser", guarantee="approximate")
+    with pytest.raises(Rejected, match="another request is at work"):
+        world.file("b", method="federaser", guarantee="approximate")
+
+
+def test_exact_erasure_in_the_middle_of_a_method_ends_both() -> None:
+    world, run_id = trained("a", "b", "c", "d")
+    first = world.fence("a", method="federaser", guarantee="approximate")
+    second = world.fence("b")
+    world.settle()
+    go_on(world, 3)
+    assert [world.erasure(e).status for e in (first, second)] == ["completed", "completed"]
+    head = world.state.checkpoints[world.cohort(run_id).head_id or run_id]
+    assert world.clients_in(head) == {"c", "d"}
+
+
+def test_who_was_named_when_a_round_was_issued_is_asked_after_a_restart() -> None:
+    """The names are the round's task rows: nothing is drawn again."""
+    world, run_id = trained("a", "b", "c")
+    forget(world, "a", "federaser")
+    round = world.awaited_round(run_id)
+    assert {t.client_name for t in world.open_tasks(round.cohort_id)} == {"b", "c"}
+    world.send(m.StartProgram(round.cohort_id))
+    assert world.awaited_round(run_id) == round
