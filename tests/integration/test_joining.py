@@ -22,7 +22,11 @@ STOP = {"rounds": 5}
 
 async def _join(f: Federation, run_id: UUID, name: str) -> None:
     """Let it take part once the second round is through, and wait until it has its place."""
-    while max((row.round for row in await f.rows(t.cohorts, t.cohorts.c.run_id == run_id)), default=0) < 2:
+
+    async def rounds() -> list[int]:
+        return [row.round for row in await f.rows(t.cohorts, t.cohorts.c.run_id == run_id)]
+
+    while max(await rounds()) < 2:  # noqa: ASYNC110 - rows tell of no event
         await asyncio.sleep(0.01)
     await f.enrol(name)
     f.work(name)
