@@ -63,10 +63,13 @@ MUTANTS: Final = (
         (decide._leased_job, "job.epoch != cohort.epoch or cohort.awaiting != job.id", "False"),
         (runs.stop_cohort, "_cancel_jobs(draft, cohort_id=cohort.id)", "pass"),
     ),
-    mutant("rollback skipped at the fence", (surgery.newest_clean, " and checkpoint.id in tainted", " and False")),
+    mutant(
+        "rollback skipped at the fence",
+        (surgery.newest_clean, " and (checkpoint.id in tainted or checkpoint.superseded_by is not None)", " and False"),
+    ),
     mutant(
         "rollback stops at the first model that the client did not answer",
-        (surgery.tainted_checkpoints, ", *([checkpoint.base_id] if checkpoint.base_id else [])", ""),
+        (surgery._tainted, ", *([checkpoint.base_id] if checkpoint.base_id else [])", ""),
     ),
     mutant(
         "rollback goes to the beginning",
@@ -87,7 +90,7 @@ MUTANTS: Final = (
         "cohorts without the leaver are cut as well",
         (surgery.plan, "for c in lines if c.id in had", "for c in lines if had"),
     ),
-    mutant("taint ignores parents", (surgery.tainted_checkpoints, "*parents.get(checkpoint.id, ()), ", "")),
+    mutant("taint ignores parents", (surgery._tainted, "*parents.get(checkpoint.id, ()), ", "")),
     mutant("re-initialised from a cohort with the leaver", (surgery._surviving, "if cut is None:", "if True:")),
     mutant("cohorts cut before those inside them", (surgery.plan, "(size[c.id],", "(-size[c.id],")),
     mutant("size of a cohort taken without those who left", (surgery.plan, "(size[c.id],", "(c.num_members,")),
@@ -120,7 +123,7 @@ MUTANTS: Final = (
     ),
     mutant(
         "a run that began with a leaver's model goes on",
-        (surgery.tainted_checkpoints, "above += _models_started_from(checkpoint, by_digest)", "pass"),
+        (surgery._tainted, "above += _models_started_from(checkpoint, by_digest)", "pass"),
     ),
     mutant(
         "a run begins with a superseded model",
