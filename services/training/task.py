@@ -89,9 +89,16 @@ class Classifier:
         self._check_fit(spec)
         return build(spec, seed=0)
 
+    @property
+    def train_arrays(self) -> tuple[Array, Array]:
+        return self._data.x_train, self._data.y_train
+
+    def order(self, seed: int) -> Array:
+        """In which an epoch takes the training samples."""
+        return np.random.default_rng(seed).permutation(self.num_train)
+
     def train_batches(self, batch_size: int, seed: int) -> Iterator[Batch]:
-        order = np.random.default_rng(seed).permutation(self.num_train)
-        yield from _batches(self._data.x_train, self._data.y_train, order, batch_size)
+        yield from _batches(*self.train_arrays, self.order(seed), batch_size)
 
     def eval_batches(self, batch_size: int) -> Iterator[Batch]:
         yield from _batches(self._data.x_test, self._data.y_test, np.arange(self.num_eval), batch_size)
