@@ -60,12 +60,12 @@ def draw(duration: Duration, seed: int, client: str, task: str) -> float:
     if isinstance(duration, Fixed):
         return duration.seconds
     names = (client,) if duration.per == "client" else (client, task)
-    random = np.random.default_rng(derive(seed, "duration", *names))
+    numbers = np.random.default_rng(derive(seed, "duration", *names))
     match duration:
         case Pareto():
-            seconds = duration.scale_s * (1 - random.random()) ** (-1 / duration.alpha)
+            seconds: float = duration.scale_s * (1 - numbers.random()) ** (-1 / duration.alpha)
             return duration.base_s + min(seconds, duration.at_most_s or math.inf)
         case LogNormal():
-            return duration.scale_s * math.exp(duration.sigma * random.standard_normal())
+            return duration.scale_s * math.exp(duration.sigma * numbers.standard_normal())
         case Measured():
-            return duration.seconds[int(random.integers(len(duration.seconds)))]
+            return duration.seconds[int(numbers.integers(len(duration.seconds)))]
