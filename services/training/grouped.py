@@ -19,7 +19,7 @@ from services.core.seeds import derive
 from services.training import local as single
 from services.training.local import TrainingFailed, loss_not_finite
 from services.training.local_spec import LocalTraining
-from services.training.stacked import StackedMlp
+from services.training.stacked import DualLayer, StackedMlp
 from services.training.task import Classifier, ClientTask
 
 TOLERANCE: Final = 1e-4
@@ -83,16 +83,13 @@ def train_sum(
                 total[name].add_(tensor, alpha=weight)
         return Summed(total, metrics)
     for first in range(0, len(members), group_size):
-        group = _Group(members[first : first + group_size], model, local)
+        group = _Group(members[first : first + group_size], model, local, only_sum=True)
         group.train()
         for slot in group.slots:
             if failed := group.failure(slot):
                 raise failed
             metrics.append(group.metrics(slot))
-        share = torch.empty(len(group.slots))
-        share[group.slots] = torch.tensor(weights[first : first + group_size], dtype=torch.float32)
-        for name, tensor in group.deltas().items():
-            total[name].view(-1).addmv_(tensor.flatten(1).T, share)
+        group.add_to(total, weights[first : first + group_size])
     return Summed(total, metrics)
 
 
@@ -125,7 +122,9 @@ def _train_alone(member: Member, model: nn.Module, local: LocalTraining) -> Trai
 class _Group:
     """Some members in a stack, the one with most samples first: whoever still has batches is then a prefix of it."""
 
-    def __init__(self, members: Sequence[Member], model: nn.Module, local: LocalTraining) -> None:
+    def __init__(
+        self, members: Sequence[Member], model: nn.Module, local: LocalTraining, *, only_sum: bool = False
+    ) -> None:
         order = sorted(range(len(members)), key=lambda i: -members[i].task.num_train)
         self.slots = [order.index(i) for i in range(len(members))]
         """Where in the stack each member is."""
@@ -133,16 +132,25 @@ class _Group:
         self._tasks: list[Any] = [members[i].task for i in order]
         self._sizes: list[int] = [task.num_train for task in self._tasks]
         self._local = local
-        self._layers = _linear_layers(model)
-        self._stack = StackedMlp(list(self._layers.values()), len(members), local)
+        self._samples = [torch.from_numpy(task.train_arrays[0]).flatten(1) for task in self._tasks]
+        self._labels = [torch.from_numpy(task.train_arrays[1]) for task in self._tasks]
         self._losses = torch.zeros(local.epochs, self._num_steps(0), len(members), dtype=torch.float64)
+        self._layers = _linear_layers(model)
+        self._dual: DualLayer | None = None
+        if only_sum and self._dual_pays():
+            name = next(iter(self._layers))
+            products = [task.inner_products() for task in self._tasks]
+            self._dual = DualLayer(self._layers.pop(name), self._samples, products, local.learning_rate)
+            self._dual_name = name
+        self._stack = StackedMlp(list(self._layers.values()), len(members), local)
+        self._inputs = torch.zeros(
+            len(members), local.batch_size if self._dual is None else 0, self._samples[0].shape[1]
+        )
 
     def train(self) -> None:
         local, sizes = self._local, torch.tensor(self._sizes)
-        data = [tuple(map(torch.from_numpy, task.train_arrays)) for task in self._tasks]
-        samples = [(x.flatten(1), y) for x, y in data]
-        inputs = torch.zeros(len(sizes), local.batch_size, samples[0][0].shape[1])
-        labels = torch.zeros(len(sizes), local.batch_size, dtype=torch.int64)
+        rows = torch.zeros(len(sizes), local.batch_size, dtype=torch.int64)
+        labels = torch.zeros_like(rows)
         for epoch in range(local.epochs):
             orders = [
                 torch.from_numpy(task.order(derive(seed, "epoch", epoch)))
@@ -151,15 +159,39 @@ class _Group:
             for step in range(self._num_steps(0)):
                 counts = (sizes - step * local.batch_size).clamp(max=local.batch_size)
                 active, width = int((counts > 0).sum()), int(counts[0])
-                for slot, ((x, y), order) in enumerate(zip(samples[:active], orders, strict=False)):
-                    rows = order[step * local.batch_size :][: local.batch_size]
-                    torch.index_select(x, 0, rows, out=inputs[slot, : len(rows)])
-                    torch.index_select(y, 0, rows, out=labels[slot, : len(rows)])
-                filled = torch.arange(width) < counts[:active, None]
-                shares = filled / counts[:active, None]
-                self._losses[epoch, step, :active] = self._stack.step(
-                    inputs[:active, :width], labels[:active, :width], shares
-                )
+                for slot, (order, own) in enumerate(zip(orders[:active], self._labels, strict=False)):
+                    taken = order[step * local.batch_size :][: local.batch_size]
+                    rows[slot, : len(taken)] = taken
+                    torch.index_select(own, 0, taken, out=labels[slot, : len(taken)])
+                shares = (torch.arange(width) < counts[:active, None]) / counts[:active, None]
+                losses = self._step(rows[:active, :width], labels[:active, :width], shares)
+                self._losses[epoch, step, :active] = losses
+
+    def _step(self, rows: Tensor, labels: Tensor, shares: Tensor) -> Tensor:
+        """Where a short batch is filled up, `rows` holds any valid row."""
+        if (dual := self._dual) is not None:
+            outputs = dual.outputs(rows)
+            return self._stack.step(
+                outputs, labels, shares, pass_down=lambda errors: dual.descend(rows, errors.mul_(outputs > 0))
+            )
+        for slot, taken in enumerate(rows):
+            torch.index_select(self._samples[slot], 0, taken, out=self._inputs[slot, : len(taken)])
+        return self._stack.step(self._inputs[: len(rows), : rows.shape[1]], labels, shares)
+
+    def _dual_pays(self) -> bool:
+        """With plain SGD, a hidden layer, and samples whose inner products take no more room than they do."""
+        local = self._local
+        is_plain = not (local.momentum or local.weight_decay or local.clip_norm)
+        return is_plain and len(self._layers) > 1 and self._sizes[0] <= self._samples[0].shape[1]
+
+    def add_to(self, total: dict[str, Tensor], weights: Sequence[float]) -> None:
+        """Add sum(weight * update), the weights in the members' order."""
+        shares = torch.empty(len(self.slots))
+        shares[self.slots] = torch.tensor(weights, dtype=torch.float32)
+        if self._dual is not None:
+            self._dual.add_moves(total[f"{self._dual_name}.weight"], total[f"{self._dual_name}.bias"], shares)
+        for name, tensor in self.deltas().items():
+            total[name].view(-1).addmv_(tensor.flatten(1).T, shares)
 
     def deltas(self) -> dict[str, Tensor]:
         """Trained - base, every tensor with the axis of slots in front. Uses up the stack."""

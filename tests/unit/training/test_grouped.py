@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from services.data.sources import Dataset, load
-from services.training.grouped import TOLERANCE, Member, Summed, Trained, can_group, train_each, train_sum
+from services.training.grouped import TOLERANCE, Member, Trained, can_group, train_each, train_sum
 from services.training.local import TrainingFailed, delta, snapshot, train
 from services.training.local_spec import LocalTraining
 from services.training.task import Classifier
@@ -89,19 +89,40 @@ def test_equal_group_sizes_give_equal_bits(members: list[Member]) -> None:
         assert one.metrics == same.metrics
 
 
+def summed(members: Sequence[Member], weights: Sequence[float], outcomes: Sequence[Trained]) -> dict[str, torch.Tensor]:
+    return {
+        name: sum(
+            (weight * outcome.delta[name] for weight, outcome in zip(weights, outcomes, strict=True)), torch.zeros(())
+        )
+        for name in outcomes[0].delta
+    }
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("spec", [MLP, CONVOLUTIONAL], ids=["grouped", "one by one"])
 def test_the_sum_is_that_of_the_updates(members: list[Member], spec: ModelSpec, momentum: float) -> None:
     model, local = members[0].task.model(spec), LocalTraining(batch_size=20, momentum=momentum)
     weights = [float(member.task.num_train) for member in members]
-    expected: dict[str, torch.Tensor] = {}
-    for weight, outcome in zip(weights, together(members, model, local), strict=True):
-        for name, tensor in outcome.delta.items():
-            expected[name] = expected.get(name, torch.zeros(())) + weight * tensor
     found = train_sum(members, weights, model, local, group_size=4)
-    assert isinstance(found, Summed)
-    assert distance(found.delta, expected) < TOLERANCE
+    assert distance(found.delta, summed(members, weights, together(members, model, local))) < TOLERANCE
     assert len(found.metrics) == len(members)
+
+
+@pytest.mark.parametrize("spec", [MLP, DEEP], ids=["one hidden layer", "two"])
+def test_the_sum_of_clients_with_few_samples_agrees_with_the_single_path(spec: ModelSpec) -> None:
+    """Fewer samples than features: the first layer is kept in its dual form."""
+    tasks = [Classifier(load(f"digits#part={i}/50,how=dirichlet:1,seed=3")) for i in range(7)]
+    assert max(task.num_train for task in tasks) < 64
+    members = [Member(task, seed=i) for i, task in enumerate(tasks)]
+    model, local = tasks[0].model(spec), LocalTraining(batch_size=8, epochs=3, learning_rate=0.2)
+    weights = [1.0 + i for i in range(7)]
+    for _ in range(2):
+        expected = alone(members, model, local)
+        found = train_sum(members, weights, model, local, group_size=4)
+        assert distance(found.delta, summed(members, weights, expected)) < TOLERANCE
+        for mine, theirs in zip(found.metrics, expected, strict=True):
+            assert mine["loss"] == pytest.approx(theirs.metrics["loss"], rel=TOLERANCE)
+        tasks[0].leave_out([int(load("digits#part=0/50,how=dirichlet:1,seed=3").rows_train[1])])
 
 
 @pytest.mark.parametrize(
