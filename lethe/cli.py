@@ -16,10 +16,12 @@ from lethe.commands import (
     clients,
     compute,
     credentials,
+    data,
     database,
     demo,
     erase,
     federations,
+    models,
     openapi,
     runs,
     serve,
@@ -96,6 +98,8 @@ app.add_typer(certificates.app, name="certificates", rich_help_panel=FORGETTING)
 app.command("verify", rich_help_panel=FORGETTING, **verify.HELP)(verify.verify)
 app.command("demo", rich_help_panel=PROJECT, **demo.HELP)(demo.demo)
 app.command("bench", rich_help_panel=PROJECT, **bench.HELP)(bench.bench)
+app.add_typer(data.app, name="data", rich_help_panel=PROJECT)
+app.add_typer(models.app, name="models", rich_help_panel=PROJECT)
 app.command("openapi", rich_help_panel=PROJECT, **openapi.HELP)(openapi.openapi)
 
 

@@ -7,6 +7,7 @@ the working directory, like those on a command line.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -82,11 +83,12 @@ def _is_local(value: Any) -> bool:
 
 def _upload_set(source: str, upload: Upload) -> str:
     """The test part of a source, or all of a file that is not divided, as a blob with tensors x and y."""
+    from services.data.places import folders_of
     from services.data.sources import DataUnusable, load
     from services.tensors import codec
 
     try:
-        data = load(_undivided(source))
+        data = load(_undivided(source), folders_of(os.environ))
     except DataUnusable as error:
         raise CommandFailed(f"validation.data: {error}", exit_code=UNUSABLE) from error
     x, y = (data.x_test, data.y_test) if len(data.y_test) else (data.x_train, data.y_train)
@@ -99,7 +101,7 @@ def _upload_set(source: str, upload: Upload) -> str:
 def _undivided(source: str) -> str:
     """Hold nothing out of a file of test data, unless told to."""
     address, hash_, shard = source.partition("#")
-    if address.startswith(("npz:", "csv:")) and "test=" not in address.partition("?")[2]:
+    if address.startswith(("npz:", "csv:", "text:")) and "test=" not in address.partition("?")[2]:
         address += ("&" if "?" in address else "?") + "test=0"
     return address + hash_ + shard
 

@@ -69,7 +69,7 @@ async def _serve_member(
     if isinstance(member, OptionsUnusable):
         reporter.unusable(member)
         return Ending.UNUSABLE
-    workbench = Workbench(partial(load_task, member.task, member.data), options.device, scratch)
+    workbench = Workbench(partial(load_task, member.task, member.data, options.data_folders), options.device, scratch)
     try:
         transport = Transport(
             member.coordinator, member.token, ca_file=options.ca_file, backoff=backoff, on_retry=reporter.retrying

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import Field, ValidationError
 
+from services.data.places import folders_of
 from services.wire.message import Message
 
 
@@ -39,6 +40,8 @@ class WorkerOptions:
     """builtin:[image-|tabular-]classifier, path/to/file.py:Class or package.module:Class."""
     data: str | None = None
     """Data source, like npz:scans.npz or csv:patients.csv?label=outcome; handed as text to an own task class."""
+    data_folders: tuple[Path, ...] = field(default_factory=lambda: folders_of(os.environ))
+    """Where the data's file is looked for, after the working directory."""
     fleet: Path | None = None
     """A YAML file that lists several clients to serve from this process."""
     jobs: int = 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
@@ -25,15 +26,15 @@ class TaskUnusable(Exception):
     """The task or its data cannot be loaded; the message says what to change."""
 
 
-def load_task(task: str, data: str | None) -> ClientTask:
+def load_task(task: str, data: str | None, folders: Sequence[Path] = ()) -> ClientTask:
     """Slow: imports torch and reads the data. Raises TaskUnusable."""
     kind, _, name = task.partition(":")
     if kind == "builtin":
-        return _load_builtin(name, data)
+        return _load_builtin(name, data, folders)
     return _load_own(task, data)
 
 
-def _load_builtin(name: str, data: str | None) -> ClientTask:
+def _load_builtin(name: str, data: str | None, folders: Sequence[Path]) -> ClientTask:
     from services.data.sources import DataUnusable, load
     from services.training.task import BUILTIN_TASKS
 
@@ -41,15 +42,15 @@ def _load_builtin(name: str, data: str | None) -> ClientTask:
         known = ", ".join(f"builtin:{known}" for known in BUILTIN_TASKS)
         raise TaskUnusable(f"no built-in task {name!r}; there are {known}")
     if data is None:
-        raise TaskUnusable(f"builtin:{name} needs data: --data npz:FILE, csv:FILE or builtin:digits")
+        raise TaskUnusable(f"builtin:{name} needs data: --data npz:FILE, csv:FILE, tsv:FILE, text:FILE or digits")
     try:
-        dataset = load(data)
+        dataset = load(data, folders)
     except DataUnusable as error:
         raise TaskUnusable(str(error)) from error
     if (axes := _SAMPLE_AXES.get(name)) and dataset.x_train.ndim - 1 != len(axes):
         shape = dataset.x_train.shape[1:]
         raise TaskUnusable(f"builtin:{name} takes samples of shape ({', '.join(axes)}); those of {data} have {shape}")
-    return BUILTIN_TASKS[name](dataset)
+    return BUILTIN_TASKS[name](dataset, folders)
 
 
 def _load_own(task: str, data: str | None) -> ClientTask:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -39,7 +40,13 @@ def worker(
     ] = "builtin:classifier",
     data: Annotated[
         str | None,
-        typer.Option(help="Data source: npz:FILE, csv:FILE?label=COLUMN, digits; given as text to a task of your own."),
+        typer.Option(
+            help="Data source: npz:FILE, csv:FILE?label=COLUMN, tsv:FILE, text:FILE, digits, mnist; "
+            "given as text to a task of your own."
+        ),
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where the data's file is looked for first; then in the folders of LETHE_DATA.")
     ] = None,
     fleet: Annotated[Path | None, typer.Option(help="A YAML file with several clients to serve from here.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="How many tasks may train at the same time.")] = 1,
@@ -66,6 +73,7 @@ def worker(
     data, 3 nothing to do.
     """
     require("worker", "torch", "safetensors")
+    from services.data.places import folders_of
     from worker.main import main
     from worker.settings import WorkerOptions, default_cache_dir, default_ledger_dir
 
@@ -77,6 +85,7 @@ def worker(
         token_file=(token_file or (target.token_file if target.token is None else None)) if is_alone else token_file,
         task=task,
         data=data,
+        data_folders=(*([data_dir] if data_dir else []), *folders_of(os.environ)),
         fleet=fleet,
         jobs=jobs,
         device=device,

@@ -4,67 +4,24 @@ from __future__ import annotations
 
 import csv
 import zlib
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qsl
 from zipfile import BadZipFile
 
 import numpy as np
-import numpy.typing as npt
 
+from services.data.dataset import Array, Dataset, DataUnusable, hold_out, labels_of, refuse_unknown
 from services.data.inputs import as_inputs
 from services.data.partition import partition
+from services.data.places import NAMED, find
+from services.data.text import read_text, read_tsv
 
-Array = npt.NDArray[Any]
+__all__ = ["Array", "DataUnusable", "Dataset", "load"]
+
 BUILTIN: Final = {"digits": Path(__file__).with_name("digits.npz")}
-DEFAULT_TEST_SHARE: Final = 0.2
-
-
-class DataUnusable(ValueError):
-    """The source cannot be read as a data set; the message says what was looked for and what to do."""
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """x: float32, first axis = samples; y: int64 classes from 0. The test arrays may be empty.
-
-    The row numbers say which sample of the source each one is; without any, training samples come first.
-    """
-
-    x_train: Array
-    y_train: Array
-    x_test: Array
-    y_test: Array
-    rows_train: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    rows_test: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-
-    def __post_init__(self) -> None:
-        if not len(self.rows_train) and not len(self.rows_test):
-            num_train = len(self.y_train)
-            object.__setattr__(self, "rows_train", np.arange(num_train))
-            object.__setattr__(self, "rows_test", num_train + np.arange(len(self.y_test)))
-
-    def take(self, train: Array, test: Array) -> Dataset:
-        """The samples at these positions, or for which these masks are true."""
-        return Dataset(
-            self.x_train[train],
-            self.y_train[train],
-            self.x_test[test],
-            self.y_test[test],
-            self.rows_train[train],
-            self.rows_test[test],
-        )
-
-    def without(self, rows: Collection[int]) -> Dataset:
-        """The same, in the same order, without the samples of these row numbers."""
-        gone = np.array(sorted(rows), dtype=np.int64)
-        return self.take(~np.isin(self.rows_train, gone), ~np.isin(self.rows_test, gone))
-
-    def unknown(self, rows: Collection[int]) -> list[int]:
-        """Which of these row numbers it has no sample of."""
-        return sorted(set(rows) - set(self.rows_train.tolist()) - set(self.rows_test.tolist()))
 
 
 @dataclass(frozen=True)
@@ -77,19 +34,25 @@ class Shard:
     seed: int = 0
 
 
-def load(source: str) -> Dataset:
-    """The data set behind, for example, `npz:scans.npz`, `csv:patients.csv?label=outcome` or `digits#part=0/5`."""
+def load(source: str, folders: Sequence[Path] = ()) -> Dataset:
+    """The data set behind, for example, `npz:scans.npz`, `csv:patients.csv?label=outcome` or `digits#part=0/5`.
+
+    `folders`: where files are looked for, after the working directory.
+    """
     address, _, shard_text = source.partition("#")
     address, _, option_text = address.partition("?")
     options = dict(parse_qsl(option_text, keep_blank_values=True))
     scheme, separator, path = address.partition(":")
     if not separator and scheme in BUILTIN:
         scheme, path = "builtin", scheme
-    if scheme not in _READERS:
+    elif not separator and scheme in NAMED:
+        scheme, path = "npz", NAMED[scheme]
+    if scheme not in (*_READERS, "builtin"):
         raise DataUnusable(
-            f"unknown data source {source!r}; use npz:FILE, csv:FILE or builtin:NAME ({', '.join(BUILTIN)})"
+            f"unknown data source {source!r}; use npz:FILE, csv:FILE, tsv:FILE, text:FILE,"
+            f" or a name: {', '.join((*BUILTIN, *NAMED))}"
         )
-    data = _READERS[scheme](path, options)
+    data = _read_builtin(path, options) if scheme == "builtin" else _READERS[scheme](find(path, folders), options)
     _check(data, source)
     if shard_text:
         data = _take_shard(data, parse_shard(shard_text))
@@ -123,9 +86,8 @@ def _take_shard(data: Dataset, shard: Shard) -> Dataset:
     return data.take(train, test)
 
 
-def _read_npz(path_text: str, options: Mapping[str, str]) -> Dataset:
-    _refuse_unknown(options, {"test"})
-    path = _existing(path_text)
+def _read_npz(path: Path, options: Mapping[str, str]) -> Dataset:
+    refuse_unknown(options, {"test"})
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {key: file[key] for key in ("x_train", "y_train", "x_test", "y_test", "x", "y") if key in file}
@@ -136,15 +98,14 @@ def _read_npz(path_text: str, options: Mapping[str, str]) -> Dataset:
         if len({"x_test", "y_test"} & arrays.keys()) == 1:
             raise DataUnusable(f"{path} has only one of x_test and y_test; give both or neither")
         x_test, y_test = arrays.get("x_test", arrays["x_train"][:0]), arrays.get("y_test", arrays["y_train"][:0])
-        return Dataset(arrays["x_train"], _labels(arrays["y_train"], path), x_test, _labels(y_test, path))
+        return Dataset(arrays["x_train"], labels_of(arrays["y_train"], path), x_test, labels_of(y_test, path))
     if {"x", "y"} <= arrays.keys():
-        return _hold_out(arrays["x"], _labels(arrays["y"], path), options)
+        return hold_out(arrays["x"], labels_of(arrays["y"], path), options)
     raise DataUnusable(f"{path} has the keys {keys}; looked for x_train and y_train (and x_test, y_test), or x and y")
 
 
-def _read_csv(path_text: str, options: Mapping[str, str]) -> Dataset:
-    _refuse_unknown(options, {"label", "classes", "test"})
-    path = _existing(path_text)
+def _read_csv(path: Path, options: Mapping[str, str]) -> Dataset:
+    refuse_unknown(options, {"label", "classes", "test"})
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             names, *rows = [row for row in csv.reader(file) if row]
@@ -167,37 +128,22 @@ def _read_csv(path_text: str, options: Mapping[str, str]) -> Dataset:
         raise DataUnusable(
             f"{path}: {error}; features must be numbers and labels integers from 0, or named with ?classes=first,second"
         ) from error
-    return _hold_out(x, y, options)
+    return hold_out(x, y, options)
 
 
 def _read_builtin(name: str, options: Mapping[str, str]) -> Dataset:
-    _refuse_unknown(options, set())
+    refuse_unknown(options, set())
     if name not in BUILTIN:
         raise DataUnusable(f"no built-in data set {name!r}; there is {', '.join(BUILTIN)}")
-    return _read_npz(str(BUILTIN[name]), {})
+    return _read_npz(BUILTIN[name], {})
 
 
-_READERS: Final[dict[str, Callable[[str, Mapping[str, str]], Dataset]]] = {
+_READERS: Final[dict[str, Callable[[Path, Mapping[str, str]], Dataset]]] = {
     "npz": _read_npz,
     "csv": _read_csv,
-    "builtin": _read_builtin,
+    "tsv": read_tsv,
+    "text": read_text,
 }
-
-
-def _hold_out(x: Array, y: Array, options: Mapping[str, str]) -> Dataset:
-    """The same rows are held out every time the file is read."""
-    try:
-        share = float(options.get("test", DEFAULT_TEST_SHARE))
-    except ValueError:
-        share = -1.0
-    if not 0 <= share < 1:
-        raise DataUnusable(f"test={options['test']}: give the share of rows to hold out, from 0 to below 1")
-    if len(x) != len(y):
-        raise DataUnusable(f"x has {len(x)} rows but y has {len(y)}")
-    order = np.random.default_rng(0).permutation(len(y))
-    num_test = int(share * len(y))
-    test, train = np.sort(order[:num_test]), np.sort(order[num_test:])
-    return Dataset(x[train], y[train], x[test], y[test], train, test)
 
 
 def _check(data: Dataset, source: str) -> None:
@@ -214,21 +160,3 @@ def _check(data: Dataset, source: str) -> None:
         raise DataUnusable(f"{source}: no training samples")
     if data.x_train.shape[1:] != data.x_test.shape[1:]:
         raise DataUnusable(f"{source}: train and test samples differ in shape")
-
-
-def _labels(y: Array, path: Path) -> Array:
-    if y.ndim != 1 or y.dtype.kind not in "ui":
-        raise DataUnusable(f"{path}: labels are {y.dtype} {y.shape}; a one-dimensional array of integers is needed")
-    return y.astype(np.int64)
-
-
-def _existing(path_text: str) -> Path:
-    path = Path(path_text).expanduser()
-    if not path.is_file():
-        raise DataUnusable(f"no file {path} (looked in {Path.cwd()}); check the path after the colon")
-    return path
-
-
-def _refuse_unknown(options: Mapping[str, str], known: set[str]) -> None:
-    if unknown := sorted(set(options) - known):
-        raise DataUnusable(f"unknown options {', '.join(unknown)}; known here: {', '.join(sorted(known)) or 'none'}")

@@ -9,11 +9,19 @@ import torch
 from torch import nn
 
 from services.core.errors import Rejected
-from services.models import cnn, lenet5, mlp
+from services.models import cnn, gpt2, lenet5, mlp, resnet, vgg16
 from services.models.spec import CUSTOM, params_of
 from services.wire.v1.runs import ModelSpec
 
-MODELS: Final[dict[str, Any]] = {"mlp": mlp.build, "lenet5": lenet5.build, "cnn": cnn.build}
+MODELS: Final[dict[str, Any]] = {
+    "mlp": mlp.build,
+    "lenet5": lenet5.build,
+    "cnn": cnn.build,
+    "vgg16": vgg16.build,
+    "resnet": resnet.build,
+    "gpt2": gpt2.build,
+    "gpt2_classifier": gpt2.build,
+}
 """Builders, under the names of `spec.PARAMS`; each takes the params class of its name."""
 
 
@@ -31,6 +39,9 @@ def build(spec: ModelSpec, seed: int) -> nn.Module:
 
 def initialise(model: nn.Module, generator: torch.Generator) -> None:
     """torch's own default distributions (uniform within 1/sqrt(fan_in)), drawn in the order of the modules."""
+    if isinstance(model, gpt2.Gpt2):
+        model.initialise(generator)
+        return
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
             bound = 1 / math.sqrt(module.weight[0].numel())

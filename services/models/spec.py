@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from services.core.errors import Rejected
 from services.wire.message import Message
@@ -14,6 +14,7 @@ from services.wire.v1.runs import ModelSpec
 
 CUSTOM: Final = "custom"
 MAX_PARAMETERS: Final = 2**30
+NORM_GROUPS: Final = 32
 
 Size = Annotated[int, Field(ge=1, le=65_536)]
 Sizes = Annotated[tuple[Size, ...], Field(strict=False, max_length=32)]
@@ -85,7 +86,101 @@ class CnnParams(ImageParams):
         return convolutions + norms + 128 * (self.num_features() + 1) + self.num_classes * 129
 
 
-PARAMS: Final[dict[str, type[ClassifierParams]]] = {"mlp": MlpParams, "lenet5": LeNet5Params, "cnn": CnnParams}
+class Vgg16Params(ImageParams):
+    STAGES: ClassVar = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
+    """Widths of the convolutions; each stage halves the sides."""
+
+    @classmethod
+    def smallest_side(cls) -> int:
+        return 32
+
+    def num_features(self) -> int:
+        _, height, width = self.input_shape
+        return 512 * (height // 32) * (width // 32)
+
+    def num_parameters(self) -> int:
+        widths = [self.input_shape[0], *(width for stage in self.STAGES for width in stage)]
+        convolutions = sum(_normed_convolution(fan_in, fan_out, 3) for fan_in, fan_out in pairwise(widths))
+        return convolutions + self.num_classes * (self.num_features() + 1)
+
+
+class ResNetParams(ImageParams):
+    WIDTHS: ClassVar = (64, 128, 256, 512)
+
+    depth: Literal[18, 34] = 18
+
+    @classmethod
+    def smallest_side(cls) -> int:
+        return 8
+
+    def num_blocks(self) -> tuple[int, ...]:
+        return {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}[self.depth]
+
+    def num_parameters(self) -> int:
+        total = _normed_convolution(self.input_shape[0], self.WIDTHS[0], 3)
+        widths = (self.WIDTHS[0], *self.WIDTHS)
+        for (before, width), num_blocks in zip(pairwise(widths), self.num_blocks(), strict=True):
+            total += _normed_convolution(before, width, 3) + (2 * num_blocks - 1) * _normed_convolution(width, width, 3)
+            if before != width:
+                total += _normed_convolution(before, width, 1)
+        return total + self.num_classes * (self.WIDTHS[-1] + 1)
+
+
+class Gpt2Params(ClassifierParams):
+    """A language model. input_shape: [tokens per sample]; num_classes: the vocabulary."""
+
+    width: Size = 64
+    num_layers: Annotated[int, Field(ge=1, le=256)] = 2
+    num_heads: Annotated[int, Field(ge=1, le=256)] = 4
+    lora_rank: Annotated[int, Field(ge=0, le=4096)] = 0
+    pretrained: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors$")] | None = None
+
+    def vocabulary(self) -> int:
+        return self.num_classes
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Gpt2Params:
+        if len(self.input_shape) != 1:
+            raise ValueError("input_shape must be [tokens per sample]")
+        if self.width % self.num_heads:
+            raise ValueError("width must be a multiple of num_heads")
+        if self.pretrained is not None and not self.lora_rank:
+            raise ValueError("pretrained names the frozen part of a model with lora_rank; without, start from init")
+        return self
+
+    def num_parameters(self) -> int:
+        width = self.width
+        embeddings = (self.vocabulary() + self.input_shape[0]) * width
+        adapters = self.lora_rank * (width + 3 * width)
+        return embeddings + self.num_layers * (12 * width**2 + 13 * width + adapters) + 2 * width
+
+
+class Gpt2ClassifierParams(Gpt2Params):
+    """The same with a head over the last token that is not padding (the highest of the vocabulary)."""
+
+    vocab_size: Annotated[int, Field(ge=2, le=1_000_000)] = 257
+
+    def vocabulary(self) -> int:
+        return self.vocab_size
+
+    def num_parameters(self) -> int:
+        return super().num_parameters() + self.width * self.num_classes
+
+
+def _normed_convolution(fan_in: int, fan_out: int, side: int) -> int:
+    """Parameters of a convolution without bias and the GroupNorm after it."""
+    return fan_in * fan_out * side * side + 2 * fan_out
+
+
+PARAMS: Final[dict[str, type[ClassifierParams]]] = {
+    "mlp": MlpParams,
+    "lenet5": LeNet5Params,
+    "cnn": CnnParams,
+    "vgg16": Vgg16Params,
+    "resnet": ResNetParams,
+    "gpt2": Gpt2Params,
+    "gpt2_classifier": Gpt2ClassifierParams,
+}
 
 
 def validate(spec: ModelSpec) -> None:

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from services.core.errors import Rejected
+from services.data.dataset import Dataset, DataUnusable
 from services.data.inputs import as_inputs
-from services.data.sources import Dataset
 from services.models.weights import load_weights
 from services.tensors import codec
 from services.tensors.errors import KernelFailed
@@ -54,8 +54,8 @@ def evaluate_model(params: Mapping[str, Any], inputs: Mapping[str, Path], out: P
     try:
         model = task.model(ModelSpec.model_validate(params["model"]))
         load_weights(model, inputs[params["weights"]])
-    except Rejected as mismatch:
-        raise KernelFailed(f"validation blob, model and weights do not fit: {mismatch.detail}") from mismatch
+    except (Rejected, DataUnusable) as mismatch:
+        raise KernelFailed(f"validation blob, model and weights do not fit: {mismatch}") from mismatch
     metrics = evaluate(task, model, torch.device("cpu"), batch_size=params["batch_size"])
     if not np.isfinite(metrics["loss"]):
         raise KernelFailed("the model's loss on the validation blob is not finite")

@@ -59,10 +59,7 @@ def train(
                     loss = task.loss(model, batch)
                 losses.append(loss.item())
                 if not math.isfinite(losses[-1]):
-                    raise TrainingFailed(
-                        f"the loss became {losses[-1]} at step {step + 1} of {num_steps} (epoch {epoch + 1});"
-                        " use a lower local.learning_rate, or set local.clip_norm"
-                    )
+                    raise loss_not_finite(losses[-1], step, num_steps, epoch)
                 optimizer.backward(loss)
                 if local.clip_norm is not None:
                     nn.utils.clip_grad_norm_(params, local.clip_norm)
@@ -75,6 +72,14 @@ def train(
                 raise TrainingFailed("the task gave no training batches; check the data source")
             metrics["loss"] = sum(losses) / len(losses)
     return metrics
+
+
+def loss_not_finite(loss: float, step: int, num_steps: int, epoch: int) -> TrainingFailed:
+    """`step` and `epoch` count from 0."""
+    return TrainingFailed(
+        f"the loss became {loss} at step {step + 1} of {num_steps} (epoch {epoch + 1});"
+        " use a lower local.learning_rate, or set local.clip_norm"
+    )
 
 
 def snapshot(model: nn.Module) -> dict[str, Tensor]:

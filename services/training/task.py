@@ -5,13 +5,15 @@ The code is loaded from the data holder's machine; the coordinator never sends a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 
 from services.core.errors import Rejected
-from services.data.sources import Array, Dataset
+from services.data.dataset import Array, Dataset
+from services.data.places import find
 from services.models.spec import CUSTOM, params_of
 from services.wire.v1.runs import ModelSpec
 
@@ -70,10 +72,15 @@ class Labelled(ClientTask, Protocol):
 
 
 class Classifier:
-    """Cross-entropy on arrays of inputs and integer labels: images and tables alike."""
+    """Cross-entropy on arrays of inputs and integer labels: images, tables and texts alike.
 
-    def __init__(self, data: Dataset) -> None:
+    `folders`: where weights that a model calls `pretrained` are looked for.
+    """
+
+    def __init__(self, data: Dataset, folders: Sequence[Path] = ()) -> None:
         self._whole = self._data = data
+        self._folders = folders
+        self._products: Tensor | None = None
 
     @property
     def num_train(self) -> int:
@@ -87,22 +94,47 @@ class Classifier:
         from services.models.build import build
 
         self._check_fit(spec)
-        return build(spec, seed=0)
+        model = build(spec, seed=0)
+        if (file := getattr(params_of(spec), "pretrained", None)) is not None:
+            from services.models.pretrained import load_pretrained
+
+            load_pretrained(model, find(file, self._folders))
+        return model
+
+    @property
+    def train_arrays(self) -> tuple[Array, Array]:
+        return self._data.x_train, self._data.y_train
+
+    def inner_products(self) -> Tensor:
+        """Of every two training samples; kept, because every round of an experiment needs the same."""
+        import torch
+
+        if self._products is None:
+            samples = torch.from_numpy(self._data.x_train).flatten(1)
+            self._products = samples @ samples.T
+        return self._products
+
+    def order(self, seed: int) -> Array:
+        """In which an epoch takes the training samples."""
+        return np.random.default_rng(seed).permutation(self.num_train)
 
     def train_batches(self, batch_size: int, seed: int) -> Iterator[Batch]:
-        order = np.random.default_rng(seed).permutation(self.num_train)
-        yield from _batches(self._data.x_train, self._data.y_train, order, batch_size)
+        yield from _batches(*self.train_arrays, self.order(seed), batch_size)
 
     def eval_batches(self, batch_size: int) -> Iterator[Batch]:
         yield from _batches(self._data.x_test, self._data.y_test, np.arange(self.num_eval), batch_size)
 
     def leave_out(self, samples: Collection[int]) -> Collection[int]:
-        self._data = self._whole.without(samples)
+        self._data, self._products = self._whole.without(samples), None
         return self._whole.unknown(samples)
 
     def predict(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logits with an axis of positions are a language model's: there, the class of a position is its next token."""
         inputs, labels = batch
-        return model(inputs), labels
+        logits: Tensor = model(inputs)
+        if logits.ndim == 3:
+            return logits.flatten(0, 1), _next_tokens(inputs, labels).flatten()
+        return logits, labels
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         from torch.nn.functional import cross_entropy
@@ -132,12 +164,18 @@ class Classifier:
             raise Rejected("invalid-run", f"The data has class {highest}; num_classes is {params.num_classes}.")
 
 
-BUILTIN_TASKS: Final[dict[str, Callable[[Dataset], ClientTask]]] = {
+BUILTIN_TASKS: Final[dict[str, Callable[[Dataset, Sequence[Path]], ClientTask]]] = {
     "classifier": Classifier,
     "image-classifier": Classifier,
     "tabular-classifier": Classifier,
 }
 """What `--task builtin:NAME` names."""
+
+
+def _next_tokens(inputs: Tensor, labels: Tensor) -> Tensor:
+    import torch
+
+    return torch.cat([inputs[:, 1:].long(), labels[:, None]], dim=1)
 
 
 def _batches(x: Array, y: Array, order: Array, batch_size: int) -> Iterator[Batch]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import coordination, erasure, longpoll, training
+from benchmarks import coordination, erasure, longpoll, scale, training
 from benchmarks.coordination import Cell, measure_bare
 from benchmarks.figures import median_gap, percentile
 from benchmarks.payload import Payload
@@ -52,6 +52,14 @@ def test_training_counts_the_same_steps_for_both_sides(capsys: pytest.CaptureFix
     (row,) = rows_printed(capsys)
     assert row["steps"] == 2 * 1 * 3
     assert row["seconds"] > 0 and row["plain_one_process_s"] > 0 and row["plain_processes_s"] > 0
+
+
+def test_scale_does_the_same_work_in_four_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    assert scale.main(["--json", "--clients", "6", "--samples", "30", "--group-size", "4", "--repeats", "1"]) == 0
+    rows = rows_printed(capsys)
+    assert [row["way"] for row in rows] == ["plain_loop", "per_client", "aggregate_only", "vmap"]
+    assert all(row["clients"] == 6 and row["updates_per_s"] > 0 and row["ratio"] > 0 for row in rows)
+    assert rows[0]["ratio"] == 1
 
 
 def test_erasure_says_what_was_redone_and_how_good_the_models_are(capsys: pytest.CaptureFixture[str]) -> None:

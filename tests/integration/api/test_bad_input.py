@@ -183,7 +183,7 @@ async def test_work_for_a_cancelled_run_is_refused(site: Site) -> None:
 @pytest.mark.parametrize(
     ("body", "code", "hint"),
     [
-        ({"spec": {"name": "x", "model": {"name": "transformer"}}}, "invalid-run", "mlp, lenet5, cnn, custom"),
+        ({"spec": {"name": "x", "model": {"name": "transformer"}}}, "invalid-run", "mlp, lenet5, cnn, vgg16"),
         ({"spec": {"name": "x", "model": {"name": "mlp"}}}, "invalid-run", "input_shape"),
         ({"spec": {"name": "x", "model": {"name": "custom"}}}, "invalid-request", "init"),
         ({"spec": {"name": "Not A Name", "model": {"name": "mlp"}}}, "invalid-request", "spec.name"),

@@ -75,7 +75,9 @@ def test_parts_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_model_that_no_worker_could_build_is_refused(tmp_path: Path) -> None:
-    assert "known are mlp, lenet5, cnn, custom" in fault(tmp_path, "name: digits\nmodel: {name: transformer}")
+    assert "known are mlp, lenet5, cnn, vgg16, resnet, gpt2, gpt2_classifier, custom" in fault(
+        tmp_path, "name: digits\nmodel: {name: transformer}"
+    )
 
 
 @pytest.mark.parametrize("text", ["just text", "- a list", "", "a: [unclosed"])

@@ -1,3 +1,4 @@
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -5,7 +6,9 @@ import numpy as np
 import pytest
 
 from services.data.inputs import as_inputs
+from services.data.places import folders_of
 from services.data.sources import DataUnusable, load
+from services.data.text import PADDING
 
 
 def save_npz(path: Path, **arrays: Any) -> str:
@@ -84,6 +87,9 @@ def test_csv_names_its_label_and_classes(tmp_path: Path) -> None:
     ("source", "hint"),
     [
         ("parquet:a", "npz:FILE"),
+        ("cifar100", "digits, mnist, fashion-mnist, cifar10"),
+        ("mnist", "lethe data get mnist"),
+        ("tsv:missing.tsv", "LETHE_DATA"),
         ("npz:missing.npz", "missing.npz"),
         ("csv:missing.csv", "looked in"),
         ("builtin:mnist", "digits"),
@@ -161,3 +167,76 @@ def test_samples_are_left_out_by_row_number_and_the_others_keep_their_order(tmp_
     assert (left.x_train[:, 0].tolist(), left.y_train.tolist()) == ([0, 4, 6], [0, 0, 1])
     assert (left.x_test[:, 0].tolist(), left.y_test.tolist()) == ([7], [0])
     assert data.unknown({1, 4, 99, 6}) == [6, 99]
+
+
+def test_files_are_looked_for_here_and_then_in_the_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, first, second = tmp_path / "here", tmp_path / "first", tmp_path / "second"
+    for number, folder in enumerate((here, first, second)):
+        folder.mkdir()
+        save_npz(folder / "mnist.npz", x_train=np.full((2, 2), number), y_train=[0, 1])
+    monkeypatch.chdir(here)
+    folders = folders_of({"LETHE_DATA": f"{first}:{second}", "HOME": str(tmp_path)})
+    assert folders == (first, second, tmp_path / ".local/share/lethe/data")
+    for number, folder in enumerate((here, first, second)):
+        assert load("npz:mnist.npz", folders).x_train.max() == number == load("mnist", folders).x_train.max()
+        (folder / "mnist.npz").unlink()
+    with pytest.raises(DataUnusable) as caught:
+        load("mnist", folders)
+    assert all(str(folder) in str(caught.value) for folder in (here, first, second))
+
+
+def test_text_becomes_windows_of_bytes_and_the_byte_after_each(tmp_path: Path) -> None:
+    text = "To be, or not to bé" * 3
+    (tmp_path / "play.txt").write_text(text, encoding="utf-8")
+    tokens = list(text.encode())
+    data = load(f"text:{tmp_path}/play.txt?length=7&test=0")
+    assert data.x_train.shape == ((len(tokens) - 1) // 7, 7)
+    assert data.x_train.ravel().tolist() == tokens[: data.x_train.size]
+    assert data.y_train.tolist() == [tokens[7 * (i + 1)] for i in range(len(data.y_train))]
+
+
+TSV = 'split\tlang\ttext\ntrain\tde\tgrüß dich\nvalid\ten\tleft alone\ntest\ten\thello\ntrain\ten\t"quoted\n'
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_tsv_keeps_its_own_split_and_its_row_numbers(tmp_path: Path, compressed: bool) -> None:
+    file = tmp_path / ("a.tsv.gz" if compressed else "a.tsv")
+    file.write_bytes(gzip.compress(TSV.encode()) if compressed else TSV.encode())
+    data = load(f"tsv:{file}?label=lang&classes=de,en&length=6")
+    assert (data.y_train.tolist(), data.y_test.tolist()) == ([0, 1], [1])
+    assert (data.rows_train.tolist(), data.rows_test.tolist()) == ([0, 3], [2])
+    assert data.x_train[0].tolist() == list("grüß".encode())
+    assert data.x_test[0].tolist() == [*b"hello", PADDING]
+    assert bytes(data.x_train[1].astype(np.uint8)) == b'"quote'
+
+
+def test_tsv_without_a_split_holds_some_rows_out(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(f"row {i}\t{i % 2}\n" for i in range(10)))
+    data = load(f"tsv:{tmp_path}/a.tsv?test=0.3")
+    assert (len(data.y_train), len(data.y_test)) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "text", "options", "hint"),
+    [
+        ("tsv", "text\tlabel\n", "", "at least one row"),
+        ("tsv", "text\tlang\na\tde\n", "", "columns are text, lang"),
+        ("tsv", "text\tlabel\na\tde\n", "", r"\?classes=de"),
+        ("tsv", "text\tlabel\na\tde\n", "?classes=en,fr", "'de'"),
+        ("tsv", "text\tlabel\na\t0\tmore\n", "", "line 2"),
+        ("tsv", TSV, "?label=lang&classes=de,en&test=0.5", "leave out test"),
+        ("text", "short", "?length=8", "needs 9"),
+        ("text", "short", "?length=none", "number of bytes"),
+        ("text", "short", "?context=3", "known here: length, test"),
+    ],
+)
+def test_text_that_cannot_be_used_says_why(tmp_path: Path, scheme: str, text: str, options: str, hint: str) -> None:
+    (tmp_path / "a").write_text(text)
+    with pytest.raises(DataUnusable, match=hint):
+        load(f"{scheme}:{tmp_path}/a{options}")
+
+
+def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataUnusable, match="UTF-8"):
+        load(f"text:{tmp_path}/a.txt")

@@ -23,12 +23,15 @@ SPECS = [
     ModelSpec(name="lenet5", params={"input_shape": [12, 12], "num_classes": 2}),
     ModelSpec(name="cnn", params={"input_shape": [1, 8, 8], "num_classes": 10}),
     ModelSpec(name="cnn", params={"input_shape": [3, 33, 6], "num_classes": 5}),
+    ModelSpec(name="vgg16", params={"input_shape": [3, 32, 64], "num_classes": 10}),
+    ModelSpec(name="resnet", params={"input_shape": [3, 16, 9], "num_classes": 10}),
 ]
 
 
 def test_every_model_with_parameters_has_a_builder() -> None:
     assert PARAMS.keys() == MODELS.keys()
-    assert {spec.name for spec in SPECS} == MODELS.keys()
+    language_models = {"gpt2", "gpt2_classifier"}  # in test_gpt2.py
+    assert {spec.name for spec in SPECS} | language_models == MODELS.keys()
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
@@ -50,6 +53,13 @@ def test_equal_seeds_give_equal_bytes_and_other_seeds_others(spec: ModelSpec, tm
         init_model({"model": spec.model_dump(), "seed": seed}, {}, tmp_path / name)
     one, same, other = ((tmp_path / name).read_bytes() for name in ("one", "same", "other"))
     assert one == same != other
+
+
+def test_deeper_resnets_are_counted_too() -> None:
+    spec = ModelSpec(name="resnet", params={"input_shape": [1, 8, 8], "num_classes": 2, "depth": 34})
+    with torch.device("meta"):
+        model = MODELS["resnet"](params_of(spec))
+    assert params_of(spec).num_parameters() == sum(parameter.numel() for parameter in model.parameters()) > 21e6
 
 
 def test_building_leaves_the_global_generator_alone() -> None:
@@ -84,7 +94,9 @@ def test_weights_are_drawn_within_the_bounds_of_torch() -> None:
 @pytest.mark.parametrize(
     ("name", "params", "hint"),
     [
-        ("resnet", {}, "mlp, lenet5, cnn"),
+        ("alexnet", {}, "mlp, lenet5, cnn, vgg16, resnet, gpt2"),
+        ("resnet", {"input_shape": [32, 32], "num_classes": 10, "depth": 50}, "depth"),
+        ("vgg16", {"input_shape": [28, 28], "num_classes": 10}, "at least 32"),
         ("mlp", {}, "input_shape"),
         ("mlp", {"input_shape": [8, 8], "num_classes": 10, "depth": 3}, "depth"),
         ("mlp", {"input_shape": [8, 8], "num_classes": "10"}, "num_classes"),
