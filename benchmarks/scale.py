@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="JSON lines")
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--samples", type=int, default=200, help="per client")
-    parser.add_argument("--group-size", type=int, default=10, help="clients that ours trains together")
+    parser.add_argument("--group-size", type=int, default=20, help="clients that ours trains together")
     parser.add_argument("--stack-size", type=int, default=50, help="clients that vmap stacks")
     parser.add_argument("--repeats", type=int, default=5, help="of all ways in turn; the median counts")
     options = parser.parse_args(argv)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import torch
@@ -119,6 +120,13 @@ def _train_alone(member: Member, model: nn.Module, local: LocalTraining) -> Trai
         model.load_state_dict(base)
 
 
+@lru_cache(maxsize=16)
+def _shares(counts: tuple[int, ...]) -> Tensor:
+    """The weight of each sample in the mean of its batch; the first batch is the longest."""
+    sizes = torch.tensor(counts)[:, None]
+    return (torch.arange(counts[0]) < sizes) / sizes
+
+
 class _Group:
     """Some members in a stack, the one with most samples first: whoever still has batches is then a prefix of it."""
 
@@ -148,35 +156,35 @@ class _Group:
         )
 
     def train(self) -> None:
-        local, sizes = self._local, torch.tensor(self._sizes)
-        rows = torch.zeros(len(sizes), local.batch_size, dtype=torch.int64)
-        labels = torch.zeros_like(rows)
-        for epoch in range(local.epochs):
+        size = self._local.batch_size
+        labels = torch.zeros(len(self._sizes), self._sizes[0], dtype=torch.int64)
+        for epoch in range(self._local.epochs):
             orders = [
                 torch.from_numpy(task.order(derive(seed, "epoch", epoch)))
                 for task, seed in zip(self._tasks, self._seeds, strict=True)
             ]
-            for step in range(self._num_steps(0)):
-                counts = (sizes - step * local.batch_size).clamp(max=local.batch_size)
-                active, width = int((counts > 0).sum()), int(counts[0])
-                for slot, (order, own) in enumerate(zip(orders[:active], self._labels, strict=False)):
-                    taken = order[step * local.batch_size :][: local.batch_size]
-                    rows[slot, : len(taken)] = taken
-                    torch.index_select(own, 0, taken, out=labels[slot, : len(taken)])
-                shares = (torch.arange(width) < counts[:active, None]) / counts[:active, None]
-                losses = self._step(rows[:active, :width], labels[:active, :width], shares)
-                self._losses[epoch, step, :active] = losses
+            for row, own, order in zip(labels, self._labels, orders, strict=True):
+                torch.index_select(own, 0, order, out=row[: len(order)])
+            if self._dual is not None:
+                self._dual.begin_epoch(orders)
+            for step, first in enumerate(range(0, self._sizes[0], size)):
+                counts = tuple(min(size, whole - first) for whole in self._sizes if whole > first)
+                now = labels[: len(counts), first : first + counts[0]]
+                losses = self._step(first, orders, now, _shares(counts))
+                self._losses[epoch, step, : len(counts)] = losses
 
-    def _step(self, rows: Tensor, labels: Tensor, shares: Tensor) -> Tensor:
-        """Where a short batch is filled up, `rows` holds any valid row."""
+    def _step(self, first: int, orders: Sequence[Tensor], labels: Tensor, shares: Tensor) -> Tensor:
+        """On the samples from `first` on, in this epoch's orders."""
+        num, width = labels.shape
         if (dual := self._dual) is not None:
-            outputs = dual.outputs(rows)
+            outputs = dual.outputs(first, num, width)
             return self._stack.step(
-                outputs, labels, shares, pass_down=lambda errors: dual.descend(rows, errors.mul_(outputs > 0))
+                outputs, labels, shares, pass_down=lambda errors: dual.descend(first, errors.mul_(outputs > 0))
             )
-        for slot, taken in enumerate(rows):
-            torch.index_select(self._samples[slot], 0, taken, out=self._inputs[slot, : len(taken)])
-        return self._stack.step(self._inputs[: len(rows), : rows.shape[1]], labels, shares)
+        for inputs, own, order in zip(self._inputs[:num], self._samples, orders, strict=False):
+            rows = order[first : first + width]
+            torch.index_select(own, 0, rows, out=inputs[: len(rows)])
+        return self._stack.step(self._inputs[:num, :width], labels, shares)
 
     def _dual_pays(self) -> bool:
         """With plain SGD, a hidden layer, and samples whose inner products take no more room than they do."""

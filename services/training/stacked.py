@@ -82,32 +82,53 @@ class DualLayer:
     ) -> None:
         """samples: [samples, features] of each copy, the one with most first; products: samples samples^T of each."""
         self._samples, self._products, self._learning_rate = samples, products, learning_rate
-        shape = (len(samples), len(samples[0]), layer.out_features)
-        self._first_outputs, self._errors = torch.zeros(shape), torch.zeros(shape)
-        self._bias_moves = torch.zeros(len(samples), 1, layer.out_features)
-        for outputs, own in zip(self._first_outputs, samples, strict=True):
-            torch.addmm(layer.bias.detach(), own, layer.weight.detach().T, out=outputs[: len(own)])
+        num, most = len(samples), len(samples[0])
+        self._orders: Sequence[Tensor] = ()
+        self._errors = torch.zeros(num, most, layer.out_features)
+        self._bias_moves = torch.zeros(num, 1, layer.out_features)
+        self._first_outputs = [torch.addmm(layer.bias.detach(), own, layer.weight.detach().T) for own in samples]
+        # of this epoch, in its order
+        self._outputs, self._new_errors = torch.zeros_like(self._errors), torch.zeros_like(self._errors)
+        self._between = torch.zeros(num, most, most)
 
-    def outputs(self, rows: Tensor) -> Tensor:
-        """After ReLU, for these samples of the first `len(rows)` copies."""
-        num, width = rows.shape
-        places = rows[..., None].expand(-1, -1, self._errors.shape[2])
-        products = rows.new_zeros(num, width, self._errors.shape[1], dtype=torch.float32)
-        for slot, own in enumerate(self._products[:num]):
-            products[slot, :, : len(own)] = own[rows[slot]]
-        outputs = self._first_outputs[:num].gather(1, places).add_(self._bias_moves[:num])
-        return outputs.baddbmm_(products, self._errors[:num], alpha=-self._learning_rate).relu_()
+    def begin_epoch(self, orders: Sequence[Tensor]) -> None:
+        """From here on, each copy's samples are counted in its order."""
+        is_first = not self._orders
+        self._end_epoch()
+        self._orders = orders
+        for slot, (order, products) in enumerate(zip(orders, self._products, strict=True)):
+            size, outputs = len(order), self._first_outputs[slot]
+            if not is_first:
+                outputs = torch.addmm(outputs, products, self._errors[slot, :size], alpha=-self._learning_rate)
+            torch.index_select(outputs, 0, order, out=self._outputs[slot, :size])
+            self._between[slot, :size, :size] = products[order][:, order]
 
-    def descend(self, rows: Tensor, errors: Tensor) -> None:
-        num = len(rows)
-        self._errors[:num].scatter_add_(1, rows[..., None].expand_as(errors), errors)
+    def outputs(self, first: int, num: int, width: int) -> Tensor:
+        """After ReLU, for the samples from `first` on, of the first `num` copies."""
+        rows = slice(first, first + width)
+        outputs = self._outputs[:num, rows] + self._bias_moves[:num]
+        if first:
+            before = self._between[:num, rows, :first]
+            outputs.baddbmm_(before, self._new_errors[:num, :first], alpha=-self._learning_rate)
+        return outputs.relu_()
+
+    def descend(self, first: int, errors: Tensor) -> None:
+        num, width, _ = errors.shape
+        self._new_errors[:num, first : first + width] = errors
         self._bias_moves[:num].sub_(errors.sum(1, keepdim=True), alpha=self._learning_rate)
 
     def add_moves(self, weight: Tensor, bias: Tensor, shares: Tensor) -> None:
         """Add the sum over the copies of share * (trained - base)."""
+        self._end_epoch()
         for own, errors, share in zip(self._samples, self._errors, shares.tolist(), strict=True):
             weight.addmm_(errors[: len(own)].T, own, alpha=-self._learning_rate * share)
         bias.addmv_(self._bias_moves[:, 0].T, shares)
+
+    def _end_epoch(self) -> None:
+        for errors, order, new in zip(self._errors, self._orders, self._new_errors, strict=False):
+            errors.index_add_(0, order, new[: len(order)])
+        self._orders = ()
+        self._new_errors.zero_()
 
 
 def _copies(param: Tensor, num: int) -> Tensor:
