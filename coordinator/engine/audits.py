@@ -6,6 +6,7 @@ deadline has passed. Whatever is missing then fails.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from math import fsum, isfinite
 from typing import Any, Final, Literal
@@ -13,6 +14,7 @@ from typing import Any, Final, Literal
 from coordinator.engine import events as e
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import GIVEN_UP, Cohort, Erasure, Line, Member, Round, Task, Update
+from coordinator.engine.programs import new_task
 from services.audit.spec import Audit, AuditPlan
 from services.audit.verdict import judge
 
@@ -74,22 +76,8 @@ def _open(draft: Draft, erasure: Erasure, cohort: Cohort) -> None:
 
 
 def _task(draft: Draft, round: Round, member: Member, work: Audit, position: int) -> Task:
-    return Task(
-        id=draft.new_id(),
-        run_id=round.run_id,
-        cohort_id=round.cohort_id,
-        round_id=round.id,
-        client_id=member.client_id,
-        client_name=member.name,
-        kind="audit",
-        status="ready",
-        epoch=round.epoch,
-        round=round.number,
-        base_round=round.number,
-        model_digest=round.model_digest,
-        position=position,
-        work=work.model_dump(mode="json"),
-    )
+    task = new_task(draft, round, member, position, "ready")
+    return replace(task, base_round=round.number, work=work.model_dump(mode="json"))
 
 
 def _judge(draft: Draft, erasure: Erasure, line: Line, round: Round) -> None:

@@ -289,7 +289,7 @@ def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID
             if member is not None and member.active:
                 draft.emit(e.MemberLeft(one.cohort.id, client_id))
     for one in cut.cuts:
-        _cut_cohort(draft, erasure, run, one, chosen.method, known[one.cohort.id])
+        _cut_cohort(draft, erasure, run, one, chosen, known[one.cohort.id])
     for cohort_id, parent_id in sorted(cut.moved.items(), key=lambda item: str(item[0])):
         draft.emit(e.CohortMoved(cohort_id, parent_id))
     merging = _fence_merged(draft, run, cut)
@@ -322,7 +322,7 @@ def _cut_cohort(
     erasure: Erasure,
     run: Run,
     one: surgery.CohortCut,
-    method: Method,
+    chosen: planner.Option,
     unlearning: dict[str, Any] | None,
 ) -> None:
     cohort, state = draft.state.cohorts[one.cohort.id], draft.state
@@ -348,12 +348,12 @@ def _cut_cohort(
         case "rolled-back":
             if one.clean is not None:
                 fenced = replace(fenced, head_id=one.clean.id, head_digest=one.clean.digest, round=one.clean.round)
-            if erasure.method == "rapid":
+            if chosen.name == "rapid":
                 fenced = replace(fenced, recovery=rapid.recovery(erasure.params, fenced.round, cohort.round))
             draft.emit(fenced)
         case "re-initialised":
             sources = [families.source(draft, state.cohorts[cohort_id]) for cohort_id in one.sources]
-            target = cohort.round + planner.recovery_rounds(erasure, run, cohort, method)
+            target = cohort.round + planner.recovery_rounds(erasure, run, cohort, chosen.method)
             extra = max(0, target - run.spec.stop.rounds - cohort.extra_rounds)
             draft.emit(replace(fenced, round=cohort.round, sources=tuple(sources), extra_rounds=extra))
             line = replace(line, sources=sources, target_round=target)

@@ -276,8 +276,8 @@ def _ask(draft: Draft, cohort_id: UUID, ask: AskClients, stored: dict[str, Any])
         close_at_deadline=ask.close_at_deadline,
     )
     tasks = [
-        *(_asked(_task(draft, round, member, i, "ready"), ask) for i, member in enumerate(chosen)),
-        *(_task(draft, round, member, position, "standby") for position, member in enumerate(standby, len(chosen))),
+        *(_asked(new_task(draft, round, member, i, "ready"), ask) for i, member in enumerate(chosen)),
+        *(new_task(draft, round, member, position, "standby") for position, member in enumerate(standby, len(chosen))),
         *_leaver_tasks(draft, round, ask, len(chosen)),
     ]
     draft.emit(e.RoundOpened(round, tuple(tasks)))
@@ -290,7 +290,7 @@ def _leaver_tasks(draft: Draft, round: Round, ask: AskClients, position: int) ->
     members = {m.name: m for m in draft.state.members.values() if m.cohort_id == round.cohort_id}
     tasks: list[Task] = []
     for wanted in ask.leavers:
-        task = _task(draft, round, members[wanted.client], position, "ready")
+        task = new_task(draft, round, members[wanted.client], position, "ready")
         work = wanted.work.model_dump(mode="json") if wanted.work is not None else None
         tasks.append(replace(task, kind=wanted.kind, work=work, position=position + len(tasks)))
     return tasks
@@ -304,7 +304,7 @@ def _asked(task: Task, ask: AskClients) -> Task:
     return replace(task, local=local, work=ask.work.model_dump(mode="json") if ask.work is not None else None)
 
 
-def _task(draft: Draft, round: Round, member: Member, position: int, status: Literal["ready", "standby"]) -> Task:
+def new_task(draft: Draft, round: Round, member: Member, position: int, status: Literal["ready", "standby"]) -> Task:
     return Task(
         id=draft.new_id(),
         run_id=round.run_id,
@@ -333,7 +333,7 @@ def ask_others(draft: Draft, round: Round) -> None:
     seed = derive(run.spec.seed, "selection", cohort.name)
     chosen = POLICIES[run.spec.selection](idle, max(1, round.quorum - num_in_hand), seed, round.number)
     if chosen:
-        tasks = [_task(draft, round, members[n], i, "ready") for i, n in enumerate(chosen, round.num_selected)]
+        tasks = [new_task(draft, round, members[n], i, "ready") for i, n in enumerate(chosen, round.num_selected)]
         draft.emit(e.OthersAsked(round.id, tuple(tasks)))
     elif members:
         _hold_for_quorum(draft, cohort, round, num_in_hand)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from itertools import pairwise
 from typing import Annotated, ClassVar, Final, Literal
 
@@ -20,12 +21,12 @@ Size = Annotated[int, Field(ge=1, le=65_536)]
 Sizes = Annotated[tuple[Size, ...], Field(strict=False, max_length=32)]
 
 
-class ClassifierParams(Message):
+class ClassifierParams(Message, ABC):
     input_shape: Annotated[tuple[Size, ...], Field(strict=False, min_length=1, max_length=8)]
     num_classes: Annotated[int, Field(ge=2, le=65_536)]
 
-    def num_parameters(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def num_parameters(self) -> int: ...
 
 
 class MlpParams(ClassifierParams):
@@ -52,8 +53,8 @@ class ImageParams(ClassifierParams):
         return shape
 
     @classmethod
-    def smallest_side(cls) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def smallest_side(cls) -> int: ...
 
 
 class LeNet5Params(ImageParams):
