@@ -28,7 +28,7 @@ TOPOLOGIES: dict[str, dict[str, Any]] = {
     "isolated": {"kind": "isolated"},
 }
 REQUESTS = "/v1/erasure-requests"
-ROUNDS = 6
+ROUNDS = 12
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -84,11 +84,14 @@ class Federation:
         wait_until(lambda: self.deployment.run(self.run_id)["round"] >= 1, 60, "a round is done", self.deployment.logs)
 
     def forget_in_the_middle_of_a_round(self, name: str) -> None:
-        """Asked for twice: the second request is a duplicate that ends with the first. Half of the workers stand still
-        meanwhile, with tasks in their hands that they come back with after the fence."""
-        self.deployment.processes["fleet-0"].send(signal.SIGSTOP)
+        """Asked for twice: the second request is a duplicate that ends with the first. The workers stand still
+        meanwhile, with tasks in their hands that they come back with after the fence; so no cohort reaches its end
+        before the newcomer is there."""
+        fleets = [self.deployment.processes[f"fleet-{half}"] for half in (0, 1)]
+        fleets[0].send(signal.SIGSTOP)
         try:
             wait_until(self.has_an_open_round, 60, "a round is half done", self.deployment.logs)
+            fleets[1].send(signal.SIGSTOP)
             filed = self.forget(name, needs_approval=True)
             again = self.file(name, "again").json()
             assert again["duplicate_of"] == filed["id"]
@@ -98,7 +101,8 @@ class Federation:
             self.check_served_models()
             self.join(NEWCOMER)
         finally:
-            self.deployment.processes["fleet-0"].send(signal.SIGCONT)
+            for fleet in fleets:
+                fleet.send(signal.SIGCONT)
         self.wait_for(again["id"], "completed_at")
         assert self.file(name, "late").json()["code"] == "already-erased"
 
@@ -117,7 +121,6 @@ class Federation:
             self.wait_for(request, "completed_at")
 
     def forget_after_the_end(self, name: str) -> None:
-        self.deployment.wait_for_run(self.run_id)
         self.wait_for(self.forget(name)["id"], "completed_at")
         self.deployment.wait_for_run(self.run_id)
 
@@ -185,6 +188,7 @@ def test_clients_are_forgotten_again_and_again(
     federation.train()
     federation.forget_in_the_middle_of_a_round("site-a")
     federation.forget_two_at_once("site-b", "site-c")
+    federation.deployment.wait_for_run(federation.run_id)
     assert NEWCOMER in federation.served_clients()
     federation.forget_after_the_end(NEWCOMER)
 
