@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Literal
 from uuid import UUID
 
+from services.wire.v1.erasure import ErasureStatus
 from services.wire.v1.runs import RunSpec
 from services.wire.v1.work import TaskKind
 
@@ -28,18 +29,6 @@ Hold = Literal["operator", "quorum", "storage-full"]
 CohortPhase = Literal["starting", "waiting", "asking", "computing", "finished", "failed", "retired"]
 CohortKind = Literal["line", "root", "inner", "leaf", "profile", "merge"]
 CheckpointKind = Literal["init", "aggregate", "reinit", "merge", "forgotten"]
-ErasureStatus = Literal[
-    "received",
-    "awaiting_approval",
-    "fenced",
-    "executing",
-    "verifying",
-    "completed",
-    "denied",
-    "cancelled",
-    "failed",
-    "requires_action",
-]
 SETTLED: frozenset[ErasureStatus] = frozenset({"completed", "denied", "cancelled", "failed"})
 JobStatus = Literal["ready", "leased", "done", "failed", "cancelled"]
 UpdateStatus = Literal["buffered", "consumed", "discarded"]

@@ -24,7 +24,6 @@ from coordinator.engine.entities import (
     Certificate,
     Client,
     Erasure,
-    ErasureStatus,
     Job,
     Line,
     Run,
@@ -36,6 +35,7 @@ from services.core.errors import Rejected
 from services.unlearning.methods import METHODS, Method
 from services.unlearning.rapid import plan as rapid
 from services.wire.message import Message
+from services.wire.v1.erasure import ErasureStatus
 
 
 def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:

@@ -17,7 +17,6 @@ from coordinator.engine.entities import (
     Contribution,
     Delivery,
     Erasure,
-    ErasureStatus,
     Exclusion,
     Hold,
     Job,
@@ -31,6 +30,7 @@ from coordinator.engine.entities import (
     Task,
     Update,
 )
+from services.wire.v1.erasure import ErasureStatus
 
 
 @dataclass(frozen=True, slots=True)

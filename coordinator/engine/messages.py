@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from coordinator.engine.entities import ErasureStatus, Hold
+from coordinator.engine.entities import Hold
+from services.wire.v1.erasure import ErasureStatus
 from services.wire.v1.runs import RunSpec
 
 # --- operators --------------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from uuid import UUID
 
 from coordinator.engine import events as e
 from coordinator.engine import messages as m
-from coordinator.engine.entities import ErasureStatus, State
+from coordinator.engine.entities import State
+from services.wire.v1.erasure import ErasureStatus
 
 
 @dataclass(frozen=True, slots=True)

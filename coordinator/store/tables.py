@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 from sqlalchemy import (
     JSON,
@@ -28,6 +28,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
+
+from services.wire.v1.erasure import ErasureStatus
 
 metadata = MetaData(
     naming_convention={
@@ -386,19 +388,7 @@ erasures = Table(
     Column("fenced_at", Instant),
     Column("first_clean_at", Instant),
     Column("completed_at", Instant),
-    _one_of(
-        "status",
-        "received",
-        "awaiting_approval",
-        "fenced",
-        "executing",
-        "verifying",
-        "completed",
-        "denied",
-        "cancelled",
-        "failed",
-        "requires_action",
-    ),
+    _one_of("status", *get_args(ErasureStatus)),
     _one_of("scope", "client", "samples"),
     _one_of("guarantee", "exact", "approximate"),
     Index("ix_erasures_open", "created_at", **_where("status IN ('fenced', 'executing', 'requires_action')")),

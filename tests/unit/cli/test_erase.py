@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lethe.cli import main
 from tests.golden.certificate_v1 import CERTIFICATE, PUBLIC_KEY
-from tests.unit.cli.test_client import Server
+from tests.unit.cli.conftest import Server
 
 REQUEST = {
     "id": "r1",
@@ -29,28 +27,10 @@ REQUEST = {
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
+def server(server: Server) -> Server:
     server.answers["GET /v1/federations"] = [(200, {"items": [{"name": "f", "id": "1"}]})]
     server.answers["POST /v1/erasure-requests"] = [(202, REQUEST)]
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def lethe(monkeypatch: pytest.MonkeyPatch, server: Server, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run the command; gives (exit code, standard output, standard error)."""
-    monkeypatch.setenv("LETHE_URL", server.url)
-    monkeypatch.setenv("LETHE_TOKEN", "secret")
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["lethe", *arguments])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        captured = capsys.readouterr()
-        return int(caught.value.code or 0), captured.out, captured.err
-
-    return run
+    return server
 
 
 def sent(server: Server) -> tuple[dict[str, str], Any]:

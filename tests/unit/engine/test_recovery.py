@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -125,8 +126,16 @@ def test_agent_that_starts_anew_holds_nothing_up() -> None:
     assert world.erasure(erasure_id).status == "executing"
 
 
-def test_deadline_without_a_quorum_holds_a_request_up() -> None:
-    training = {"algorithm": "fedavg", "quorum": 2, "deadline_s": 10.0}
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"algorithm": "fedavg", "quorum": 2, "deadline_s": 10.0},
+        {"algorithm": "fedbuff", "buffer_size": 2, "concurrency": 3},
+    ],
+    ids=lambda training: training["algorithm"],
+)
+def test_too_few_answers_hold_a_request_up(training: dict[str, Any]) -> None:
+    """A deadline passed without a quorum; a buffer that does not fill."""
     world, _ = with_run("a", "b", "c", "d", training=training, stop={"rounds": 4})
     go_on(world, 2)
     erasure_id = world.fence("a")
@@ -136,7 +145,7 @@ def test_deadline_without_a_quorum_holds_a_request_up() -> None:
     world.tick()
     assert world.erasure(erasure_id).status == "requires_action"
     world.claim_and_submit("c")
-    world.tick()
+    world.settle()
     assert world.erasure(erasure_id).status == "executing"
 
 
@@ -151,21 +160,6 @@ def test_missing_client_of_the_group_holds_a_request_up() -> None:
     world.tick()
     assert world.erasure(erasure_id).status == "requires_action"
     assert "(d" in (world.erasure(erasure_id).reason or "")
-
-
-def test_missing_clients_of_a_stream_hold_a_request_up() -> None:
-    training = {"algorithm": "fedbuff", "buffer_size": 2, "concurrency": 3}
-    world, _ = with_run("a", "b", "c", "d", training=training, stop={"rounds": 4})
-    go_on(world, 2)
-    erasure_id = world.fence("a")
-    world.settle()
-    world.claim_and_submit("b")
-    world.advance(LEASE_S + 1)
-    world.tick()
-    assert world.erasure(erasure_id).status == "requires_action"
-    world.claim_and_submit("c")
-    world.settle()
-    assert world.erasure(erasure_id).status == "executing"
 
 
 def test_request_does_not_wait_for_the_merges_of_a_run_that_goes_on() -> None:
