@@ -263,13 +263,20 @@ async def _next_in_log(connection: AsyncConnection, erasure_id: UUID) -> int:
     return int(last.scalar_one_or_none() or 0) + 1
 
 
+_heads = tables.journal_heads
+_BUMP = (
+    _heads.update()
+    .where(_heads.c.run_id == sa.bindparam("run"))
+    .values(seq=_heads.c.seq + sa.bindparam("count", type_=sa.Integer))
+    .returning(_heads.c.seq)
+)
+
+
 async def _reserve(connection: AsyncConnection, run_id: UUID, count: int) -> int:
     """Take the next `count` journal numbers of a run; the row stays locked until the commit. Returns the last one."""
-    heads = tables.journal_heads
-    bumped = heads.update().where(heads.c.run_id == run_id).values(seq=heads.c.seq + count).returning(heads.c.seq)
-    last = (await connection.execute(bumped)).scalar_one_or_none()
+    last = (await connection.execute(_BUMP, {"run": run_id, "count": count})).scalar_one_or_none()
     if last is None:
-        await connection.execute(heads.insert().values(run_id=run_id, seq=count))
+        await connection.execute(tables.journal_heads.insert().values(run_id=run_id, seq=count))
         return count
     return int(last)
 

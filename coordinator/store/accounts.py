@@ -31,16 +31,18 @@ class KnownCredential:
     secret_hash: str
 
 
+_c = t.credentials.c
+_KNOWN = (
+    sa.select(_c.id, _c.role, _c.federation_id, _c.client_id, _c.secret_hash)
+    .add_columns(t.clients.c.name.label("client_name"), t.clients.c.status.label("client_status"))
+    .add_columns(t.clients.c.needed_by.label("needed_by"))
+    .outerjoin(t.clients, t.clients.c.id == _c.client_id)
+    .where(_c.id == sa.bindparam("credential"), _c.revoked_at.is_(None))
+)
+
+
 async def known_credential(connection: AsyncConnection, credential_id: UUID) -> KnownCredential | None:
-    c = t.credentials.c
-    statement = (
-        sa.select(c.id, c.role, c.federation_id, c.client_id, c.secret_hash)
-        .add_columns(t.clients.c.name.label("client_name"), t.clients.c.status.label("client_status"))
-        .add_columns(t.clients.c.needed_by.label("needed_by"))
-        .outerjoin(t.clients, t.clients.c.id == c.client_id)
-        .where(c.id == credential_id, c.revoked_at.is_(None))
-    )
-    row = (await connection.execute(statement)).first()
+    row = (await connection.execute(_KNOWN, {"credential": credential_id})).first()
     return None if row is None else KnownCredential(**row._mapping)
 
 

@@ -55,24 +55,25 @@ async def lease_job(
     return to_entity(Job, row) if row is not None else None
 
 
+_OWN = (t.jobs.c.id == sa.bindparam("job")) & (t.jobs.c.lease_token == sa.bindparam("token"))
+_HELD = t.jobs.update().where(_OWN, t.jobs.c.status == "leased")
+_RENEW = _HELD.values(due_at=sa.bindparam("until", type_=t.jobs.c.due_at.type))
+_NAME = _HELD.values(output=sa.bindparam("digest"))
+_FINISH = t.jobs.update().where(_OWN).values(status="done", due_at=None)
+
+
 async def renew_job(connection: AsyncConnection, job_id: UUID, token: str, until: datetime) -> bool:
     """Keep a long kernel's lease; False when somebody else has the job or nobody wants it any more."""
-    jobs = t.jobs
-    held = (jobs.c.id == job_id) & (jobs.c.lease_token == token) & (jobs.c.status == "leased")
-    return bool((await connection.execute(jobs.update().where(held).values(due_at=until))).rowcount)
+    return bool((await connection.execute(_RENEW, {"job": job_id, "token": token, "until": until})).rowcount)
 
 
 async def name_output(connection: AsyncConnection, job_id: UUID, token: str, digest: str) -> bool:
     """Note what a kernel made before it is stored; False when nobody wants it any more."""
-    jobs = t.jobs
-    held = (jobs.c.id == job_id) & (jobs.c.lease_token == token) & (jobs.c.status == "leased")
-    return bool((await connection.execute(jobs.update().where(held).values(output=digest))).rowcount)
+    return bool((await connection.execute(_NAME, {"job": job_id, "token": token, "digest": digest})).rowcount)
 
 
 async def finish_chore(connection: AsyncConnection, job_id: UUID, token: str) -> None:
-    jobs = t.jobs
-    held = (jobs.c.id == job_id) & (jobs.c.lease_token == token)
-    await connection.execute(jobs.update().where(held).values(status="done", due_at=None))
+    await connection.execute(_FINISH, {"job": job_id, "token": token})
 
 
 DUE_AT_ONCE = 200

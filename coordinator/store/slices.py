@@ -224,6 +224,9 @@ _COHORTS_TO_CLAIM_FROM = (
     .order_by(t.cohorts.c.id)
     .with_for_update()
 )
+_BUFFERED = sa.select(t.updates).where(
+    t.updates.c.cohort_id.in_(sa.bindparam("keys", expanding=True)), t.updates.c.status == "buffered"
+)
 _TASKS_TO_CLAIM = sa.select(t.tasks).where(_CLAIMABLE)
 
 
@@ -332,6 +335,8 @@ class _Loader:
     async def _load_what_newcomers_are_measured_against(self) -> None:
         needs, cohorts = self.needs, self.state.cohorts.values()
         measuring = {c.run_id for c in cohorts if c.program == NEWCOMER} if self.steps_program else set()
+        if not measuring and not needs.measured:
+            return
         of_cohorts = sa.select(t.cohorts.c.id).where(
             t.cohorts.c.run_id.in_(measuring), t.cohorts.c.program == "profile"
         )
@@ -339,8 +344,7 @@ class _Loader:
             await self._add(Cohort, t.cohorts.c.id.in_(of_cohorts))
             await self._add(Update, t.updates.c.cohort_id.in_(of_cohorts) & t.updates.c.stored)
         with_clients = t.members.c.cohort_id.in_(of_cohorts) | t.members.c.cohort_id.in_(needs.measured)
-        if measuring or needs.measured:
-            await self._add(Client, t.clients.c.id.in_(sa.select(t.members.c.client_id).where(with_clients)))
+        await self._add(Client, t.clients.c.id.in_(sa.select(t.members.c.client_id).where(with_clients)))
 
     async def _load_rounds_to_walk(self) -> None:
         """What fenced lines that compute their old rounds again were made of."""
@@ -515,8 +519,7 @@ class _Loader:
         if done:
             await self._add_by(Update, t.updates.c.task_id, done)
         if self.steps_program or self.needs.whole:
-            buffered = t.updates.c.cohort_id.in_(self.state.cohorts.keys()) & (t.updates.c.status == "buffered")
-            await self._add(Update, buffered)
+            await self._add_found(Update, _BUFFERED, self.state.cohorts.keys())
 
     async def _load_members(self) -> None:
         if self.needs.leaving:
