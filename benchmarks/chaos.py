@@ -74,18 +74,17 @@ class Monkey:
                 self.recoveries_s.append(time.monotonic() - struck_at)
 
     def _strike(self) -> None:
-        """Processes mostly; every fifth time the database instead, every third time Redis as well."""
+        """One or two processes; every fifth time the database before them, every third time Redis."""
         number = len(self.recoveries_s) + 1
         if self.postgres is not None and number % 5 == 2:
             self.postgres.stop("immediate")
             time.sleep(self.draw.uniform(0.0, 2.0))
             self.postgres.start()
             self.num_database_stops += 1
-            return
         if self.redis is not None and number % 3 == 1:
             self.redis.flush()
             self.num_flushes += 1
-        victims = self.draw.sample(PROCESSES, k=2 if self.draw.random() < 0.25 else 1)
+        victims = self.draw.sample(PROCESSES, k=self.draw.choice((1, 2)))
         for name in victims:
             self.deployment.processes[name].end(signal.SIGKILL)
             self.num_kills += 1
