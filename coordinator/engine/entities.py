@@ -62,6 +62,8 @@ class Client:
     """The digest that its worker acknowledged in this session. While they differ, it gets no task."""
     needed_by: UUID | None = None
     """erased: the request whose method or audit still asks it for work; without one it is shut out."""
+    canary: Mapping[str, Any] | None = None
+    """The backdoor that it agreed to carry when it was enrolled (services/audit/spec.py)."""
 
     @property
     def key(self) -> UUID:
@@ -278,9 +280,9 @@ class Job:
     cohort_id: UUID | None
     federation_id: UUID
     epoch: int
-    kind: Literal["kernel", "post", "collect-updates", "drop-blob", "fence", "purge", "notify"]
+    kind: Literal["kernel", "post", "collect-updates", "keep-updates", "drop-blob", "fence", "purge", "notify"]
     """kernel: maths for the compute role; post: a message for a transaction of its own; collect-updates: retention;
-    drop-blob: of a file that a newer one replaced;
+    keep-updates: the sealed history, then retention; drop-blob: of a file that a newer one replaced;
     fence and purge: the steps of an erasure that reach outside the database; notify: a delivery to a callback."""
     kernel: str | None
     params: Mapping[str, Any]
@@ -602,6 +604,8 @@ class State:
     """By cohort, where an erasure is planned; cohorts that never published an aggregate are left out."""
     archives: Mapping[UUID, Archive] = field(default_factory=dict)
     """By checkpoint, where an erasure is planned; models without contributions are left out."""
+    kept: frozenset[tuple[UUID, str]] = frozenset()
+    """(update, digest as it was added to the model) of loaded updates that have a sealed copy."""
     blobs: Mapping[tuple[UUID, str], Blob] = field(default_factory=dict)
 
     def put(self, *entities: Entity) -> State:

@@ -147,9 +147,15 @@ async def updates_to_collect(connection: AsyncConnection, cohort_id: UUID, up_to
 async def forget_updates(connection: AsyncConnection, federation_id: UUID, found: list[tuple[UUID, str]]) -> list[str]:
     """Mark updates as no longer stored and drop the records of blobs that nothing refers to any more."""
     ids, digests = [update_id for update_id, _ in found], {digest for _, digest in found}
+    c = t.contributions.c
     await connection.execute(t.updates.update().where(t.updates.c.id.in_(ids)).values(stored=False))
+    calibrated = sa.select(c.digest).where(c.update_id.in_(ids), c.digest.is_not(None))
+    digests |= set((await connection.execute(calibrated)).scalars())
     used = sa.union(
         sa.select(t.updates.c.digest).where(t.updates.c.digest.in_(digests), t.updates.c.stored),
+        sa.select(c.digest)
+        .join(t.updates, t.updates.c.id == c.update_id)
+        .where(c.digest.in_(digests), t.updates.c.stored),
         sa.select(t.checkpoints.c.digest).where(t.checkpoints.c.digest.in_(digests)),
     )
     kept = set((await connection.execute(used)).scalars())

@@ -3,7 +3,7 @@ that walks through it gets evenly spaced rounds, and round 1, without which noth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,6 +45,12 @@ def cover(stored: Mapping[int, int], policy: UpdateHistory) -> Coverage:
     return Coverage(
         tuple(rounds), dropped, num_bytes, interval, fits, _report(rounds, num_bytes, interval, policy, fits)
     )
+
+
+def stride(missing: Iterable[int]) -> int:
+    """The smallest n such that whoever walks from round 1 in steps of n meets none of the missing rounds."""
+    steps = {round - FIRST_ROUND for round in missing}
+    return next(n for n in range(1, max(steps, default=0) + 2) if all(step % n for step in steps))
 
 
 def _bytes(rounds: list[int], stored: Mapping[int, int]) -> int:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from services.history.coverage import cover, is_kept
+from services.history.coverage import cover, is_kept, stride
 from services.history.spec import UpdateHistory
 
 
@@ -45,3 +45,10 @@ def test_what_is_kept_never_exceeds_the_budget_unless_it_is_said() -> None:
             assert found.fits == (found.num_bytes <= budget)
             assert found.fits or found.kept == (1,)
             assert sorted((*found.kept, *found.dropped)) == list(range(1, 21))
+
+
+def test_the_stride_passes_over_every_missing_round() -> None:
+    assert stride([]) == 1
+    assert stride([2, 4, 6]) == 2
+    assert stride([2, 3, 4, 6, 7, 8]) == 4
+    assert stride([2, 3, 4, 5, 6, 7]) == 7
