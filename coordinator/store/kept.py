@@ -22,10 +22,10 @@ from services.history.store import Kept
 k = t.kept_updates.c
 SOURCE = sa.func.coalesce(t.contributions.c.digest, t.updates.c.digest)
 """An update as it was added to a model."""
-_IN_MODELS = t.contributions.join(t.checkpoints, t.checkpoints.c.id == t.contributions.c.checkpoint_id).join(
+IN_MODELS = t.contributions.join(t.checkpoints, t.checkpoints.c.id == t.contributions.c.checkpoint_id).join(
     t.updates, t.updates.c.id == t.contributions.c.update_id
 )
-_LIVE = t.checkpoints.c.superseded_by.is_(None)
+LIVE = t.checkpoints.c.superseded_by.is_(None)
 IS_COPIED = sa.exists().where(k.update_id == t.updates.c.id, k.source == SOURCE, k.status == "stored")
 """Of an update in a model: it has a sealed copy."""
 
@@ -73,8 +73,8 @@ async def wanted(connection: AsyncConnection, cohort_id: UUID, policy: UpdateHis
     statement = (
         sa.select(u.run_id, c.cohort_id, c.round, u.id.label("update_id"), u.client_id, u.client_name)
         .add_columns(u.base_round, u.base_digest, SOURCE.label("source"))
-        .select_from(_IN_MODELS.join(t.clients, t.clients.c.id == u.client_id))
-        .where(c.cohort_id == cohort_id, _LIVE, (c.round - 1) % policy.interval == 0)
+        .select_from(IN_MODELS.join(t.clients, t.clients.c.id == u.client_id))
+        .where(c.cohort_id == cohort_id, LIVE, (c.round - 1) % policy.interval == 0)
         .where(u.stored, t.clients.c.status != "erased", SOURCE.is_not(None), ~is_settled)
         .order_by(c.round, u.client_name)
     )
@@ -143,10 +143,10 @@ async def is_being_erased(connection: AsyncConnection, cohort_id: UUID) -> bool:
     return (await connection.execute(statement.limit(1))).first() is not None
 
 
-_IN_LIVE_MODEL = (
+IN_LIVE_MODEL = (
     sa.select(t.contributions.c.update_id)
-    .select_from(_IN_MODELS)
-    .where(t.contributions.c.update_id == k.update_id, k.source == SOURCE, _LIVE)
+    .select_from(IN_MODELS)
+    .where(t.contributions.c.update_id == k.update_id, k.source == SOURCE, LIVE)
     .correlate(t.kept_updates)
     .exists()
 )
@@ -156,7 +156,7 @@ async def bytes_by_round(connection: AsyncConnection, cohort_id: UUID) -> dict[i
     """Of the copies of what is in models that may be served."""
     statement = (
         sa.select(k.round, sa.func.sum(k.num_bytes).label("num_bytes"))
-        .where(k.cohort_id == cohort_id, k.status == "stored", _IN_LIVE_MODEL)
+        .where(k.cohort_id == cohort_id, k.status == "stored", IN_LIVE_MODEL)
         .group_by(k.round)
     )
     return {row.round: int(row.num_bytes) for row in await connection.execute(statement)}
@@ -164,7 +164,7 @@ async def bytes_by_round(connection: AsyncConnection, cohort_id: UUID) -> dict[i
 
 async def drop(connection: AsyncConnection, cohort_id: UUID, rounds: Collection[int]) -> list[str]:
     """Forget the copies of these rounds, and those of what is in no model any more; returns their digests."""
-    superfluous = (k.cohort_id == cohort_id) & (k.status == "stored") & (k.round.in_(rounds) | ~_IN_LIVE_MODEL)
+    superfluous = (k.cohort_id == cohort_id) & (k.status == "stored") & (k.round.in_(rounds) | ~IN_LIVE_MODEL)
     digests = list((await connection.execute(sa.select(k.digest).where(superfluous))).scalars())
     if digests:
         await connection.execute(t.kept_updates.update().where(k.digest.in_(digests)).values(status="dropped"))

@@ -1,4 +1,4 @@
-"""The sealed history of updates in a whole coordinator: what is kept, what a method makes of it, what an erasure leaves."""
+"""The sealed history of updates in a coordinator: what is kept, what a method makes of it, what an erasure leaves."""
 
 from __future__ import annotations
 
