@@ -604,8 +604,8 @@ class State:
     """By cohort, where an erasure is planned; cohorts that never published an aggregate are left out."""
     archives: Mapping[UUID, Archive] = field(default_factory=dict)
     """By checkpoint, where an erasure is planned; models without contributions are left out."""
-    kept: frozenset[tuple[UUID, str]] = frozenset()
-    """(update, digest as it was added to the model) of loaded updates that have a sealed copy."""
+    kept: Mapping[UUID, frozenset[str]] = field(default_factory=dict)
+    """By update, where a method looks it up: what it has sealed copies of, as it was added to models."""
     blobs: Mapping[tuple[UUID, str], Blob] = field(default_factory=dict)
 
     def put(self, *entities: Entity) -> State:

@@ -41,7 +41,7 @@ def recalled_digest(state: State, contribution: Contribution, update: Update | N
     digest = contribution.digest or (update.digest if update is not None else None)
     if update is None or digest is None:
         return None
-    return digest if update.stored or (update.id, digest) in state.kept else None
+    return digest if update.stored or digest in state.kept.get(update.id, ()) else None
 
 
 def gather(

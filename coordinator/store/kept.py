@@ -88,6 +88,8 @@ async def announce(
     """Name what is about to be stored; returns what may be, and digests that earlier attempts left behind. What was
     purged meanwhile, or kept by another process, is left out."""
     ids = [one.update_id for one, _ in sealed]
+    places = sa.select(t.cohorts.c.id).join(t.runs).where(t.cohorts.c.id.in_({one.cohort_id for one, _ in sealed}))
+    await connection.execute(places.with_for_update(read=True, key_share=True))  # as the new rows will, but in order
     rows = await connection.execute(
         sa.select(t.updates.c.id).where(t.updates.c.id.in_(ids), t.updates.c.stored).with_for_update()
     )
@@ -186,11 +188,15 @@ async def cohorts(connection: AsyncConnection) -> list[tuple[UUID, UUID]]:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-async def copied(connection: AsyncConnection, update_ids: Collection[UUID]) -> frozenset[tuple[UUID, str]]:
+async def copied(connection: AsyncConnection, update_ids: Collection[UUID]) -> dict[UUID, frozenset[str]]:
+    """By update: what it has copies of."""
     rows = await connection.execute(
         sa.select(k.update_id, k.source).where(k.update_id.in_(update_ids), k.status == "stored")
     )
-    return frozenset((row.update_id, row.source) for row in rows)
+    found: dict[UUID, frozenset[str]] = {}
+    for row in rows:
+        found[row.update_id] = found.get(row.update_id, frozenset()) | {row.source}
+    return found
 
 
 async def copies(connection: AsyncConnection, federation_id: UUID, sources: Collection[str]) -> dict[str, Copy]:

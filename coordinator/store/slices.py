@@ -376,7 +376,7 @@ class _Loader:
     async def _load_copies(self, updates: Iterable[Update]) -> None:
         """Which of the updates are in the sealed history."""
         found = await kept.copied(self.connection, [update.id for update in updates])
-        self.state = replace(self.state, kept=self.state.kept | found)
+        self.state = replace(self.state, kept={**self.state.kept, **found})
 
     async def _load_other_requests(self, leaver_ids: set[UUID]) -> None:
         """After the runs are locked: two requests that are filed at once see each other."""

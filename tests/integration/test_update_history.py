@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from coordinator.blobs.files import FileBlobStore
+from coordinator.engine.entities import Job
+from coordinator.runtime import history
 from coordinator.store import tables as t
+from coordinator.store.rows import to_entity
 from services.core.errors import Rejected
 from tests.integration.test_approximate_erasure import assert_nothing_is_left_of, forget, kinds_by_round
 from tests.integration.test_inventory import certified, stored
@@ -123,3 +128,62 @@ async def test_a_history_above_its_budget_is_thinned_and_not_sealed_again(tmp_pa
         dropped = await f.rows(t.kept_updates, t.kept_updates.c.status == "dropped")
         assert {row.round for row in dropped} == {2, 4, 6}
         assert not {row.digest for row in dropped} & await stored(f)
+
+
+@pytest.mark.parametrize("point", ["history.after-announcement", "history.after-adoption"])
+async def test_a_chore_that_dies_leaves_nothing_that_no_row_names(
+    point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    died = asyncio.Event()
+
+    def die(name: str) -> None:
+        if name == point:
+            died.set()
+            raise ConnectionAbortedError(name)
+
+    async with federation(tmp_path, *NAMES) as f:
+        f.work()
+        monkeypatch.setattr(history, "crashpoint", die)
+        run_id = await f.create_run(stop={"rounds": 1}, **SEALED_ONLY)
+        await f.wait_for_run(run_id)
+        await asyncio.wait_for(died.wait(), 30)
+        monkeypatch.undo()
+        left = {one.digest for one in await f.rows(t.kept_updates)}
+        assert len(left) == len(NAMES)
+        (row,) = await f.rows(t.jobs, t.jobs.c.kind == "keep-updates")
+        job = to_entity(Job, row)
+        await f.coordinator.keeping.run(job, job.lease_token or "")
+        found = {one.digest for one in await copies(f)}
+        assert len(found) == len(NAMES) and not found & left
+        models = {one.digest for one in await f.rows(t.checkpoints)}
+        assert await stored(f) == found | models
+
+
+async def test_an_update_that_is_erased_while_it_is_sealed_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its copy is named when the purge comes, and stored only afterwards."""
+    real, reached, may_go_on = FileBlobStore.adopt, asyncio.Event(), asyncio.Event()
+
+    async def slow(self: Any, owner: UUID, path: Path) -> Any:
+        if "lethe-sealed-" in str(path):
+            reached.set()
+            await may_go_on.wait()
+        return await real(self, owner, path)
+
+    async with federation(tmp_path, *NAMES) as f:
+        f.work()
+        monkeypatch.setattr(FileBlobStore, "adopt", slow)
+        run_id = await f.create_run(stop={"rounds": 1}, **SEALED_ONLY)
+        await asyncio.wait_for(reached.wait(), 30)
+        erasure = await f.wait_for_erasure(await f.erase("c2"))
+        assert erasure.status == "completed", erasure.reason
+        may_go_on.set()
+        await f.wait_for_run(run_id)
+        await settled(f)
+        assert "c2" not in {row.client_name for row in await copies(f)}
+        assert str(f.clients["c2"]) not in keys(f)
+        rows = await f.rows(t.kept_updates)
+        assert not [row for row in rows if row.client_name == "c2"]
+        named = {row.digest for row in rows} | {row.digest for row in await f.rows(t.checkpoints)}
+        assert await stored(f) <= named | {row.digest for row in await f.rows(t.updates, t.updates.c.stored)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -80,6 +81,19 @@ def test_the_audit_is_the_last_thing_the_leaver_is_asked_for() -> None:
     assert all(run.status == "completed" for run in world.state.runs.values())
     with pytest.raises(Rejected, match="erased"):
         world.claim("a")
+
+
+@pytest.mark.parametrize("named", [None, {"target_class": 1, "seed": 1}])
+def test_the_audit_looks_for_the_canary_that_the_client_was_enrolled_with(named: dict[str, int] | None) -> None:
+    world, _ = trained("a", "b", "c")
+    registered = {"target_class": 3, "seed": 7}
+    client = next(client for client in world.state.clients.values() if client.name == "a")
+    world.state = world.state.put(replace(client, canary=registered))
+    forget(world, "a", "not", recovery_rounds=0, audit={**AUDIT, "canary": named})
+    looked_for = {t.client_name: (t.work or {})["canary"] for t in world.state.tasks.values() if t.kind == "audit"}
+    assert looked_for["b"] is None
+    wanted = named or registered
+    assert {key: looked_for["a"][key] for key in wanted} == wanted
 
 
 @pytest.mark.parametrize("success", [0.9, float("nan")])
