@@ -44,8 +44,8 @@ class Coordinator:
         self.bus = _bus(settings)
         self.blobs = _blob_store(settings, self.database)
         self.shell = Shell(self.database, self.bus, observe=self._observe)
-        keys, self._scratch = SealingKeys(settings.evidence_path / "keys"), Scratch(settings.home / "scratch")
-        self.keeping = Keeping(self.database, self.blobs, keys, self._scratch)
+        keys, scratch = SealingKeys(settings.evidence_path / "keys"), Scratch(settings.home / "scratch")
+        self.keeping = Keeping(self.database, self.blobs, keys, scratch)
         self.erasing = Erasing(
             self.database,
             self.shell,
@@ -53,8 +53,7 @@ class Coordinator:
             self.bus,
             FileTombstoneLog(settings.evidence_path / "tombstones.jsonl"),
             settings.evidence_path / SIGNING_KEY,
-            keys,
-            self._scratch,
+            self.keeping,
         )
         self.notifying = Notifying(
             self.database, self.shell, settings.callback_hosts, settings.evidence_path / SIGNING_KEY
@@ -96,7 +95,7 @@ class Coordinator:
         await self.database.close()
 
     async def _start(self) -> None:
-        await asyncio.to_thread(self._scratch.sweep)
+        await self.keeping.shred([])
         await self.bus.start()
         self.shell.start()
 

@@ -21,10 +21,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.blobs.port import BlobStore
 from coordinator.bus.port import Bus, cached_blob
 from coordinator.crashpoints import crashpoint
-from coordinator.engine.entities import GIVEN_UP, Job, Subject
+from coordinator.engine.entities import GIVEN_UP, Job
 from coordinator.engine.messages import ApproveErasure, CompleteErasure, FenceErasure, FileErasure, HoldErasure
-from coordinator.runtime.scratch import Scratch
-from coordinator.runtime.sealing_keys import SealingKeys
+from coordinator.runtime.history import Keeping
 from coordinator.runtime.shell import Shell
 from coordinator.store import exclusions, inventory, outbox
 from coordinator.store.database import Database
@@ -54,12 +53,10 @@ class Erasing:
         bus: Bus,
         tombstones: TombstoneLog,
         key_path: Path,
-        sealing_keys: SealingKeys,
-        scratch: Scratch,
+        keeping: Keeping,
     ) -> None:
         self._database, self._shell, self._blobs, self._bus = database, shell, blobs, bus
-        self._tombstones, self._key_path = tombstones, key_path
-        self._sealing_keys, self._scratch = sealing_keys, scratch
+        self._tombstones, self._key_path, self._keeping = tombstones, key_path, keeping
 
     async def fence(self, job: Job) -> None:
         """Write the tombstone to the log outside the database, then fence."""
@@ -91,15 +88,13 @@ class Erasing:
         """Delete what is derived from the leavers, check that it is gone, sign, complete."""
         erasure_id = UUID(job.params["erasure_id"])
         async with self._database.read() as connection:
-            subjects = (await inventory.dossier(connection, erasure_id)).subjects
-        keys = await asyncio.to_thread(self._sealing_keys_of, subjects)
+            leavers = _leavers(await inventory.dossier(connection, erasure_id))
+        keys = [Found("sealing-key", digests.of_bytes(key)) for key in await self._keeping.keys_of(leavers)]
         async with self._database.write() as connection:
             found = await inventory.dossier(connection, erasure_id)
             if found.erasure.status != "verifying":
                 return
-            artefacts = await inventory.inventory(connection, found)
-            if found.erasure.scope == "client":  # who only forgets samples seals on with the same key
-                artefacts += [Found("sealing-key", digests.of_bytes(key)) for key in keys]
+            artefacts = [*await inventory.inventory(connection, found), *keys]
             listed = await inventory.record(connection, erasure_id, artefacts)
             await inventory.mark_purged(connection, artefacts)
             await inventory.forget_seeds(connection, [x.cohort_id for x in found.lines if x.action == "unlearned"])
@@ -118,6 +113,7 @@ class Erasing:
             return
         crashpoint("erasure.after-signing")
         await self._shell.handle(CompleteErasure(erasure_id, job.id, found.erasure.version, envelope.decode()))
+        await self._keeping.thin([line.cohort_id for line in found.lines])
 
     async def _delete(self, found: Dossier, listed: list[Artefact], now: datetime) -> None:
         """Records and bytes together, a few at a time: whoever uploads the same bytes meanwhile waits, then finds them
@@ -129,16 +125,9 @@ class Erasing:
                 for digest in await inventory.forget_blobs(connection, federation_id, some):
                     await self._blobs.delete(federation_id, digest)
                     await self._bus.cache_drop(cached_blob(federation_id, digest))
-        if found.erasure.scope == "client":
-            for subject in found.subjects:
-                await asyncio.to_thread(self._sealing_keys.destroy, subject.client_id)
-        await asyncio.to_thread(self._scratch.sweep)
+        await self._keeping.shred(_leavers(found))
         if found.erasure.fenced_at is not None:  # whatever was not finished before the fence never will be
             await self._blobs.sweep_parts((now - found.erasure.fenced_at).total_seconds())
-
-    def _sealing_keys_of(self, subjects: list[Subject]) -> list[bytes]:
-        found = (self._sealing_keys.find(subject.client_id) for subject in subjects)
-        return [key for key in found if key is not None]
 
     async def public_key(self) -> Ed25519PublicKey:
         """What certificates are verified with."""
@@ -227,7 +216,7 @@ class Erasing:
             if artefact.kind == "key":
                 reason = "the credential is revoked"
             elif artefact.kind == "sealing-key":
-                if await asyncio.to_thread(self._sealing_keys_of, found.subjects):
+                if await self._keeping.keys_of(_leavers(found)):
                     raise InvariantBroken("a key of kept updates is still there after its purge")
                 reason = "the key is destroyed: whatever it sealed can be read by nobody, wherever a copy of it lies"
             elif artefact.kind == "blob":
@@ -240,6 +229,11 @@ class Erasing:
                 p.Artefact(kind=artefact.kind, digest=artefact.digest, disposition=disposition, reason=reason)
             )
         return dispositions
+
+
+def _leavers(found: Dossier) -> list[UUID]:
+    """Those who leave for good; who only forgets samples seals on with the same key."""
+    return [s.client_id for s in found.subjects] if found.erasure.scope == "client" else []
 
 
 def _served(found: Dossier) -> list[tuple[str, UUID, str]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
@@ -17,14 +17,12 @@ import structlog
 
 from coordinator.blobs.port import BlobStore
 from coordinator.crashpoints import crashpoint
-from coordinator.engine.entities import Blob, Cohort, Job, Run
+from coordinator.engine.entities import Blob, Job
 from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.sealing_keys import SealingKeys
 from coordinator.store import kept, outbox
-from coordinator.store import tables as t
 from coordinator.store.database import Database
 from coordinator.store.kept import Copy, Wanted
-from coordinator.store.rows import fetch
 from services.core.errors import InvariantBroken, Rejected
 from services.history.coverage import cover
 from services.history.sealing import SALT_BYTES
@@ -44,17 +42,16 @@ class Keeping:
     async def run(self, job: Job, token: str) -> None:
         """A chore of the outbox: keep what the policy wants, drop what it does not, then the plain updates. It looks at
         all rounds so far, so that nothing is lost with a chore that was cut short."""
-        if job.cohort_id is None or job.run_id is None:
+        if job.cohort_id is None:
             raise InvariantBroken("a history without a cohort")
         async with self._database.read() as connection:
-            (run,) = await fetch(connection, Run, t.runs.c.id == job.run_id)
-            policy = run.spec.history.updates
-            found = await kept.wanted(connection, job.cohort_id, policy) if policy is not None else []
-        if policy is None:
-            raise InvariantBroken("a history without a policy")
+            (place,) = await kept.places(connection, [job.cohort_id])
+            if place.policy is None:
+                raise InvariantBroken("a history without a policy")
+            found = await kept.wanted(connection, job.cohort_id, place.policy)
         for first in range(0, len(found), SEALED_AT_ONCE):
-            await self._seal(job.federation_id, found[first : first + SEALED_AT_ONCE], policy)
-        await self._thin(job.federation_id, job.cohort_id, policy)
+            await self._seal(job.federation_id, found[first : first + SEALED_AT_ONCE], place.policy)
+        await self.thin([job.cohort_id])
         await self.collect(job, token)
 
     async def collect(self, job: Job, token: str) -> None:
@@ -64,24 +61,44 @@ class Keeping:
         if job.cohort_id is None:
             raise InvariantBroken("retention without a cohort")
         async with self._database.write() as connection:
-            (cohort,) = await fetch(connection, Cohort, t.cohorts.c.id == job.cohort_id)
-            if cohort.unlearning is None:
+            (place,) = await kept.places(connection, [job.cohort_id])
+            if not place.is_unlearning:
                 found = await outbox.updates_to_collect(connection, job.cohort_id, job.params["up_to_round"])
                 unused = await outbox.forget_updates(connection, job.federation_id, found) if found else []
                 for digest in unused:
                     await self._blobs.delete(job.federation_id, digest)
             await outbox.finish_chore(connection, job.id, token)
 
+    async def thin(self, cohort_ids: Collection[UUID]) -> None:
+        """Drop what is too much, and what is in no model any more; nothing while a request cuts the cohort."""
+        async with self._database.read() as connection:
+            places = await kept.places(connection, cohort_ids)
+        for place in places:
+            async with self._database.write() as connection:
+                if place.policy is None or await kept.is_being_erased(connection, place.cohort_id):
+                    continue
+                superfluous = cover(await kept.bytes_by_round(connection, place.cohort_id), place.policy).dropped
+                for digest in await kept.drop(connection, place.cohort_id, superfluous):
+                    await self._blobs.delete(place.federation_id, digest)
+
     async def tidy(self) -> None:
         """What erasures left behind: copies of what is in no model any more, keys without an owner."""
         async with self._database.read() as connection:
-            cohorts = await kept.cohorts(connection)
-        for federation_id, cohort_id in cohorts:
-            await self._thin(federation_id, cohort_id, None)
+            cohort_ids = await kept.cohorts_with_copies(connection)
+        await self.thin(cohort_ids)
         owners = await asyncio.to_thread(self._keys.owners)
         async with self._database.read() as connection:
             gone = await kept.erased_without_copies(connection, owners) if owners else []
-        for client_id in gone:
+        await self.shred(gone)
+
+    async def keys_of(self, client_ids: Collection[UUID]) -> list[bytes]:
+        """Of those among the clients that have one."""
+        found = [await asyncio.to_thread(self._keys.find, client_id) for client_id in client_ids]
+        return [key for key in found if key is not None]
+
+    async def shred(self, client_ids: Collection[UUID]) -> None:
+        """Destroy the clients' keys, and what killed processes left unsealed."""
+        for client_id in client_ids:
             await asyncio.to_thread(self._keys.destroy, client_id)
         await asyncio.to_thread(self._scratch.sweep)
 
@@ -150,13 +167,3 @@ class Keeping:
         except Rejected as refused:
             log.warning("history.refused", update=str(one.update_id), round=one.round, error=str(refused))
             return _REFUSED
-
-    async def _thin(self, federation_id: UUID, cohort_id: UUID, policy: UpdateHistory | None) -> None:
-        """Without a policy: only what is in no model any more."""
-        async with self._database.write() as connection:
-            if await kept.is_being_erased(connection, cohort_id):
-                return
-            stored = await kept.bytes_by_round(connection, cohort_id) if policy is not None else {}
-            rounds = cover(stored, policy).dropped if policy is not None else ()
-            for digest in await kept.drop(connection, cohort_id, rounds):
-                await self._blobs.delete(federation_id, digest)

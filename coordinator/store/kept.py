@@ -12,9 +12,9 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.engine.entities import SETTLED, Blob
+from coordinator.engine.entities import SETTLED, Blob, Cohort, Run
 from coordinator.store import tables as t
-from coordinator.store.rows import to_row
+from coordinator.store.rows import fetch, to_row
 from services.core.ids import uuid7
 from services.history.spec import UpdateHistory
 from services.history.store import Kept
@@ -28,6 +28,17 @@ IN_MODELS = t.contributions.join(t.checkpoints, t.checkpoints.c.id == t.contribu
 LIVE = t.checkpoints.c.superseded_by.is_(None)
 IS_COPIED = sa.exists().where(k.update_id == t.updates.c.id, k.source == SOURCE, k.status == "stored")
 """Of an update in a model: it has a sealed copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A cohort whose updates are kept."""
+
+    federation_id: UUID
+    cohort_id: UUID
+    policy: UpdateHistory | None
+    is_unlearning: bool
+    """A method is at work and may read any update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +75,19 @@ class Copy:
     digest: str
     policy: UpdateHistory
     context: bytes
+
+
+async def places(connection: AsyncConnection, cohort_ids: Collection[UUID]) -> list[Place]:
+    cohorts = await fetch(connection, Cohort, t.cohorts.c.id.in_(cohort_ids))
+    runs = {run.id: run for run in await fetch(connection, Run, t.runs.c.id.in_({c.run_id for c in cohorts}))}
+    return [
+        Place(runs[c.run_id].federation_id, c.id, runs[c.run_id].spec.history.updates, c.unlearning is not None)
+        for c in cohorts
+    ]
+
+
+async def cohorts_with_copies(connection: AsyncConnection) -> list[UUID]:
+    return list((await connection.execute(sa.select(k.cohort_id).where(k.status == "stored").distinct())).scalars())
 
 
 async def wanted(connection: AsyncConnection, cohort_id: UUID, policy: UpdateHistory) -> list[Wanted]:
@@ -172,17 +196,6 @@ async def drop(connection: AsyncConnection, cohort_id: UUID, rounds: Collection[
         await connection.execute(t.kept_updates.update().where(k.digest.in_(digests)).values(status="dropped"))
         await connection.execute(t.blobs.delete().where(t.blobs.c.digest.in_(digests)))
     return digests
-
-
-async def cohorts(connection: AsyncConnection) -> list[tuple[UUID, UUID]]:
-    """(federation, cohort) of every cohort with copies."""
-    statement = (
-        sa.select(t.runs.c.federation_id, k.cohort_id)
-        .join(t.runs, t.runs.c.id == k.run_id)
-        .where(k.status == "stored")
-        .distinct()
-    )
-    return [(row.federation_id, row.cohort_id) for row in await connection.execute(statement)]
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

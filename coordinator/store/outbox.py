@@ -129,8 +129,12 @@ async def runs_held_for_storage(connection: AsyncConnection) -> list[UUID]:
 
 
 async def updates_to_collect(connection: AsyncConnection, cohort_id: UUID, up_to_round: int) -> list[tuple[UUID, str]]:
-    """Stored updates of a cohort that its retention policy no longer keeps: (update id, digest)."""
+    """Stored updates of a cohort that its retention policy no longer keeps: (update id, digest). One that is being
+    sealed, maybe by another process, stays until it is."""
     updates, rounds = t.updates, t.rounds
+    is_being_sealed = sa.exists().where(
+        t.kept_updates.c.update_id == updates.c.id, t.kept_updates.c.status == "sealing"
+    )
     statement = (
         sa.select(updates.c.id, updates.c.digest)
         .join(rounds, rounds.c.id == updates.c.consumed_by)
@@ -139,6 +143,7 @@ async def updates_to_collect(connection: AsyncConnection, cohort_id: UUID, up_to
             updates.c.stored,
             updates.c.digest.is_not(None),
             rounds.c.number <= up_to_round,
+            ~is_being_sealed,
         )
     )
     return [(row.id, row.digest) for row in await connection.execute(statement)]
