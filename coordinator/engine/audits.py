@@ -77,7 +77,7 @@ def _open(draft: Draft, erasure: Erasure, cohort: Cohort) -> None:
 
 
 def _leaver_work(draft: Draft, plan: AuditPlan, member: Member) -> Audit:
-    """Looks for the canary that the request names, else for the one that the client was enrolled with."""
+    """Looks for the canary that the request names, else for the one that was registered for the client."""
     work, registered = plan.work("leaver"), draft.state.clients[member.client_id].canary
     if work.canary is not None or registered is None:
         return work

@@ -63,7 +63,7 @@ class Client:
     needed_by: UUID | None = None
     """erased: the request whose method or audit still asks it for work; without one it is shut out."""
     canary: Mapping[str, Any] | None = None
-    """The backdoor that it agreed to carry when it was enrolled (services/audit/spec.py)."""
+    """The backdoor that it carries in its data, registered when it was enrolled or by its worker."""
 
     @property
     def key(self) -> UUID:

@@ -41,7 +41,7 @@ class Keeping:
 
     async def run(self, job: Job, token: str) -> None:
         """A chore of the outbox: keep what the policy wants, drop what it does not, then the plain updates. It looks at
-        all rounds so far, so that nothing is lost with a chore that was cut short."""
+        all rounds since the last one that was done, so that nothing is lost with a chore that was cut short."""
         if job.cohort_id is None:
             raise InvariantBroken("a history without a cohort")
         async with self._database.read() as connection:
@@ -50,8 +50,10 @@ class Keeping:
                 raise InvariantBroken("a history without a policy")
             found = await kept.wanted(connection, job.cohort_id, place.policy)
         for first in range(0, len(found), SEALED_AT_ONCE):
-            await self._seal(job.federation_id, found[first : first + SEALED_AT_ONCE], place.policy)
-        await self.thin([job.cohort_id])
+            if not await self._seal(job.federation_id, found[first : first + SEALED_AT_ONCE], place.policy):
+                return  # another process is at the same; when the lease runs out it is seen how that ended
+        if place.policy.window is not None or place.policy.budget_bytes is not None:
+            await self.thin([job.cohort_id])
         await self.collect(job, token)
 
     async def collect(self, job: Job, token: str) -> None:
@@ -133,8 +135,9 @@ class Keeping:
             raise Rejected("not-found", f"the key of client {copy.client_name}'s kept updates was destroyed")
         restore(stored, out, copy.policy, key, copy.context, copy.digest)
 
-    async def _seal(self, federation_id: UUID, some: Sequence[Wanted], policy: UpdateHistory) -> None:
-        """Named in the database first, then stored, then confirmed: whatever a crash leaves is found again."""
+    async def _seal(self, federation_id: UUID, some: Sequence[Wanted], policy: UpdateHistory) -> bool:
+        """Named in the database first, then stored, then confirmed: whatever a crash leaves is found again. False: some
+        of it was named anew meanwhile, or purged."""
         with tempfile.TemporaryDirectory(prefix="lethe-sealed-") as directory:
             paths = {one: Path(directory) / str(number) for number, one in enumerate(some)}
             sealed = [(one, await self._keep(federation_id, one, paths[one], policy)) for one in some]
@@ -149,9 +152,10 @@ class Keeping:
             ]
         crashpoint("history.after-adoption")
         async with self._database.write() as connection:
-            for blob in stored:
-                if not await kept.confirm(connection, blob):
-                    await self._blobs.delete(federation_id, blob.digest)
+            lost = [blob for blob in stored if not await kept.confirm(connection, blob)]
+        for blob in lost:
+            await self._blobs.delete(federation_id, blob.digest)
+        return not lost
 
     async def _adopt(self, federation_id: UUID, path: Path, now: datetime) -> Blob:
         digest, inspection, num_bytes = await self._blobs.adopt(federation_id, path)

@@ -91,8 +91,13 @@ async def cohorts_with_copies(connection: AsyncConnection) -> list[UUID]:
 
 
 async def wanted(connection: AsyncConnection, cohort_id: UUID, policy: UpdateHistory) -> list[Wanted]:
-    """Of the models that may be served, the oldest first. What was dropped once is not kept again."""
-    u, c = t.updates.c, t.checkpoints.c
+    """Of the models that may be served, the oldest first. What was dropped once is not kept again. Models from before
+    the newest chore that was done need no second look."""
+    u, c, j = t.updates.c, t.checkpoints.c, t.jobs.c
+    done = sa.select(sa.func.max(j.created_at)).where(
+        j.cohort_id == cohort_id, j.kind == "keep-updates", j.status == "done"
+    )
+    since = (await connection.execute(done)).scalar()
     is_settled = sa.exists().where(k.update_id == u.id, k.source == SOURCE, k.status != "sealing")
     statement = (
         sa.select(u.run_id, c.cohort_id, c.round, u.id.label("update_id"), u.client_id, u.client_name)
@@ -102,6 +107,8 @@ async def wanted(connection: AsyncConnection, cohort_id: UUID, policy: UpdateHis
         .where(u.stored, t.clients.c.status != "erased", SOURCE.is_not(None), ~is_settled)
         .order_by(c.round, u.client_name)
     )
+    if since is not None:
+        statement = statement.where(c.created_at >= since)
     rows = await connection.execute(statement)
     return list({(row.update_id, row.source): Wanted(**row._mapping) for row in rows}.values())
 

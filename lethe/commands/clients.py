@@ -35,7 +35,7 @@ def add(
     canary: Annotated[
         tuple[int, int] | None,
         typer.Option(
-            metavar="CLASS SEED", help="A backdoor that it agrees to carry in its data; audits of its erasure use it."
+            metavar="CLASS SEED", help="A backdoor that it carries in its data; audits of its erasure look for it."
         ),
     ] = None,
     json: AsJson = False,

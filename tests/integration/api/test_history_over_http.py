@@ -58,7 +58,7 @@ async def test_a_run_without_a_history_says_what_retention_keeps(site: Site) -> 
     assert (await site.admin.get(f"/v1/runs/{run_id}/history/updates"))["items"] == []
 
 
-async def test_a_client_is_enrolled_with_the_canary_that_it_carries(site: Site) -> None:
+async def test_a_canary_is_registered_at_enrolment_or_by_the_worker(site: Site) -> None:
     path = f"/v1/federations/{site.federation_id}/clients"
     canary = {"target_class": 3, "seed": 7}
     made = await site.admin.post(path, {"name": "a", "canary": canary})
@@ -68,3 +68,6 @@ async def test_a_client_is_enrolled_with_the_canary_that_it_carries(site: Site) 
     assert code_of(refused) == "invalid-request"
     (plain,) = await site.enrol("b")
     assert (await site.admin.get(f"/v1/clients/{plain.client_id}"))["canary"] is None
+    for session in ({"canary": canary}, {}):
+        await plain.post("/v1/sessions", {"agent_version": "test", "protocol": 1, **session}, expect=200)
+        assert (await site.admin.get(f"/v1/clients/{plain.client_id}"))["canary"] == shown
