@@ -226,3 +226,17 @@ def test_who_was_named_when_a_round_was_issued_is_asked_after_a_restart() -> Non
     assert {t.client_name for t in world.open_tasks(round.cohort_id)} == {"b", "c"}
     world.send(m.StartProgram(round.cohort_id))
     assert world.awaited_round(run_id) == round
+
+
+def test_an_update_that_is_only_in_the_sealed_history_is_recalled_by_its_name() -> None:
+    """One that is in neither is passed over."""
+    world, _ = trained("a", "b", "c")
+    sent = [u for u in world.state.updates.values() if u.kind == "train"]
+    kept = {u.id: frozenset({u.digest or ""}) for u in sent if u.client_name == "b"}
+    world.state = replace(world.state.put_all(replace(u, stored=False) for u in sent), kept=kept)
+    erasure_id = forget(world, "a", "federaser")
+    go_on(world, 3)
+    assert world.erasure(erasure_id).status == "completed", world.erasure(erasure_id).reason
+    (first,) = [c for c in world.state.checkpoints.values() if c.kind == "forgotten" and c.round == 1]
+    used = [c for c in world.state.contributions.values() if c.checkpoint_id == first.id]
+    assert {c.digest for c in used} == {u.digest for u in sent if u.client_name == "b" and u.base_round == 0}
