@@ -77,7 +77,7 @@ async def list_histories(request: Request, run_id: UUID, caller: Reader, positio
 
 @router.get("/runs/{run_id}/history/updates", response_model=Page[KeptUpdate], responses=_PROBLEMS, tags=["history"])
 async def list_kept_updates(request: Request, run_id: UUID, caller: Reader, position: WantedPage) -> Response:
-    """The sealed copies, in the order in which they were made."""
+    """The sealed copies, the oldest first."""
     async with caller.context.coordinator.database.read() as connection:
         await queries.require_run(connection, run_id, caller.within)
         page = await histories.kept_updates(connection, run_id, position)

@@ -97,7 +97,8 @@ class Site:
     def has_key(self, name: str) -> bool:
         clients = self.deployment.pages(f"/v1/federations/{self.federation_id}/clients")
         (client_id,) = [client["id"] for client in clients if client["name"] == name]
-        return (self.deployment.directory / "home" / "evidence" / "keys" / client_id).exists()
+        path: Path = self.deployment.directory / "home" / "evidence" / "keys" / client_id
+        return path.exists()
 
     def models(self, run_id: str) -> list[dict[str, Any]]:
         return list(self.deployment.pages(f"/v1/runs/{run_id}/checkpoints"))

@@ -26,7 +26,7 @@ async def train(site: Site, **changes: Any) -> str:
         if run["status"] == "completed" and is_kept:
             return str(run_id)
         await asyncio.sleep(0.02)
-    raise AssertionError(f"not settled: {run}, {cohort}")
+    raise AssertionError(f"run {run_id} does not settle")
 
 
 async def test_a_history_says_what_it_covers_and_serves_its_copies(site: Site) -> None:
@@ -39,7 +39,7 @@ async def test_a_history_says_what_it_covers_and_serves_its_copies(site: Site) -
     first = await site.admin.get(f"/v1/runs/{run_id}/history/updates?limit=3")
     rest = await site.admin.get(f"/v1/runs/{run_id}/history/updates?cursor={first['next_cursor']}")
     copies = first["items"] + rest["items"]
-    assert [(one["round"], one["client_name"]) for one in copies] == [(1, "a"), (1, "b"), (2, "a"), (2, "b")]
+    assert sorted((one["round"], one["client_name"]) for one in copies) == [(1, "a"), (1, "b"), (2, "a"), (2, "b")]
     assert sum(one["bytes"] for one in copies) == cohort["sealed_bytes"]
     assert max(one["relative_error"] for one in copies) == cohort["relative_error"] < 0.01
     assert {one["dtype"] for one in copies} == {"int8"}
