@@ -95,7 +95,7 @@ class Coordinator:
         await self.database.close()
 
     async def _start(self) -> None:
-        await self.keeping.shred([])
+        await self.keeping.sweep()
         await self.bus.start()
         self.shell.start()
 

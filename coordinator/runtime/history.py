@@ -102,6 +102,10 @@ class Keeping:
         """Destroy the clients' keys, and what killed processes left unsealed."""
         for client_id in client_ids:
             await asyncio.to_thread(self._keys.destroy, client_id)
+        await self.sweep()
+
+    async def sweep(self) -> None:
+        """Remove what killed processes left unsealed."""
         await asyncio.to_thread(self._scratch.sweep)
 
     @asynccontextmanager
