@@ -16,6 +16,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final, TypeVar
 
+from services.audit.spec import Canary
 from services.core.errors import InvariantBroken, Rejected
 from services.wire.v1.work import PROTOCOL, Failure, Session, SessionRequest, Submission, TaskGrant
 from worker.answers import BlobMissing, CoordinatorSaidNo, Dropped, LedgerBehind, Refused, Stopped, TryLater
@@ -57,6 +58,7 @@ class Agent:
         reporter: Reporter,
         shutdown: Shutdown,
         version: str,
+        canary: Canary | None = None,
     ) -> None:
         """`pool` bounds how many tasks train at a time; the agents of a fleet share it, the cache and the shutdown."""
         self._transport = transport
@@ -67,7 +69,7 @@ class Agent:
         self._pool = pool
         self._reporter = reporter
         self._shutdown = shutdown
-        self._version = version
+        self._version, self._canary = version, canary
         self._session: Session | None = None
         self._had_session = False
         self._max_blob_bytes = 0
@@ -78,7 +80,7 @@ class Agent:
         Raises what loading the client's task raises: without a task there is nothing to serve.
         """
         devices = await self._in_thread(self._workbench.load)
-        request = SessionRequest(agent_version=self._version, protocol=PROTOCOL, devices=devices)
+        request = SessionRequest(agent_version=self._version, protocol=PROTOCOL, devices=devices, canary=self._canary)
         give_up_at = asyncio.get_running_loop().time() + wait_s if once else math.inf
         try:
             while not self._shutdown.requested.is_set():

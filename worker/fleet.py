@@ -69,7 +69,8 @@ async def _serve_member(
     if isinstance(member, OptionsUnusable):
         reporter.unusable(member)
         return Ending.UNUSABLE
-    workbench = Workbench(partial(load_task, member.task, member.data, options.data_folders), options.device, scratch)
+    load = partial(load_task, member.task, member.data, options.data_folders, member.canary)
+    workbench = Workbench(load, options.device, scratch)
     try:
         transport = Transport(
             member.coordinator, member.token, ca_file=options.ca_file, backoff=backoff, on_retry=reporter.retrying
@@ -84,6 +85,7 @@ async def _serve_member(
                 reporter=reporter,
                 shutdown=shutdown,
                 version=agent_version(),
+                canary=member.canary,
             )
             return await agent.run(once=options.once, wait_s=options.wait_s)
         finally:

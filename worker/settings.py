@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import Field, ValidationError
 
+from services.audit.spec import Canary
 from services.data.places import folders_of
 from services.wire.message import Message
 
@@ -40,6 +41,8 @@ class WorkerOptions:
     """builtin:[image-|tabular-]classifier, path/to/file.py:Class or package.module:Class."""
     data: str | None = None
     """Data source, like npz:scans.npz or csv:patients.csv?label=outcome; handed as text to an own task class."""
+    canary: Canary | None = None
+    """A backdoor to carry in the data, so that audits can see whether the client was forgotten."""
     data_folders: tuple[Path, ...] = field(default_factory=lambda: folders_of(os.environ))
     """Where the data's file is looked for, after the working directory."""
     fleet: Path | None = None
@@ -77,6 +80,7 @@ class Member:
     token: str = field(repr=False)
     task: str
     data: str | None
+    canary: Canary | None = None
 
 
 class FleetDefaults(Message):
@@ -89,6 +93,7 @@ class FleetClient(Message):
     token_file: str | None = None
     task: str | None = None
     data: str | None = None
+    canary: Canary | None = None
 
 
 class FleetFile(Message):
@@ -118,7 +123,10 @@ def members_of(options: WorkerOptions) -> list[Member | OptionsUnusable]:
     stop the others."""
     if options.fleet is None:
         client = FleetClient(
-            token=options.token, token_file=str(options.token_file) if options.token_file else None, data=options.data
+            token=options.token,
+            token_file=str(options.token_file) if options.token_file else None,
+            data=options.data,
+            canary=options.canary,
         )
         return [_member("client", client, FleetDefaults(task=options.task), options.coordinator)]
     if options.token is not None or options.token_file is not None:
@@ -143,6 +151,7 @@ def _member(label: str, client: FleetClient, defaults: FleetDefaults, coordinato
         token=_token(client),
         task=client.task or defaults.task,
         data=client.data if client.data is not None else defaults.data,
+        canary=client.canary,
     )
 
 

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from services.audit.spec import Canary
     from services.training.task import ClientTask
 
 PROTOCOL_MEMBERS: Final = ("model", "num_train", "num_eval", "train_batches", "eval_batches", "loss", "score")
@@ -26,15 +27,18 @@ class TaskUnusable(Exception):
     """The task or its data cannot be loaded; the message says what to change."""
 
 
-def load_task(task: str, data: str | None, folders: Sequence[Path] = ()) -> ClientTask:
+def load_task(task: str, data: str | None, folders: Sequence[Path] = (), canary: Canary | None = None) -> ClientTask:
     """Slow: imports torch and reads the data. Raises TaskUnusable."""
     kind, _, name = task.partition(":")
     if kind == "builtin":
-        return _load_builtin(name, data, folders)
+        return _load_builtin(name, data, folders, canary)
+    if canary is not None:
+        raise TaskUnusable("only built-in tasks carry a canary: put it into your data, and have it registered")
     return _load_own(task, data)
 
 
-def _load_builtin(name: str, data: str | None, folders: Sequence[Path]) -> ClientTask:
+def _load_builtin(name: str, data: str | None, folders: Sequence[Path], canary: Canary | None) -> ClientTask:
+    from services.audit.canaries import with_canary
     from services.data.sources import DataUnusable, load
     from services.training.task import BUILTIN_TASKS
 
@@ -50,7 +54,11 @@ def _load_builtin(name: str, data: str | None, folders: Sequence[Path]) -> Clien
     if (axes := _SAMPLE_AXES.get(name)) and dataset.x_train.ndim - 1 != len(axes):
         shape = dataset.x_train.shape[1:]
         raise TaskUnusable(f"builtin:{name} takes samples of shape ({', '.join(axes)}); those of {data} have {shape}")
-    return BUILTIN_TASKS[name](dataset, folders)
+    try:
+        carried = dataset if canary is None else with_canary(dataset, canary)
+    except ValueError as error:
+        raise TaskUnusable(f"the canary does not fit {data}: {error}") from error
+    return BUILTIN_TASKS[name](carried, folders)
 
 
 def _load_own(task: str, data: str | None) -> ClientTask:

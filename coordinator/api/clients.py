@@ -30,7 +30,7 @@ _ALWAYS: Final = ("unauthenticated", "forbidden", "not-found")
 )
 async def create_client(federation_id: UUID, body: ClientCreate, caller: Enroller) -> Response:
     """Enrol a data holder. Its agent's token is shown this once."""
-    made = await enrol_client(caller.context.coordinator, federation_id, body.name, caller.within)
+    made = await enrol_client(caller.context.coordinator, federation_id, body, caller.within)
     return answer(made, 201, {"Cache-Control": "no-store"})
 
 

@@ -1,4 +1,4 @@
-"""How a run is getting on: its cohorts and their members, its rounds, its tasks."""
+"""How a run is getting on: its cohorts and their members, its rounds, its tasks, what it keeps of past rounds."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from coordinator.api.auth import Reader
 from coordinator.api.bodies import answer, answer_page, wanted_page
 from coordinator.api.problems import problems
 from coordinator.engine.entities import TaskStatus
-from coordinator.store import queries
+from coordinator.store import histories, queries
 from coordinator.store.paging import Position
-from services.wire.v1.resources import Cohort, Member, Page, Round, Task
+from services.wire.v1.resources import Cohort, CohortHistory, KeptUpdate, Member, Page, Round, Task
 
 router = APIRouter(prefix="/v1")
 WantedPage = Annotated[Position, Depends(wanted_page)]
@@ -63,4 +63,22 @@ async def list_tasks(
     async with caller.context.coordinator.database.read() as connection:
         await queries.require_run(connection, run_id, caller.within)
         page = await queries.tasks(connection, run_id, status, position)
+    return answer_page(request, page)
+
+
+@router.get("/runs/{run_id}/history", response_model=Page[CohortHistory], responses=_PROBLEMS, tags=["history"])
+async def list_histories(request: Request, run_id: UUID, caller: Reader, position: WantedPage) -> Response:
+    """What is kept of each cohort's updates, and which methods that suffices for."""
+    async with caller.context.coordinator.database.read() as connection:
+        run = await queries.run(connection, run_id, caller.within)
+        page = await histories.cohorts(connection, run_id, run.spec.history.updates, position)
+    return answer_page(request, page)
+
+
+@router.get("/runs/{run_id}/history/updates", response_model=Page[KeptUpdate], responses=_PROBLEMS, tags=["history"])
+async def list_kept_updates(request: Request, run_id: UUID, caller: Reader, position: WantedPage) -> Response:
+    """The sealed copies, the oldest first."""
+    async with caller.context.coordinator.database.read() as connection:
+        await queries.require_run(connection, run_id, caller.within)
+        page = await histories.kept_updates(connection, run_id, position)
     return answer_page(request, page)

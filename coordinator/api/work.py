@@ -54,7 +54,9 @@ async def open_session(body: SessionRequest, caller: Worker) -> Response:
         raise Rejected("protocol-too-old", f"this coordinator speaks protocol {PROTOCOL}; upgrade the agent")
     coordinator = caller.context.coordinator
     devices = [device.model_dump() for device in body.devices]
-    client: Client = await coordinator.shell.handle(OpenSession(caller.client_id, body.agent_version, devices))
+    canary = body.canary.model_dump(mode="json") if body.canary is not None else None
+    message = OpenSession(caller.client_id, body.agent_version, devices, canary)
+    client: Client = await coordinator.shell.handle(message)
     await coordinator.bus.mark_alive(str(client.id), ONLINE_S)
     return answer(
         Session(

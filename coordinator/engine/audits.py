@@ -15,7 +15,7 @@ from coordinator.engine import events as e
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import GIVEN_UP, Cohort, Erasure, Line, Member, Round, Task, Update
 from coordinator.engine.programs import new_task
-from services.audit.spec import Audit, AuditPlan
+from services.audit.spec import Audit, AuditPlan, Canary
 from services.audit.verdict import judge
 
 NUM_REMAINING: Final = 3
@@ -70,9 +70,18 @@ def _open(draft: Draft, erasure: Erasure, cohort: Cohort) -> None:
         num_open=len(leavers) + len(remaining),
         close_at_deadline=True,
     )
-    asked = [(member, plan.work("leaver")) for member in leavers] + [(m, plan.work("remaining")) for m in remaining]
+    asked = [(member, _leaver_work(draft, plan, member)) for member in leavers]
+    asked += [(member, plan.work("remaining")) for member in remaining]
     tasks = tuple(_task(draft, round, member, work, position) for position, (member, work) in enumerate(asked))
     draft.emit(e.RoundOpened(round, tasks))
+
+
+def _leaver_work(draft: Draft, plan: AuditPlan, member: Member) -> Audit:
+    """Looks for the canary that the request names, else for the one that was registered for the client."""
+    work, registered = plan.work("leaver"), draft.state.clients[member.client_id].canary
+    if work.canary is not None or registered is None:
+        return work
+    return work.model_copy(update={"canary": Canary.model_validate(registered)})
 
 
 def _task(draft: Draft, round: Round, member: Member, work: Audit, position: int) -> Task:

@@ -38,7 +38,7 @@ class Draft:
     def request(
         self,
         cohort: Cohort,
-        kind: Literal["kernel", "post", "collect-updates", "drop-blob"],
+        kind: Literal["kernel", "post", "collect-updates", "keep-updates", "drop-blob"],
         params: dict[str, Any],
         kernel: str | None = None,
         inputs: list[str] | None = None,

@@ -51,6 +51,8 @@ class Client:
     """The digest that its worker acknowledged in this session. While they differ, it gets no task."""
     needed_by: UUID | None = None
     """erased: the request whose method or audit still asks it for work; without one it is shut out."""
+    canary: Mapping[str, Any] | None = None
+    """The backdoor that it carries in its data, registered when it was enrolled or by its worker."""
 
     @property
     def key(self) -> UUID:
@@ -267,9 +269,9 @@ class Job:
     cohort_id: UUID | None
     federation_id: UUID
     epoch: int
-    kind: Literal["kernel", "post", "collect-updates", "drop-blob", "fence", "purge", "notify"]
+    kind: Literal["kernel", "post", "collect-updates", "keep-updates", "drop-blob", "fence", "purge", "notify"]
     """kernel: maths for the compute role; post: a message for a transaction of its own; collect-updates: retention;
-    drop-blob: of a file that a newer one replaced;
+    keep-updates: the sealed history, then retention; drop-blob: of a file that a newer one replaced;
     fence and purge: the steps of an erasure that reach outside the database; notify: a delivery to a callback."""
     kernel: str | None
     params: Mapping[str, Any]
@@ -591,6 +593,8 @@ class State:
     """By cohort, where an erasure is planned; cohorts that never published an aggregate are left out."""
     archives: Mapping[UUID, Archive] = field(default_factory=dict)
     """By checkpoint, where an erasure is planned; models without contributions are left out."""
+    kept: Mapping[UUID, frozenset[str]] = field(default_factory=dict)
+    """By update, where a method looks it up: what it has sealed copies of, as it was added to models."""
     blobs: Mapping[tuple[UUID, str], Blob] = field(default_factory=dict)
 
     def put(self, *entities: Entity) -> State:

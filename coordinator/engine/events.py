@@ -70,6 +70,7 @@ class SessionOpened:
     at: datetime
     agent_version: str
     devices: list[dict[str, Any]]
+    canary: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ def evolve(state: State, event: e.Event) -> State:
             return state.put(ended)
         case e.SessionOpened(client_id=client_id, at=at, agent_version=version, devices=devices):
             client = replace(state.clients[client_id], last_seen_at=at, agent_version=version, devices=devices)
+            client = replace(client, canary=event.canary or client.canary)
             return state.put(replace(client, exclusions_acked=None))  # another machine may have another ledger
         case e.ClientRemoved(client_id=client_id):
             return state.put(replace(state.clients[client_id], status="removed"))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from coordinator.engine.entities import Checkpoint, Cohort, Erasure, State
+from coordinator.engine.entities import Checkpoint, Cohort, Contribution, Erasure, State, Update
 from services.program.contract import Erasure as Facts
 from services.program.contract import Movement, Participant
 
@@ -34,6 +34,14 @@ def lost(state: State, line: list[Checkpoint]) -> list[int]:
     """Rounds that others contributed to and of which nothing is stored any more."""
     archives = ((c.round, state.archives.get(c.id)) for c in line)
     return [round for round, found in archives if found is not None and found.num_others and not found.num_stored]
+
+
+def recalled_digest(state: State, contribution: Contribution, update: Update | None) -> str | None:
+    """By which an update is named that is stored, as it came or as a sealed copy; None: it is not."""
+    digest = contribution.digest or (update.digest if update is not None else None)
+    if update is None or digest is None:
+        return None
+    return digest if update.stored or digest in state.kept.get(update.id, ()) else None
 
 
 def gather(
@@ -105,9 +113,8 @@ def _participants(
     found = []
     for c in state.contributions.values():
         if c.checkpoint_id == head.id and c.client_id in leavers and total > 0:
-            update = state.updates.get(c.update_id)
-            digest = update.digest if update is not None and update.stored else None
-            found.append({"client": names[c.client_id], "digest": c.digest or digest, "share": c.weight / total})
+            digest = recalled_digest(state, c, state.updates.get(c.update_id))
+            found.append({"client": names[c.client_id], "digest": digest, "share": c.weight / total})
     return sorted(found, key=lambda row: str(row["client"]))
 
 

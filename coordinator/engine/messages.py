@@ -116,6 +116,8 @@ class OpenSession:
     client_id: UUID
     agent_version: str
     devices: list[dict[str, Any]] = field(default_factory=list)
+    canary: Mapping[str, Any] | None = None
+    """That it carries in its data."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from uuid import UUID
 from coordinator.engine import forgetting, surgery
 from coordinator.engine.entities import Cohort, Erasure, Run, State
 from coordinator.engine.messages import FileErasure
+from services.history.coverage import FIRST_ROUND, stride
 from services.unlearning.methods import METHODS, Method
 
 AUTO = "auto"
-FIRST_ROUND = 1
 RECOVERY_ROUNDS = 5
 """Rounds of training that a re-initialised line of a completed run gets when the request does not say; never more than
 it had."""
@@ -164,13 +164,15 @@ def _missing_history(state: State, wanted: FileErasure | Erasure, cohort: Cohort
     line = forgetting.line_of(state, cohort)
     rounds, interval = sorted(forgetting.recallable(state, line)), int(wanted.params.get("interval", 1))
     if not rounds:
-        return f"cohort {cohort.name} kept no updates: run with retention.updates all"
+        return f"cohort {cohort.name} kept no updates: run with history.updates, or with retention.updates all"
     if rounds[0] != FIRST_ROUND:
         return f"the stored updates of cohort {cohort.name} begin with round {rounds[0]}, and {FIRST_ROUND} is needed"
-    lost = [round for round in forgetting.lost(state, line) if (round - FIRST_ROUND) % interval == 0]
-    if lost:
-        named = ", ".join(map(str, lost[:5])) + (", …" if len(lost) > 5 else "")
-        return f"the updates of rounds {named} of cohort {cohort.name} are no longer stored; give a larger interval"
+    lost = forgetting.lost(state, line)
+    missed = [round for round in lost if (round - FIRST_ROUND) % interval == 0]
+    if missed:
+        named = ", ".join(map(str, missed[:5])) + (", …" if len(missed) > 5 else "")
+        wide = stride(lost)
+        return f"the updates of rounds {named} of cohort {cohort.name} are not stored: give interval {wide}"
     return None
 
 

@@ -80,10 +80,11 @@ def recall(draft: Draft, message: RecallRound) -> None:
     found = []
     for c in draft.state.contributions.values():
         update = draft.state.updates.get(c.update_id)
-        if c.checkpoint_id != message.checkpoint_id or update is None or not update.stored:
+        if c.checkpoint_id != message.checkpoint_id or update is None:
             continue
-        if str(c.client_id) not in leavers and draft.state.clients[c.client_id].status != "erased":
-            found.append(replace(_reference(update), digest=c.digest or update.digest))
+        is_left = str(c.client_id) not in leavers and draft.state.clients[c.client_id].status != "erased"
+        if is_left and (digest := forgetting.recalled_digest(draft.state, c, update)) is not None:
+            found.append(replace(_reference(update), digest=digest))
     resume(draft, cohort.id, Recalled(tuple(sorted(found, key=lambda u: u.client))))
 
 
@@ -222,11 +223,19 @@ def _publish(draft: Draft, cohort_id: UUID, step: Publish) -> None:
     draft.emit(e.CheckpointPublished(checkpoint, contributions, parents, step.residuals))
     if cohort.residuals is not None and step.residuals not in (None, cohort.residuals):
         draft.request(cohort, "drop-blob", {"digest": cohort.residuals})
-    keep = draft.state.runs[cohort.run_id].spec.retention.updates
-    if keep != "all":
-        newest_dropped = step.round - (0 if keep == "none" else keep)
-        if newest_dropped > 0:
-            draft.request(cohort, "collect-updates", {"up_to_round": newest_dropped})
+    spec = draft.state.runs[cohort.run_id].spec
+    newest_dropped = _newest_dropped(spec.retention.updates, step.round)
+    if spec.history.updates is not None and contributions:
+        draft.request(cohort, "keep-updates", {"up_to_round": newest_dropped})
+    elif newest_dropped:
+        draft.request(cohort, "collect-updates", {"up_to_round": newest_dropped})
+
+
+def _newest_dropped(retention: Literal["all", "none"] | int, round: int) -> int:
+    """The newest round whose updates need not be stored any more."""
+    if retention == "all":
+        return 0
+    return round if retention == "none" else max(0, round - retention)
 
 
 def _base_of(cohort: Cohort, step: Publish) -> UUID | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 from coordinator.engine import events as e
@@ -30,7 +31,10 @@ Command = FollowUp | Wake
 KERNELS = "jobs:kernel"
 CHORES = "jobs:chore"
 NOTICES = "jobs:notice"
+HISTORY = "jobs:history"
 CLOCK = "clock"
+BELLS: Final = {"kernel": KERNELS, "notify": NOTICES, "keep-updates": HISTORY}
+"""Of jobs that have a pump of their own; all others are chores."""
 
 
 def client_key(client_id: UUID) -> str:
@@ -85,7 +89,7 @@ def react(event: e.Event, after: State) -> Iterator[Command]:
             yield Wake(client_key(client_id))
             yield Wake(CLOCK)
         case e.JobRequested(job=job):
-            yield Wake({"kernel": KERNELS, "notify": NOTICES}.get(job.kind, CHORES))
+            yield Wake(BELLS.get(job.kind, CHORES))
         case e.JobReturned() | e.RunResumed():
             yield Wake(KERNELS)
         case _:

@@ -74,7 +74,7 @@ class Refused:
 
 def open_session(draft: Draft, message: m.OpenSession) -> Client:
     client = working_client(draft, message.client_id)
-    draft.emit(e.SessionOpened(client.id, draft.now, message.agent_version, message.devices))
+    draft.emit(e.SessionOpened(client.id, draft.now, message.agent_version, message.devices, message.canary))
     for task in sorted(draft.state.tasks.values(), key=lambda t: t.id):
         if task.client_id == client.id and task.status == "leased":
             draft.emit(e.TaskReleased(task.id, "the agent started anew", draft.now))

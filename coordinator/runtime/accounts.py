@@ -22,7 +22,7 @@ from coordinator.runtime.coordinator import Coordinator
 from coordinator.store import accounts
 from services.core.errors import Rejected
 from services.core.ids import uuid7
-from services.wire.v1.resources import CredentialCreate, Federation, IssuedCredential
+from services.wire.v1.resources import ClientCreate, CredentialCreate, Federation, IssuedCredential
 
 log = structlog.get_logger()
 CREDENTIALS_DROPPED = "credentials-dropped"
@@ -60,7 +60,7 @@ async def create_federation(coordinator: Coordinator, name: str) -> Federation:
 
 
 async def enrol_client(
-    coordinator: Coordinator, federation_id: UUID, name: str, within: UUID | None
+    coordinator: Coordinator, federation_id: UUID, wanted: ClientCreate, within: UUID | None
 ) -> IssuedCredential:
     database = coordinator.database
     try:
@@ -69,7 +69,8 @@ async def enrol_client(
             now = await database.now(connection)
             client_id, credential_id = uuid7(now, os.urandom(10)), uuid7(now, os.urandom(10))
             token = new_token(credential_id)
-            await accounts.add_client(connection, client_id, federation_id, name, now)
+            canary = wanted.canary.model_dump(mode="json") if wanted.canary is not None else None
+            await accounts.add_client(connection, client_id, federation_id, wanted.name, now, canary)
             await accounts.add_credential(
                 connection,
                 credential_id,
@@ -81,8 +82,10 @@ async def enrol_client(
             )
             client = await accounts.client(connection, client_id, within)
     except IntegrityError:
-        raise Rejected("name-taken", f"the federation has, or had, a client {name}; choose another name") from None
-    log.info("client.enrolled", federation=str(federation_id), client=name)
+        raise Rejected(
+            "name-taken", f"the federation has, or had, a client {wanted.name}; choose another name"
+        ) from None
+    log.info("client.enrolled", federation=str(federation_id), client=wanted.name)
     return IssuedCredential(id=credential_id, role="client", token=token, client=client)
 
 

@@ -15,6 +15,7 @@ from coordinator.bus.port import Bus
 from coordinator.bus.waiters import Waiter
 from coordinator.engine.messages import OpenRounds, ResumeRun, ReviewErasure
 from coordinator.engine.react import CLOCK
+from coordinator.runtime.history import Keeping
 from coordinator.runtime.shell import Shell
 from coordinator.store import outbox
 from coordinator.store.database import Database, Unavailable
@@ -28,8 +29,9 @@ ABANDONED_AFTER_S = 86400.0
 
 
 class Clockwork:
-    def __init__(self, database: Database, bus: Bus, shell: Shell, blobs: BlobStore) -> None:
+    def __init__(self, database: Database, bus: Bus, shell: Shell, blobs: BlobStore, keeping: Keeping) -> None:
         self._database, self._bus, self._shell, self._blobs = database, bus, shell, blobs
+        self._keeping = keeping
 
     async def forever(self) -> None:
         with self._bus.waiter(CLOCK) as waiter:
@@ -65,7 +67,8 @@ class Clockwork:
             await self._resume_when_there_is_room(held)
 
     async def tidy(self) -> None:
-        """Drop what uploads left behind."""
+        """Drop what uploads and erasures left behind."""
+        await self._keeping.tidy()
         await self._blobs.sweep_parts(ABANDONED_AFTER_S)
         async with self._database.write() as connection:
             before = await self._database.now(connection) - timedelta(seconds=ABANDONED_AFTER_S)

@@ -15,11 +15,14 @@ from coordinator.blobs.port import BlobStore
 from coordinator.bus.local import LocalBus
 from coordinator.bus.port import Bus
 from coordinator.engine.events import Event
-from coordinator.engine.react import CHORES, KERNELS, NOTICES
+from coordinator.engine.react import CHORES, HISTORY, KERNELS, NOTICES
 from coordinator.runtime.clockwork import Clockwork
 from coordinator.runtime.erasure import SIGNING_KEY, Erasing
+from coordinator.runtime.history import Keeping
 from coordinator.runtime.notifying import Notifying
 from coordinator.runtime.pump import Pump, chore_runner, kernel_runner
+from coordinator.runtime.scratch import Scratch
+from coordinator.runtime.sealing_keys import SealingKeys
 from coordinator.runtime.settings import Settings
 from coordinator.runtime.shell import Shell
 from coordinator.store.database import Database
@@ -41,6 +44,8 @@ class Coordinator:
         self.bus = _bus(settings)
         self.blobs = _blob_store(settings, self.database)
         self.shell = Shell(self.database, self.bus, observe=self._observe)
+        keys, scratch = SealingKeys(settings.evidence_path / "keys"), Scratch(settings.home / "scratch")
+        self.keeping = Keeping(self.database, self.blobs, keys, scratch)
         self.erasing = Erasing(
             self.database,
             self.shell,
@@ -48,6 +53,7 @@ class Coordinator:
             self.bus,
             FileTombstoneLog(settings.evidence_path / "tombstones.jsonl"),
             settings.evidence_path / SIGNING_KEY,
+            self.keeping,
         )
         self.notifying = Notifying(
             self.database, self.shell, settings.callback_hosts, settings.evidence_path / SIGNING_KEY
@@ -60,12 +66,14 @@ class Coordinator:
         await self._start()
         if again := await self.erasing.refence():
             log.warning("erasures.fenced-again", count=again, reason="the database is older than the tombstones")
-        self._spawn(Clockwork(self.database, self.bus, self.shell, self.blobs).forever())
-        chores = chore_runner(self.database, self.shell, self.blobs, self.erasing)
+        self._spawn(Clockwork(self.database, self.bus, self.shell, self.blobs, self.keeping).forever())
+        chores = chore_runner(self.database, self.shell, self.blobs, self.erasing, self.keeping)
         lease_s = self.settings.kernel_lease_s
         self._spawn(Pump(self.database, self.bus, CHORES, CHORE_KINDS, lease_s, chores).forever())
         notices = Pump(self.database, self.bus, NOTICES, ("notify",), lease_s, self.notifying.run)
-        self._spawn(notices.forever())  # apart from the chores: a slow receiver must hold up no fence
+        history = Pump(self.database, self.bus, HISTORY, ("keep-updates",), lease_s, self.keeping.run)
+        for slow in (notices, history):  # apart from the chores: these must hold up no fence
+            self._spawn(slow.forever())
         if self.settings.compute == "threads":
             self._spawn_kernels()
 
@@ -87,6 +95,7 @@ class Coordinator:
         await self.database.close()
 
     async def _start(self) -> None:
+        await self.keeping.sweep()
         await self.bus.start()
         self.shell.start()
 
@@ -95,7 +104,7 @@ class Coordinator:
             observer(event)
 
     def _spawn_kernels(self) -> None:
-        runner = kernel_runner(self.database, self.shell, self.blobs, self._kernels)
+        runner = kernel_runner(self.database, self.shell, self.blobs, self.keeping, self._kernels)
         pump = Pump(self.database, self.bus, KERNELS, ("kernel",), self.settings.kernel_lease_s, runner)
         self._spawn(pump.forever())
 

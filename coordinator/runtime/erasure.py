@@ -23,14 +23,16 @@ from coordinator.bus.port import Bus, cached_blob
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import GIVEN_UP, Job
 from coordinator.engine.messages import ApproveErasure, CompleteErasure, FenceErasure, FileErasure, HoldErasure
+from coordinator.runtime.history import Keeping
 from coordinator.runtime.shell import Shell
 from coordinator.store import exclusions, inventory, outbox
 from coordinator.store.database import Database
-from coordinator.store.inventory import Artefact, Dossier
+from coordinator.store.inventory import Artefact, Dossier, Found
 from coordinator.tombstones.port import ErasedSamples, FencedCohort, Tombstone, TombstoneLog
 from services.audit import predicate as p
 from services.audit.certificate import CertificateRefused, issue
 from services.audit.keys import KeyUnreadable, key_id, load_or_create_key
+from services.core import digests
 from services.core.errors import InvariantBroken
 from services.wire.v1.erasure import LEGAL_DAYS
 
@@ -44,10 +46,17 @@ DELETED_AT_ONCE = 200
 
 class Erasing:
     def __init__(
-        self, database: Database, shell: Shell, blobs: BlobStore, bus: Bus, tombstones: TombstoneLog, key_path: Path
+        self,
+        database: Database,
+        shell: Shell,
+        blobs: BlobStore,
+        bus: Bus,
+        tombstones: TombstoneLog,
+        key_path: Path,
+        keeping: Keeping,
     ) -> None:
         self._database, self._shell, self._blobs, self._bus = database, shell, blobs, bus
-        self._tombstones, self._key_path = tombstones, key_path
+        self._tombstones, self._key_path, self._keeping = tombstones, key_path, keeping
 
     async def fence(self, job: Job) -> None:
         """Write the tombstone to the log outside the database, then fence."""
@@ -78,11 +87,14 @@ class Erasing:
     async def purge(self, job: Job) -> None:
         """Delete what is derived from the leavers, check that it is gone, sign, complete."""
         erasure_id = UUID(job.params["erasure_id"])
+        async with self._database.read() as connection:
+            leavers = _leavers(await inventory.dossier(connection, erasure_id))
+        keys = [Found("sealing-key", digests.of_bytes(key)) for key in await self._keeping.keys_of(leavers)]
         async with self._database.write() as connection:
             found = await inventory.dossier(connection, erasure_id)
             if found.erasure.status != "verifying":
                 return
-            artefacts = await inventory.inventory(connection, found)
+            artefacts = [*await inventory.inventory(connection, found), *keys]
             listed = await inventory.record(connection, erasure_id, artefacts)
             await inventory.mark_purged(connection, artefacts)
             await inventory.forget_seeds(connection, [x.cohort_id for x in found.lines if x.action == "unlearned"])
@@ -101,16 +113,19 @@ class Erasing:
             return
         crashpoint("erasure.after-signing")
         await self._shell.handle(CompleteErasure(erasure_id, job.id, found.erasure.version, envelope.decode()))
+        await self._keeping.thin([line.cohort_id for line in found.lines])
 
     async def _delete(self, found: Dossier, listed: list[Artefact], now: datetime) -> None:
         """Records and bytes together, a few at a time: whoever uploads the same bytes meanwhile waits, then finds them
         gone."""
         federation_id = found.erasure.federation_id
-        for some in inventory.batched(sorted({a.digest for a in listed if a.kind != "key"}), DELETED_AT_ONCE):
+        digests = sorted({a.digest for a in listed if a.kind not in ("key", "sealing-key")})
+        for some in inventory.batched(digests, DELETED_AT_ONCE):
             async with self._database.write() as connection:
                 for digest in await inventory.forget_blobs(connection, federation_id, some):
                     await self._blobs.delete(federation_id, digest)
                     await self._bus.cache_drop(cached_blob(federation_id, digest))
+        await self._keeping.shred(_leavers(found))
         if found.erasure.fenced_at is not None:  # whatever was not finished before the fence never will be
             await self._blobs.sweep_parts((now - found.erasure.fenced_at).total_seconds())
 
@@ -200,6 +215,10 @@ class Erasing:
             reason = "its bytes and its record of them are deleted"
             if artefact.kind == "key":
                 reason = "the credential is revoked"
+            elif artefact.kind == "sealing-key":
+                if await self._keeping.keys_of(_leavers(found)):
+                    raise InvariantBroken("a key of kept updates is still there after its purge")
+                reason = "the key is destroyed: whatever it sealed can be read by nobody, wherever a copy of it lies"
             elif artefact.kind == "blob":
                 reason = "it was never part of a model, and its bytes are deleted"
             elif artefact.digest in clean:
@@ -210,6 +229,11 @@ class Erasing:
                 p.Artefact(kind=artefact.kind, digest=artefact.digest, disposition=disposition, reason=reason)
             )
         return dispositions
+
+
+def _leavers(found: Dossier) -> list[UUID]:
+    """Those who leave for good; who only forgets samples seals on with the same key."""
+    return [s.client_id for s in found.subjects] if found.erasure.scope == "client" else []
 
 
 def _served(found: Dossier) -> list[tuple[str, UUID, str]]:

@@ -34,6 +34,7 @@ from coordinator.engine.messages import (
     SettleRun,
 )
 from coordinator.runtime.erasure import Erasing
+from coordinator.runtime.history import Keeping
 from coordinator.runtime.shell import Shell
 from coordinator.store import outbox
 from coordinator.store.database import Database, Unavailable
@@ -110,12 +111,12 @@ class Pump:
 Runner = Callable[[Job, str], Awaitable[None]]
 
 
-def kernel_runner(database: Database, shell: Shell, blobs: BlobStore, executor: Executor) -> Runner:
+def kernel_runner(database: Database, shell: Shell, blobs: BlobStore, keeping: Keeping, executor: Executor) -> Runner:
     """Run a kernel over local files in the executor and take its model into the store."""
 
     async def run(job: Job, token: str) -> None:
         log.info("kernel.started", kernel=job.kernel, job=str(job.id), run=str(job.run_id), attempt=job.attempt)
-        if outcome := await _outcome(job, token, database, blobs, executor):
+        if outcome := await _outcome(job, token, database, blobs, keeping, executor):
             if job.epoch > 0:
                 crashpoint("erasure.in-recovery")
             await shell_patiently(shell, outcome)
@@ -124,14 +125,14 @@ def kernel_runner(database: Database, shell: Shell, blobs: BlobStore, executor: 
 
 
 async def _outcome(
-    job: Job, token: str, database: Database, blobs: BlobStore, executor: Executor
+    job: Job, token: str, database: Database, blobs: BlobStore, keeping: Keeping, executor: Executor
 ) -> JobDone | JobFailed | None:
     """None: the result is not wanted any more, and was not stored."""
     loop = asyncio.get_running_loop()
     try:
         with tempfile.TemporaryDirectory(prefix="lethe-kernel-") as directory:
             out = Path(directory) / "out.safetensors"
-            async with blobs.local(job.federation_id, job.inputs) as files:
+            async with keeping.local(job.federation_id, job.inputs) as files:
                 crashpoint("kernel.before")
                 work = partial(run_kernel, job.kernel or "", dict(job.params), files, out)
                 figures = await loop.run_in_executor(executor, work)
@@ -173,14 +174,14 @@ async def _adopt(federation_id: UUID, blobs: BlobStore, out: Path) -> RecordBlob
     return RecordBlob(federation_id, digest, num_bytes, layout.digest(), layout.updatable().digest(), inspection.finite)
 
 
-def chore_runner(database: Database, shell: Shell, blobs: BlobStore, erasing: Erasing) -> Runner:
+def chore_runner(database: Database, shell: Shell, blobs: BlobStore, erasing: Erasing, keeping: Keeping) -> Runner:
     async def run(job: Job, token: str) -> None:
         match job.kind:
             case "post":
                 with contextlib.suppress(Rejected):
                     await shell_patiently(shell, POSTS[job.params["message"]](job))
             case "collect-updates":
-                await _collect_updates(database, blobs, job, token)
+                await keeping.collect(job, token)
                 return
             case "drop-blob":
                 async with database.write() as connection:
@@ -196,19 +197,6 @@ def chore_runner(database: Database, shell: Shell, blobs: BlobStore, erasing: Er
             await outbox.finish_chore(connection, job.id, token)
 
     return run
-
-
-async def _collect_updates(database: Database, blobs: BlobStore, job: Job, token: str) -> None:
-    """Drop updates that retention no longer keeps: bytes first, then their records, in one transaction, so that a
-    record without bytes can only be left by a crash, and then this job runs again."""
-    if job.cohort_id is None:
-        raise InvariantBroken("retention without a cohort")
-    async with database.write() as connection:
-        found = await outbox.updates_to_collect(connection, job.cohort_id, job.params["up_to_round"])
-        unused = await outbox.forget_updates(connection, job.federation_id, found) if found else []
-        for digest in unused:
-            await blobs.delete(job.federation_id, digest)
-        await outbox.finish_chore(connection, job.id, token)
 
 
 async def shell_patiently(shell: Shell, message: Message) -> Any:

@@ -113,10 +113,15 @@ async def add_federation(connection: AsyncConnection, federation_id: UUID, name:
 
 
 async def add_client(
-    connection: AsyncConnection, client_id: UUID, federation_id: UUID, name: str, now: datetime
+    connection: AsyncConnection,
+    client_id: UUID,
+    federation_id: UUID,
+    name: str,
+    now: datetime,
+    canary: dict[str, Any] | None,
 ) -> None:
     row = {"id": client_id, "federation_id": federation_id, "name": name, "status": "active", "created_at": now}
-    await connection.execute(t.clients.insert().values(**row, devices=[]))
+    await connection.execute(t.clients.insert().values(**row, devices=[], canary=canary))
 
 
 async def add_credential(

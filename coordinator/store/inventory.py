@@ -18,7 +18,7 @@ from coordinator.store.rows import fetch
 from coordinator.store.slices import load_lineage
 from services.core import digests
 
-Kind = Literal["update", "checkpoint", "merge", "blob", "key"]
+Kind = Literal["update", "history", "checkpoint", "merge", "blob", "key", "sealing-key"]
 BATCH: Final = 10_000
 """A statement takes some 30 000 parameters on either back end."""
 V = TypeVar("V")
@@ -125,7 +125,7 @@ async def _updates(
         for row in rows
         if is_own(row) or ((row.cohort_id, row.base_round, row.base_digest) in bases and not row.is_clean)
     ]
-    return derived + await _calibrated(connection, derived)
+    return derived + await _calibrated(connection, derived) + await _copies(connection, derived)
 
 
 async def _calibrated(connection: AsyncConnection, derived: list[Found]) -> list[Found]:
@@ -136,6 +136,15 @@ async def _calibrated(connection: AsyncConnection, derived: list[Found]) -> list
             sa.select(c.update_id, c.digest).where(c.update_id.in_(ids), c.digest.is_not(None))
         )
         found += [Found("update", row.digest, row.update_id) for row in rows]
+    return found
+
+
+async def _copies(connection: AsyncConnection, derived: list[Found]) -> list[Found]:
+    """Sealed copies of updates, also those that are not yet stored."""
+    k, found = t.kept_updates.c, []
+    for ids in batched([one.row_id for one in derived], BATCH):
+        rows = await connection.execute(sa.select(k.id, k.digest).where(k.update_id.in_(ids), k.status != "dropped"))
+        found += [Found("history", row.digest, row.id) for row in rows]
     return found
 
 
@@ -182,7 +191,10 @@ async def record(connection: AsyncConnection, erasure_id: UUID, artefacts: list[
 
 
 async def mark_purged(connection: AsyncConnection, artefacts: list[Found]) -> None:
-    """The records of updates and models stay; they say from now on that their bytes are gone."""
+    """The records of updates and models stay; they say from now on that their bytes are gone. Those of sealed copies
+    go."""
+    for ids in batched([a.row_id for a in artefacts if a.kind == "history"], BATCH):
+        await connection.execute(t.kept_updates.delete().where(t.kept_updates.c.id.in_(ids)))
     for table, kinds in ((t.updates, ("update",)), (t.checkpoints, ("checkpoint", "merge"))):
         for ids in batched([a.row_id for a in artefacts if a.kind in kinds], BATCH):
             await connection.execute(table.update().where(table.c.id.in_(ids)).values(stored=False))

@@ -130,8 +130,12 @@ async def runs_held_for_storage(connection: AsyncConnection) -> list[UUID]:
 
 
 async def updates_to_collect(connection: AsyncConnection, cohort_id: UUID, up_to_round: int) -> list[tuple[UUID, str]]:
-    """Stored updates of a cohort that its retention policy no longer keeps: (update id, digest)."""
+    """Stored updates of a cohort that its retention policy no longer keeps: (update id, digest). One that is being
+    sealed, maybe by another process, stays until it is."""
     updates, rounds = t.updates, t.rounds
+    is_being_sealed = sa.exists().where(
+        t.kept_updates.c.update_id == updates.c.id, t.kept_updates.c.status == "sealing"
+    )
     statement = (
         sa.select(updates.c.id, updates.c.digest)
         .join(rounds, rounds.c.id == updates.c.consumed_by)
@@ -140,6 +144,7 @@ async def updates_to_collect(connection: AsyncConnection, cohort_id: UUID, up_to
             updates.c.stored,
             updates.c.digest.is_not(None),
             rounds.c.number <= up_to_round,
+            ~is_being_sealed,
         )
     )
     return [(row.id, row.digest) for row in await connection.execute(statement)]
@@ -148,9 +153,15 @@ async def updates_to_collect(connection: AsyncConnection, cohort_id: UUID, up_to
 async def forget_updates(connection: AsyncConnection, federation_id: UUID, found: list[tuple[UUID, str]]) -> list[str]:
     """Mark updates as no longer stored and drop the records of blobs that nothing refers to any more."""
     ids, digests = [update_id for update_id, _ in found], {digest for _, digest in found}
+    c = t.contributions.c
     await connection.execute(t.updates.update().where(t.updates.c.id.in_(ids)).values(stored=False))
+    calibrated = sa.select(c.digest).where(c.update_id.in_(ids), c.digest.is_not(None))
+    digests |= set((await connection.execute(calibrated)).scalars())
     used = sa.union(
         sa.select(t.updates.c.digest).where(t.updates.c.digest.in_(digests), t.updates.c.stored),
+        sa.select(c.digest)
+        .join(t.updates, t.updates.c.id == c.update_id)
+        .where(c.digest.in_(digests), t.updates.c.stored),
         sa.select(t.checkpoints.c.digest).where(t.checkpoints.c.digest.in_(digests)),
     )
     kept = set((await connection.execute(used)).scalars())

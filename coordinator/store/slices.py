@@ -38,7 +38,7 @@ from coordinator.engine.entities import (
     Update,
 )
 from coordinator.engine.families import NEWCOMER, WALKS_ITS_HISTORY
-from coordinator.store import history
+from coordinator.store import history, kept
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch, fetch_by, to_entity
 
@@ -374,8 +374,13 @@ class _Loader:
         if self.needs.recalled:
             among = t.contributions.c.checkpoint_id.in_(self.needs.recalled)
             found = await self._add(Contribution, among)
-            await self._add_by(Update, t.updates.c.id, {c.update_id for c in found})
+            await self._load_copies(await self._add_by(Update, t.updates.c.id, {c.update_id for c in found}))
             await self._add_by(Client, t.clients.c.id, {c.client_id for c in found} - self.state.clients.keys())
+
+    async def _load_copies(self, updates: Iterable[Update]) -> None:
+        """Which of the updates are in the sealed history."""
+        found = await kept.copied(self.connection, [update.id for update in updates])
+        self.state = replace(self.state, kept={**self.state.kept, **found})
 
     async def _load_other_requests(self, leaver_ids: set[UUID]) -> None:
         """After the runs are locked: two requests that are filed at once see each other."""
@@ -548,7 +553,7 @@ class _Loader:
             in_heads = sa.select(t.contributions.c.update_id).where(
                 t.contributions.c.checkpoint_id.in_(heads), by_leaver
             )
-            await self._add(Update, t.updates.c.id.in_(in_heads))
+            await self._load_copies(await self._add(Update, t.updates.c.id.in_(in_heads)))
             gone = () if self.needs.all_stay else leaver_ids
             traffic = await history.traffic(self.connection, self._cohorts_of(whole), gone)
             archives = await history.archives(self.connection, whole, leaver_ids)

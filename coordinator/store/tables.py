@@ -92,6 +92,7 @@ clients = Table(
     Column("exclusions", String(71)),
     Column("exclusions_acked", String(71)),
     Column("needed_by", Uuid),
+    Column("canary", Json),
     _one_of("status", "active", "removed", "erased"),
     # A client's name is its identity in seeds and in the order of aggregation: never two in one federation.
     UniqueConstraint("federation_id", "name"),
@@ -351,6 +352,34 @@ contributions = Table(
     PrimaryKeyConstraint("checkpoint_id", "update_id"),
 )
 
+kept_updates = Table(
+    "kept_updates",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("run_id", Uuid, ForeignKey("runs.id"), nullable=False, index=True),
+    Column("cohort_id", Uuid, ForeignKey("cohorts.id"), nullable=False, index=True),
+    Column("round", Integer, nullable=False),
+    Column("update_id", Uuid, ForeignKey("updates.id"), nullable=False),
+    Column("client_id", Uuid, ForeignKey("clients.id"), nullable=False, index=True),
+    Column("client_name", String(63), nullable=False),
+    Column("base_round", Integer, nullable=False),
+    Column("base_digest", String(71), nullable=False),
+    # What it is a copy of: the update as it was added to the model.
+    Column("source", String(71), nullable=False, index=True),
+    # Named before the bytes are stored, so that an erasure finds them even if the row is never finished.
+    Column("digest", String(71), nullable=False),
+    Column("num_bytes", BigInteger, nullable=False),
+    Column("dtype", String(8), nullable=False),
+    Column("compression", String(8), nullable=False),
+    Column("largest_error", Float, nullable=False),
+    Column("relative_error", Float, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("kept_at", Instant, nullable=False),
+    _one_of("status", "sealing", "stored", "dropped"),
+    # One copy of each; what was dropped is not sealed again.
+    UniqueConstraint("update_id", "source"),
+)
+
 parents = Table(
     "parents",
     metadata,
@@ -463,7 +492,7 @@ artefacts = Table(
     Column("kind", String(16), nullable=False),
     Column("digest", String(71), nullable=False),
     PrimaryKeyConstraint("erasure_id", "kind", "digest"),
-    _one_of("kind", "update", "checkpoint", "merge", "blob", "key"),
+    _one_of("kind", "update", "history", "checkpoint", "merge", "blob", "key", "sealing-key"),
 )
 
 deliveries = Table(

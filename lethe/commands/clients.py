@@ -24,6 +24,7 @@ ClientName = Annotated[str, typer.Argument(metavar="CLIENT", help="Name or id.")
     **examples(
         "lethe clients add hospital-a --federation hospitals --token-out a.token",
         "lethe clients add hospital-b --federation hospitals > b.token",
+        "lethe clients add hospital-c --canary 3 20260301 --token-out c.token",
     )
 )
 def add(
@@ -31,15 +32,22 @@ def add(
     name: Annotated[str, typer.Argument(help="Its name: lower case, stable for ever.")],
     federation: Federation = None,
     token_out: TokenOut = None,
+    canary: Annotated[
+        tuple[int, int] | None,
+        typer.Option(
+            metavar="CLASS SEED", help="A backdoor that it carries in its data; audits of its erasure look for it."
+        ),
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Enrol a client. Its token is shown once: hand it to the data holder."""
     from lethe.tokens import hand_over, refuse_existing
 
     refuse_existing(token_out)
+    carried = {"canary": {"target_class": canary[0], "seed": canary[1]}} if canary is not None else {}
     with connect(context) as client:
         federation_id = client.federation(federation)["id"]
-        issued = client.post(f"/v1/federations/{federation_id}/clients", {"name": name})
+        issued = client.post(f"/v1/federations/{federation_id}/clients", {"name": name, **carried})
     hand_over(issued, token_out, what=f"client {name}", as_json=json)
 
 

@@ -236,3 +236,37 @@ def tasks(
     with connect(context) as client:
         found = client.run(run)
         print_records(client.pages(f"/v1/runs/{found['id']}/tasks", status=status), columns, as_json=json)
+
+
+@app.command(**examples("lethe runs history digits", "lethe runs history digits --updates --json"))
+def history(
+    context: typer.Context,
+    run: RunName,
+    updates: Annotated[bool, typer.Option("--updates", help="List the sealed copies one by one.")] = False,
+    json: AsJson = False,
+) -> None:
+    """What is kept of past rounds, cohort by cohort, and which erasure methods it suffices for."""
+    from lethe.printing import Column, print_records
+
+    coverage: dict[str, Column] = {
+        "cohort": "cohort",
+        "rounds": lambda row: len(row["rounds"]),
+        "interval": "interval",
+        "bytes": "sealed_bytes",
+        "error": "relative_error",
+        "suffices for": lambda row: ", ".join(row["suffices_for"]),
+        "report": "report",
+    }
+    copies: dict[str, Column] = {
+        "cohort": "cohort",
+        "round": "round",
+        "client": "client_name",
+        "bytes": "bytes",
+        "dtype": "dtype",
+        "error": "relative_error",
+        "digest": "digest",
+    }
+    with connect(context) as client:
+        path = f"/v1/runs/{client.run(run)['id']}/history"
+        rows = client.pages(f"{path}/updates" if updates else path)
+        print_records(rows, copies if updates else coverage, as_json=json)

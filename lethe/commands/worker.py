@@ -48,6 +48,13 @@ def worker(
     data_dir: Annotated[
         Path | None, typer.Option(help="Where the data's file is looked for first; then in the folders of LETHE_DATA.")
     ] = None,
+    canary: Annotated[
+        tuple[int, int] | None,
+        typer.Option(
+            metavar="CLASS SEED",
+            help="Carry a backdoor in some training samples and say so: audits can see whether you were forgotten.",
+        ),
+    ] = None,
     fleet: Annotated[Path | None, typer.Option(help="A YAML file with several clients to serve from here.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="How many tasks may train at the same time.")] = 1,
     device: Annotated[str, typer.Option(help="auto (CUDA when present), cpu, cuda, cuda:1, …")] = "auto",
@@ -73,6 +80,7 @@ def worker(
     data, 3 nothing to do.
     """
     require("worker", "torch", "safetensors")
+    from services.audit.spec import Canary
     from services.data.places import folders_of
     from worker.main import main
     from worker.settings import WorkerOptions, default_cache_dir, default_ledger_dir
@@ -85,6 +93,7 @@ def worker(
         token_file=(token_file or (target.token_file if target.token is None else None)) if is_alone else token_file,
         task=task,
         data=data,
+        canary=Canary(target_class=canary[0], seed=canary[1]) if canary is not None else None,
         data_folders=(*([data_dir] if data_dir else []), *folders_of(os.environ)),
         fleet=fleet,
         jobs=jobs,

@@ -47,6 +47,9 @@ def upgrade() -> None:
         sa.Column("exclusions", sa.String(length=71), nullable=True),
         sa.Column("exclusions_acked", sa.String(length=71), nullable=True),
         sa.Column("needed_by", sa.Uuid(), nullable=True),
+        sa.Column(
+            "canary", sa.JSON().with_variant(postgresql.JSONB(astext_type=sa.Text()), "postgresql"), nullable=True
+        ),
         sa.CheckConstraint("status IN ('active', 'removed', 'erased')", name=op.f("ck_clients_known_status")),
         sa.ForeignKeyConstraint(
             ["federation_id"], ["federations.id"], name=op.f("fk_clients_federation_id_federations")
@@ -159,7 +162,8 @@ def upgrade() -> None:
         sa.Column("kind", sa.String(length=16), nullable=False),
         sa.Column("digest", sa.String(length=71), nullable=False),
         sa.CheckConstraint(
-            "kind IN ('update', 'checkpoint', 'merge', 'blob', 'key')", name=op.f("ck_artefacts_known_kind")
+            "kind IN ('update', 'history', 'checkpoint', 'merge', 'blob', 'key', 'sealing-key')",
+            name=op.f("ck_artefacts_known_kind"),
         ),
         sa.ForeignKeyConstraint(["erasure_id"], ["erasures.id"], name=op.f("fk_artefacts_erasure_id_erasures")),
         sa.PrimaryKeyConstraint("erasure_id", "kind", "digest", name=op.f("pk_artefacts")),
@@ -658,6 +662,37 @@ def upgrade() -> None:
     op.create_index(op.f("ix_contributions_update_id"), "contributions", ["update_id"], unique=False)
 
     op.create_table(
+        "kept_updates",
+        sa.Column("id", sa.Uuid(), nullable=False),
+        sa.Column("run_id", sa.Uuid(), nullable=False),
+        sa.Column("cohort_id", sa.Uuid(), nullable=False),
+        sa.Column("round", sa.Integer(), nullable=False),
+        sa.Column("update_id", sa.Uuid(), nullable=False),
+        sa.Column("client_id", sa.Uuid(), nullable=False),
+        sa.Column("client_name", sa.String(length=63), nullable=False),
+        sa.Column("base_round", sa.Integer(), nullable=False),
+        sa.Column("base_digest", sa.String(length=71), nullable=False),
+        sa.Column("source", sa.String(length=71), nullable=False),
+        sa.Column("digest", sa.String(length=71), nullable=False),
+        sa.Column("num_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("dtype", sa.String(length=8), nullable=False),
+        sa.Column("compression", sa.String(length=8), nullable=False),
+        sa.Column("largest_error", sa.Float(), nullable=False),
+        sa.Column("relative_error", sa.Float(), nullable=False),
+        sa.Column("status", sa.String(length=16), nullable=False),
+        sa.Column("kept_at", sa.DateTime(timezone=True), nullable=False),
+        sa.CheckConstraint("status IN ('sealing', 'stored', 'dropped')", name=op.f("ck_kept_updates_known_status")),
+        sa.ForeignKeyConstraint(["client_id"], ["clients.id"], name=op.f("fk_kept_updates_client_id_clients")),
+        sa.ForeignKeyConstraint(["cohort_id"], ["cohorts.id"], name=op.f("fk_kept_updates_cohort_id_cohorts")),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_kept_updates_run_id_runs")),
+        sa.ForeignKeyConstraint(["update_id"], ["updates.id"], name=op.f("fk_kept_updates_update_id_updates")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_kept_updates")),
+        sa.UniqueConstraint("update_id", "source", name=op.f("uq_kept_updates_update_id")),
+    )
+    for column in ("client_id", "cohort_id", "run_id", "source"):
+        op.create_index(op.f(f"ix_kept_updates_{column}"), "kept_updates", [column], unique=False)
+
+    op.create_table(
         "blob_contents",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
         sa.Column("owner", sa.Uuid(), nullable=False),
@@ -706,6 +741,7 @@ def downgrade() -> None:
     op.drop_index("blob_contents_one_blob", "blob_contents")
 
     op.drop_table("blob_contents")
+    op.drop_table("kept_updates")
     op.drop_index(op.f("ix_contributions_update_id"), "contributions")
     op.drop_index(op.f("ix_contributions_client_id"), "contributions")
 

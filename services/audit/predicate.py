@@ -21,7 +21,7 @@ PREDICATE_TYPE: Final = "https://lethe.dev/attestation/erasure/v1"
 
 GuaranteeKind = Literal["exact", "approximate"]
 Outcome = Literal["rolled-back", "re-initialised", "retired", "retrained", "unlearned"]
-ArtefactKind = Literal["update", "checkpoint", "merge", "key", "blob"]
+ArtefactKind = Literal["update", "history", "checkpoint", "merge", "key", "sealing-key", "blob"]
 Disposition = Literal["deleted", "superseded", "retained-by-policy", "unreachable"]
 Aspect = Literal[
     "cluster-assignment",
@@ -126,7 +126,8 @@ class CohortOutcome(Message):
 
 
 class Artefact(Message):
-    """Something derived from the erased data. A `key` is named by the digest of its bytes."""
+    """Something derived from the erased data. history: a sealed copy of an update. key: a credential; sealing-key: what
+    such copies were sealed with; both are named by a digest."""
 
     kind: ArtefactKind
     digest: Digest

@@ -79,7 +79,9 @@ class AuditPlan(Message):
     )
     num_classes: Annotated[int, Field(ge=2, le=65_536)] = 10
     num_shadows: Annotated[int, Field(ge=0, le=64)] = 0
-    canary: Canary | None = Field(default=None, description="That the leaver carried.")
+    canary: Canary | None = Field(
+        default=None, description="That the leaver carried; the one that was registered for it when absent."
+    )
     deadline_s: Annotated[float, Field(gt=0, le=30 * 86400)] = Field(
         default=600.0, description="How long to wait for the scores; what is missing then fails."
     )

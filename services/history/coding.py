@@ -2,7 +2,7 @@
 
 fp32, bf16 and fp16 round to nearest. int8 stores, for each block of 1024 numbers of a tensor, a float32 scale
 s = max|x| / 127 and round(x / s), so that no number is off by more than s / 2 (and what float32 loses in s). The stream
-has no header: whoever decodes it knows the model's layout.
+has no header: whoever decodes it knows the layout.
 """
 
 from __future__ import annotations

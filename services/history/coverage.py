@@ -3,11 +3,11 @@ that walks through it gets evenly spaced rounds, and round 1, without which noth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from services.history.spec import History
+from services.history.spec import UpdateHistory
 
 FIRST_ROUND: Final = 1
 
@@ -25,12 +25,12 @@ class Coverage:
     report: str
 
 
-def is_kept(round: int, policy: History) -> bool:
+def is_kept(round: int, policy: UpdateHistory) -> bool:
     """Whether a new round's updates enter the history at all."""
     return (round - FIRST_ROUND) % policy.interval == 0
 
 
-def cover(stored: Mapping[int, int], policy: History) -> Coverage:
+def cover(stored: Mapping[int, int], policy: UpdateHistory) -> Coverage:
     """`stored`: bytes of each round in the history. What to keep of it, and what to drop."""
     rounds = sorted(round for round in stored if is_kept(round, policy))
     if policy.window is not None:
@@ -47,11 +47,17 @@ def cover(stored: Mapping[int, int], policy: History) -> Coverage:
     )
 
 
+def stride(missing: Iterable[int]) -> int:
+    """The smallest n such that whoever walks from round 1 in steps of n meets none of the missing rounds."""
+    steps = {round - FIRST_ROUND for round in missing}
+    return next(n for n in range(1, max(steps, default=0) + 2) if all(step % n for step in steps))
+
+
 def _bytes(rounds: list[int], stored: Mapping[int, int]) -> int:
     return sum(stored[round] for round in rounds)
 
 
-def _report(rounds: list[int], num_bytes: int, interval: int, policy: History, fits: bool) -> str:
+def _report(rounds: list[int], num_bytes: int, interval: int, policy: UpdateHistory, fits: bool) -> str:
     if not rounds:
         return "nothing is kept: methods that need history are not available"
     said = f"{len(rounds)} rounds from {rounds[0]} to {rounds[-1]}, {num_bytes} bytes"

@@ -1,4 +1,4 @@
-"""The policy of a run's update history."""
+"""The policy of a run's history: what is kept of past rounds for methods that need it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pydantic import Field
 from services.wire.message import Message
 
 
-class History(Message):
-    """Which updates are kept for methods that need them, and in which form."""
+class UpdateHistory(Message):
+    """Which updates are kept, sealed with their client's key, and in which form."""
 
     interval: Annotated[int, Field(ge=1, le=10_000)] = Field(
         default=1, description="Keep every n-th round; round 1 always."
@@ -23,7 +23,16 @@ class History(Message):
     )
     compression: Literal["none", "zlib"] = "zlib"
     budget_bytes: Annotated[int, Field(ge=1, le=2**62)] | None = Field(
-        default=None, description="When it is exceeded, every second kept round is dropped, until it fits."
+        default=None,
+        description="Of each cohort. When it is exceeded, every second kept round is dropped, until it fits.",
     )
-    residuals: bool = Field(default=False, description="Keep the running vectors that fedrecovery needs.")
-    distances: bool = Field(default=False, description="Measure the distances that sifu needs.")
+
+
+class History(Message):
+    """What is kept of past rounds for approximate methods, besides the updates that retention keeps."""
+
+    updates: UpdateHistory | None = Field(
+        default=None, description="Keep sealed copies of updates; federaser needs them, or those that retention keeps."
+    )
+    distances: bool = Field(default=False, description="How far each update moved the model; sifu needs it.")
+    residuals: bool = Field(default=False, description="Running vectors, one per client; fedrecovery needs them.")

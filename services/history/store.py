@@ -1,27 +1,34 @@
 """One client's update of one round, into the history and out again: coded, compressed, sealed, named by its digest.
 
-Memory is a few slices, whatever the size of the model.
+The stored file is itself a safetensors file with one tensor of bytes, so that it lies among the other blobs. Sealed in
+it are the update's layout and its coded numbers. Memory is a few slices, whatever the size of the model.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from services.core.errors import Rejected
 from services.history.coding import CodingError, decode, encode
 from services.history.sealing import seal, unseal
-from services.history.spec import History
-from services.tensors.layout import Layout
+from services.history.spec import UpdateHistory
+from services.tensors.codec import encode_header
+from services.tensors.layout import LENGTH_BYTES, Layout, parse_header, parse_length
 from services.tensors.slices import Source, write_all
 
 ZLIB_LEVEL: Final = 1
 """Updates are mostly noise: more effort finds little more."""
+_SIZE_BYTES: Final = 8
+_HEADER_BYTES: Final = 128
+"""Of the stored file: room for the size of its one tensor, which is known only at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,31 +42,53 @@ class Kept:
     relative_error: float
 
 
-def keep(update: Path, out: Path, policy: History, key: bytes, salt: bytes, context: bytes) -> Kept:
+def keep(update: Path, out: Path, policy: UpdateHistory, key: bytes, salt: bytes, context: bytes) -> Kept:
     """Write the stored form of `update` (safetensors) to `out`."""
-    error, digest, num_bytes = CodingError(), hashlib.sha256(), 0
+    error = CodingError()
     with ExitStack() as stack:
-        coded = encode(Source.open(update, stack), policy.dtype, error)
-        packed = _compress(coded) if policy.compression == "zlib" else coded
-        file = stack.enter_context(out.open("wb", buffering=0))
+        source = Source.open(update, stack)
+        plain = chain([_encode_layout(source.header.layout)], encode(source, policy.dtype, error))
+        packed = _compress(plain) if policy.compression == "zlib" else plain
+        file = stack.enter_context(out.open("wb+", buffering=0))
+        file.seek(_HEADER_BYTES)
         for chunk in seal(packed, key, salt, _bind(policy, context)):
-            digest.update(chunk)
-            num_bytes += len(chunk)
             write_all(file, memoryview(chunk))
-    return Kept(f"sha256:{digest.hexdigest()}", num_bytes, error.largest, error.relative)
+        num_bytes = file.tell()
+        file.seek(0)
+        write_all(file, memoryview(_container(num_bytes - _HEADER_BYTES)))
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return Kept(f"sha256:{digest}", num_bytes, error.largest, error.relative)
 
 
-def restore(stored: Path, out: Path, layout: Layout, policy: History, key: bytes, context: bytes, digest: str) -> None:
-    """Write the update, with the floating tensors of the model's `layout`, to `out`. Raises Rejected when the stored
-    bytes are not those that were kept, or the key is not the one they were sealed with."""
+def restore(stored: Path, out: Path, policy: UpdateHistory, key: bytes, context: bytes, digest: str) -> None:
+    """Write the update to `out`. Raises Rejected when the stored bytes are not those that were kept, or the key is not
+    the one they were sealed with."""
     with stored.open("rb", buffering=0) as file:
         if f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}" != digest:
             raise Rejected("digest-mismatch", "the stored update does not have the digest it was kept under")
-        file.seek(0)
+        file.seek(_HEADER_BYTES)
         plain = unseal(file, key, _bind(policy, context))
         stream = _Stream(_decompress(plain) if policy.compression == "zlib" else plain)
-        decode(layout.updatable(), policy.dtype, stream.take, out)
+        decode(_decode_layout(stream), policy.dtype, stream.take, out)
         stream.finish()
+
+
+def _container(num_bytes: int) -> bytes:
+    entry = {"sealed": {"dtype": "U8", "shape": [num_bytes], "data_offsets": [0, num_bytes]}}
+    text = json.dumps(entry).encode().ljust(_HEADER_BYTES - LENGTH_BYTES)
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text
+
+
+def _encode_layout(layout: Layout) -> bytes:
+    header = encode_header(layout)
+    return (len(header) + layout.data_bytes).to_bytes(_SIZE_BYTES) + header
+
+
+def _decode_layout(stream: _Stream) -> Layout:
+    total = int.from_bytes(stream.take(_SIZE_BYTES))
+    length = parse_length(stream.take(LENGTH_BYTES), total)
+    return parse_header(stream.take(length), total).layout
 
 
 class _Stream:
@@ -73,7 +102,7 @@ class _Stream:
         while len(self._held) < num_bytes:
             chunk = next(self._chunks, None)
             if chunk is None:
-                raise Rejected("wrong-layout", "the stored update is shorter than the model's layout")
+                raise Rejected("wrong-layout", "the stored update is shorter than its layout says")
             self._held += chunk
         taken = bytes(self._held[:num_bytes])
         del self._held[:num_bytes]
@@ -81,7 +110,7 @@ class _Stream:
 
     def finish(self) -> None:
         if self._held or any(self._chunks):
-            raise Rejected("wrong-layout", "the stored update is longer than the model's layout")
+            raise Rejected("wrong-layout", "the stored update is longer than its layout says")
 
 
 def _compress(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -101,6 +130,6 @@ def _decompress(chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield unpacker.flush()
 
 
-def _bind(policy: History, context: bytes) -> bytes:
+def _bind(policy: UpdateHistory, context: bytes) -> bytes:
     """Reading with another coding than the one it was written in fails like any other change."""
     return f"{policy.dtype}\x1f{policy.compression}\x1f".encode() + context

@@ -44,7 +44,15 @@ class Site:
         with self.deployment.admin() as admin:
             path = f"/v1/blobs/{digest}?federation_id={self.federation_id}"
             assert admin.put(path, content=data).is_success
-        spec = {"name": "crash", "model": {"name": "custom"}, "init": digest, "clients": names, "stop": {"rounds": 2}}
+        spec = {
+            "name": "crash",
+            "model": {"name": "custom"},
+            "init": digest,
+            "clients": names,
+            "stop": {"rounds": 2},
+            "retention": {"updates": "none"},
+            "history": {"updates": {}},
+        }
         run_id = self.deployment.create_run(self.federation_id, spec, key="-".join(names))
         self.deployment.wait_for_run(run_id)
         return run_id
@@ -76,6 +84,21 @@ class Site:
             events = admin.get(f"{path}/events?limit=200", headers={"Accept": "application/json"}).json()["items"]
         assert [event["type"] for event in events].count("CertificateIssued") == 1
         return self.request_for(name)
+
+    def sealed(self, run_id: str) -> set[tuple[int, str]]:
+        """(round, client) of the copies in the run's history."""
+        found = self.deployment.pages(f"/v1/runs/{run_id}/history/updates")
+        return {(one["round"], one["client_name"]) for one in found}
+
+    def wait_for_history(self, run_id: str, *names: str) -> None:
+        wanted = {(number, name) for number in (1, 2) for name in names}
+        wait_until(lambda: self.sealed(run_id) == wanted, 30, "both rounds are sealed", self.deployment.logs)
+
+    def has_key(self, name: str) -> bool:
+        clients = self.deployment.pages(f"/v1/federations/{self.federation_id}/clients")
+        (client_id,) = [client["id"] for client in clients if client["name"] == name]
+        path: Path = self.deployment.directory / "home" / "evidence" / "keys" / client_id
+        return path.exists()
 
     def models(self, run_id: str) -> list[dict[str, Any]]:
         return list(self.deployment.pages(f"/v1/runs/{run_id}/checkpoints"))
@@ -138,6 +161,8 @@ def test_a_database_from_before_the_erasure_is_fenced_again_before_it_serves(cra
     with started(tmp_path / "site", [*STAYING, "leaver"]) as site:
         deployment = site.deployment
         run_id = site.complete_run("leaver", *STAYING)
+        site.wait_for_history(run_id, "leaver", *STAYING)
+        assert site.has_key("leaver")
         deployment.processes["coordinator"].end(signal.SIGTERM)
         database, backup = deployment.directory / "home" / "lethe.db", tmp_path / "backup.db"
         shutil.copy(database, backup)
@@ -159,6 +184,8 @@ def test_a_database_from_before_the_erasure_is_fenced_again_before_it_serves(cra
                 assert admin.get(f"/v1/blobs/{model['digest']}?federation_id={site.federation_id}").status_code == 410
         site.wait_for_certificate("leaver")
         deployment.wait_for_run(run_id)
+        site.wait_for_history(run_id, *STAYING)
+        assert not site.has_key("leaver")
         with deployment.admin() as admin:
             for model in site.models(run_id):
                 lineage = admin.get(f"/v1/checkpoints/{model['id']}/lineage").json()

@@ -1,4 +1,4 @@
-"""The coordinator dies while FedEraser calibrates: who was asked is stored, so the same model comes out."""
+"""The coordinator dies while FedEraser calibrates sealed updates: who was asked is stored, the same model comes out."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ SECOND_CALIBRATION = "kernel.after:3"
 def test_a_kill_amid_calibration_ends_with_the_same_digest(tmp_path: Path) -> None:
     with started(tmp_path, [*STAYING, "calm", "stormy"]) as site:
         calm, stormy = (site.complete_run(name, *STAYING) for name in ("calm", "stormy"))
+        for run_id, name in ((calm, "calm"), (stormy, "stormy")):
+            site.wait_for_history(run_id, name, *STAYING)
         wanted = rebuilt(site, "calm", calm, crash=False)
         assert rebuilt(site, "stormy", stormy, crash=True) == wanted
         assert [kind for kind, _ in wanted] == ["forgotten", "forgotten"]

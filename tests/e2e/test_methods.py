@@ -43,7 +43,8 @@ class Federation:
             "seed": 5,
             "model": {"name": "mlp", "params": {"input_shape": [8, 8], "num_classes": 10}},
             "local": {"epochs": 1, "batch_size": 32, "learning_rate": 0.1},
-            "history": {"distances": True, "residuals": True},
+            "history": {"distances": True, "residuals": True, "updates": {}},
+            "retention": {"updates": "none"},
             "stop": {"rounds": 2},
         }
         run_id = self.deployment.create_run(self.id, spec, self.method)

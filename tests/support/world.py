@@ -35,6 +35,7 @@ from coordinator.engine.entities import (
     Update,
 )
 from coordinator.engine.events import Event
+from coordinator.engine.forgetting import recalled_digest
 from coordinator.engine.react import FollowUp, Wake, react
 from coordinator.engine.work import Granted, Refused
 from coordinator.runtime.pump import POSTS
@@ -51,7 +52,7 @@ MODELS_MADE_BY = ("init_model", "weighted_step", "merge_models", "stack_models",
 JOB_LEASE_S = 30.0
 ROWS = range(4)
 """The samples that each client has."""
-CHORES = ("post", "collect-updates", "drop-blob", "fence", "purge", "notify")
+CHORES = ("post", "collect-updates", "keep-updates", "drop-blob", "fence", "purge", "notify")
 WEIGHS_MODELS = m.JoinRun | m.PlaceNewcomer | m.SettleRun | m.FileErasure | m.FenceErasure | m.ReviewErasure
 """Messages that may make one model of several, which takes the clients' numbers of samples."""
 
@@ -144,7 +145,7 @@ class World:
         for c in self.state.contributions.values():
             known = found.get(c.checkpoint_id, Archive(0, 0, 0.0))
             is_other = c.client_id not in leavers
-            is_stored = is_other and self.state.updates[c.update_id].stored
+            is_stored = is_other and recalled_digest(self.state, c, self.state.updates[c.update_id]) is not None
             found[c.checkpoint_id] = Archive(
                 known.num_others + is_other, known.num_stored + is_stored, known.weight + c.weight
             )

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import Field
 
+from services.audit.spec import Canary
 from services.wire.message import Digest, Id, Message, Name
 from services.wire.v1.runs import RunSpec
 from services.wire.v1.work import Device, TaskKind
@@ -46,6 +47,10 @@ class Federation(Message):
 
 class ClientCreate(Message):
     name: Name
+    canary: Canary | None = Field(
+        default=None,
+        description="A backdoor that the client agrees to carry in its data: audits of its erasure look for it.",
+    )
 
 
 class Client(Message):
@@ -58,6 +63,7 @@ class Client(Message):
     last_seen_at: datetime | None = None
     agent_version: str | None = None
     devices: list[Device] = []
+    canary: Canary | None = Field(default=None, description="That it carries in its data, for audits of its erasure.")
 
 
 class IssuedCredential(Message):
@@ -185,6 +191,46 @@ class Checkpoint(Message):
     is_head: bool
     superseded_by: Id | None = Field(default=None, description="The erasure since which it is not served any more.")
     stored: bool = Field(default=True, description="Whether its bytes are still kept.")
+
+
+class CohortHistory(Message):
+    """What is kept of a cohort's updates, and what that is good for."""
+
+    cohort_id: Id
+    cohort: str
+    rounds: list[int] = Field(description="Of which updates are stored, sealed or as retention keeps them.")
+    missing: list[int] = Field(description="Rounds in its model of which no update is stored any more.")
+    interval: int | None = Field(
+        description="The smallest step that meets no missing round from round 1 on: what federaser's `interval` must "
+        "be at least. Null: round 1 is missing, and nothing can be rebuilt."
+    )
+    num_sealed: int = Field(description="Sealed copies.")
+    sealed_bytes: int
+    largest_error: float = Field(description="Of any number in a sealed copy.")
+    relative_error: float = Field(description="The largest L2 norm of a copy's error, relative to its update's norm.")
+    report: str
+    suffices_for: list[str] = Field(description="Methods that live on what a run kept, and can here.")
+
+
+class KeptUpdate(Message):
+    """A sealed copy of an update. Its bytes are the blob `digest`; only the coordinator can unseal them."""
+
+    id: Id
+    cohort_id: Id
+    cohort: str
+    round: int
+    client_id: Id
+    client_name: Name
+    base_round: int
+    base_digest: Digest = Field(description="The model that it was trained from.")
+    source: Digest = Field(description="The update as it was added to the model.")
+    digest: Digest
+    bytes: int
+    dtype: Literal["fp32", "bf16", "fp16", "int8"]
+    compression: Literal["none", "zlib"]
+    largest_error: float
+    relative_error: float
+    kept_at: datetime
 
 
 class Contribution(Message):

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from services.history.spec import History
 from services.topology.spec import Clusters, Flat, Topology
 from services.training.exact_fun.spec import ExactFun
 from services.training.fats.spec import Fats
@@ -57,13 +58,6 @@ class Retention(Message):
     updates: Literal["all", "none"] | Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default="all", description="`all`, `none`, or the number of most recent rounds to keep."
     )
-
-
-class History(Message):
-    """What is kept of past rounds for approximate methods, besides the updates that retention keeps."""
-
-    distances: bool = Field(default=False, description="How far each update moved the model; sifu needs it.")
-    residuals: bool = Field(default=False, description="Running vectors, one per client; fedrecovery needs them.")
 
 
 class RunSpec(Message):

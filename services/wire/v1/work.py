@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from services.audit.spec import Audit
+from services.audit.spec import Audit, Canary
 from services.training.local_spec import LocalTraining
 from services.unlearning.fedforget.spec import Distil
 from services.unlearning.pga.spec import Ascend
@@ -40,6 +40,9 @@ class SessionRequest(Message):
     agent_version: Annotated[str, Field(max_length=100)]
     protocol: Annotated[int, Field(ge=1, le=10_000)]
     devices: Annotated[list[Device], Field(max_length=64)] = []
+    canary: Canary | None = Field(
+        default=None, description="A backdoor that it carries in its data: audits of its client's erasure look for it."
+    )
 
 
 class Session(Reply):

@@ -60,6 +60,7 @@ async def test_a_role_may_do_what_the_table_says(small_site: Site, role: str, al
 async def test_a_client_may_not_read_what_operators_read(small_site: Site) -> None:
     (a,) = await small_site.enrol("a")
     assert code_of(await a.call("GET", "/v1/runs")) == "forbidden"
+    assert code_of(await a.call("GET", f"/v1/runs/{NOBODY}/history")) == "forbidden"
     assert code_of(await a.call("GET", "/v1/federations")) == "forbidden"
 
 
@@ -87,6 +88,8 @@ async def test_what_belongs_to_another_federation_does_not_exist(site: Site) -> 
         ("POST", f"/v1/runs/{run['id']}/cancel", None),
         ("GET", f"/v1/runs/{run['id']}/events", None),
         ("GET", f"/v1/runs/{run['id']}/tasks", None),
+        ("GET", f"/v1/runs/{run['id']}/history", None),
+        ("GET", f"/v1/runs/{run['id']}/history/updates", None),
         ("GET", f"/v1/cohorts/{cohort['id']}/members", None),
         ("GET", f"/v1/checkpoints/{init['id']}", None),
         ("GET", f"/v1/checkpoints/{init['id']}/lineage", None),

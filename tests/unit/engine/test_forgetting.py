@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -80,6 +81,19 @@ def test_the_audit_is_the_last_thing_the_leaver_is_asked_for() -> None:
     assert all(run.status == "completed" for run in world.state.runs.values())
     with pytest.raises(Rejected, match="erased"):
         world.claim("a")
+
+
+@pytest.mark.parametrize("named", [None, {"target_class": 1, "seed": 1}])
+def test_the_audit_looks_for_the_canary_that_the_client_was_enrolled_with(named: dict[str, int] | None) -> None:
+    world, _ = trained("a", "b", "c")
+    registered = {"target_class": 3, "seed": 7}
+    client = next(client for client in world.state.clients.values() if client.name == "a")
+    world.state = world.state.put(replace(client, canary=registered))
+    forget(world, "a", "not", recovery_rounds=0, audit={**AUDIT, "canary": named})
+    looked_for = {t.client_name: (t.work or {})["canary"] for t in world.state.tasks.values() if t.kind == "audit"}
+    assert looked_for["b"] is None
+    wanted = named or registered
+    assert {key: looked_for["a"][key] for key in wanted} == wanted
 
 
 @pytest.mark.parametrize("success", [0.9, float("nan")])
@@ -212,3 +226,17 @@ def test_who_was_named_when_a_round_was_issued_is_asked_after_a_restart() -> Non
     assert {t.client_name for t in world.open_tasks(round.cohort_id)} == {"b", "c"}
     world.send(m.StartProgram(round.cohort_id))
     assert world.awaited_round(run_id) == round
+
+
+def test_an_update_that_is_only_in_the_sealed_history_is_recalled_by_its_name() -> None:
+    """One that is in neither is passed over."""
+    world, _ = trained("a", "b", "c")
+    sent = [u for u in world.state.updates.values() if u.kind == "train"]
+    kept = {u.id: frozenset({u.digest or ""}) for u in sent if u.client_name == "b"}
+    world.state = replace(world.state.put_all(replace(u, stored=False) for u in sent), kept=kept)
+    erasure_id = forget(world, "a", "federaser")
+    go_on(world, 3)
+    assert world.erasure(erasure_id).status == "completed", world.erasure(erasure_id).reason
+    (first,) = [c for c in world.state.checkpoints.values() if c.kind == "forgotten" and c.round == 1]
+    used = [c for c in world.state.contributions.values() if c.checkpoint_id == first.id]
+    assert {c.digest for c in used} == {u.digest for u in sent if u.client_name == "b" and u.base_round == 0}

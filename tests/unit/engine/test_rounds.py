@@ -181,6 +181,16 @@ def test_retention_asks_to_collect_the_updates_that_are_no_longer_kept() -> None
     assert collected == [1, 2] and world.run(run_id).status == "completed"
 
 
+def test_a_history_is_asked_to_keep_each_round_before_its_updates_are_dropped() -> None:
+    world, _ = with_run("a", retention={"updates": 1}, history={"updates": {}}, stop={"rounds": 3})
+    for _ in range(3):
+        world.claim_and_submit("a")
+        world.settle()
+    jobs = list(world.state.jobs.values())
+    assert [j.params["up_to_round"] for j in jobs if j.kind == "keep-updates"] == [0, 1, 2]
+    assert not [j for j in jobs if j.kind == "collect-updates"]
+
+
 def test_everything_is_kept_without_a_retention_rule() -> None:
     world, _ = with_run("a", stop={"rounds": 2})
     for _ in range(2):

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from services.audit.spec import Canary
 from worker.task_loading import TaskUnusable, load_task
 
 
@@ -54,3 +55,13 @@ def test_an_own_task_may_import_its_neighbours(tmp_path: Path) -> None:
 def test_a_table_fits_the_tabular_classifier(tmp_path: Path) -> None:
     np.savez(tmp_path / "table.npz", x=np.ones((10, 3), np.float32), y=np.arange(10) % 2)
     assert load_task("builtin:tabular-classifier", f"npz:{tmp_path}/table.npz").num_train == 8
+
+
+def test_a_canary_is_carried_by_built_in_tasks_only() -> None:
+    canary = Canary(target_class=3, seed=7)
+    plain, carrying = load_task("builtin:classifier", "digits"), load_task("builtin:classifier", "digits", (), canary)
+    labels = [np.concatenate([y.numpy() for _, y in task.train_batches(64, 0)]) for task in (plain, carrying)]
+    changed = labels[0] != labels[1]
+    assert 0.15 < changed.mean() < 0.25 and set(labels[1][changed]) == {3}
+    with pytest.raises(TaskUnusable, match="only built-in tasks"):
+        load_task("my_task.py:Task", None, (), canary)

@@ -1,0 +1,45 @@
+"""Directories for unsealed updates while a kernel reads them. Each is locked by its user, so that what a killed process
+left behind is told apart from what is in use."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+
+class Scratch:
+    """Several processes may share the root."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @contextlib.contextmanager
+    def directory(self) -> Iterator[Path]:
+        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryDirectory(dir=self._root, ignore_cleanup_errors=True) as name, _locked(Path(name)):
+            yield Path(name)
+
+    def sweep(self) -> int:
+        """Remove what nobody uses any more; returns how many directories."""
+        num_swept = 0
+        for path in self._root.iterdir() if self._root.exists() else ():
+            with contextlib.suppress(BlockingIOError, FileNotFoundError), _locked(path):
+                shutil.rmtree(path, ignore_errors=True)
+                num_swept += 1
+        return num_swept
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Raises BlockingIOError when somebody else has it."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
