@@ -21,9 +21,9 @@ from coordinator.engine.messages import CreateRun
 from coordinator.runtime.shell import InboxKey
 from coordinator.store import accounts, record
 from lethe.failures import UNUSABLE, CommandFailed
-from lethe.simulation.findings import results_of
 from lethe.simulation.agents import Agents
 from lethe.simulation.clock import BEGINNING, virtual_s
+from lethe.simulation.findings import results_of
 from lethe.simulation.holdings import Holdings
 from lethe.simulation.results import Results
 from lethe.simulation.scenario import Scenario
