@@ -18,7 +18,7 @@ from services.registry.kernels import run_kernel
 from services.training.rounds import EVALUATION_BATCH
 
 
-async def results_of(site: Site, stopped: str | None, wall_s: float) -> Results:
+async def results_of(site: Site, stopped: str | None) -> Results:
     """`stopped`: why the simulation ended before the run did."""
     async with site.database.read() as connection:
         run, cohorts = await record.run(connection), await record.cohorts(connection)
@@ -34,7 +34,7 @@ async def results_of(site: Site, stopped: str | None, wall_s: float) -> Results:
     )
     published = [await _judged(site, run, one) for one in published]
     rounds, erasures = [_round(one) for one in published], [_erasure(one) for one in forgotten]
-    return Results(rounds, served(published, forgotten), erasures, summary, wall_s)
+    return Results(rounds, served(published, forgotten), erasures, summary)
 
 
 async def _judged(site: Site, run: Run | None, one: Published) -> Published:

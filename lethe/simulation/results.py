@@ -88,6 +88,8 @@ class Results:
     summary: SummaryRow
     wall_s: float = field(default=0.0, compare=False)
     """Of this process; not written to the file."""
+    training_s: float = field(default=0.0, compare=False)
+    """Of that, the clients' own work; 0 when other processes did it."""
 
     @property
     def rows(self) -> list[Row]:
