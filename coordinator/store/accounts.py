@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -60,6 +60,11 @@ async def federation(connection: AsyncConnection, federation_id: UUID, within: U
     return _federation(row)
 
 
+async def has_federation(connection: AsyncConnection, federation_id: UUID) -> bool:
+    statement = sa.select(t.federations.c.id).where(t.federations.c.id == federation_id)
+    return (await connection.execute(statement)).first() is not None
+
+
 async def federations(connection: AsyncConnection, within: UUID | None, position: Position) -> Page[Federation]:
     statement = sa.select(t.federations)
     if within is not None:
@@ -112,16 +117,16 @@ async def add_federation(connection: AsyncConnection, federation_id: UUID, name:
     await connection.execute(t.federations.insert().values(id=federation_id, name=name, created_at=now))
 
 
-async def add_client(
+async def add_clients(
     connection: AsyncConnection,
-    client_id: UUID,
+    ids: Mapping[str, UUID],
     federation_id: UUID,
-    name: str,
     now: datetime,
-    canary: dict[str, Any] | None,
+    canary: dict[str, Any] | None = None,
 ) -> None:
-    row = {"id": client_id, "federation_id": federation_id, "name": name, "status": "active", "created_at": now}
-    await connection.execute(t.clients.insert().values(**row, devices=[], canary=canary))
+    """By name."""
+    same = {"federation_id": federation_id, "status": "active", "created_at": now, "devices": [], "canary": canary}
+    await connection.execute(t.clients.insert(), [{"id": ids[name], "name": name, **same} for name in ids])
 
 
 async def add_credential(
