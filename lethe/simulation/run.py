@@ -39,6 +39,7 @@ from services.tensors import codec
 
 RESULTS: Final = "results.jsonl"
 SCENARIO: Final = "scenario.json"
+SERVED: Final[dict[str, Callable[[list[float]], float]]] = {"best": max, "mean": fmean, "worst": min}
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,10 +276,9 @@ class _Simulation:
             return None
         async with self._site.database.read() as connection:
             accuracies = await record.served_accuracies(connection)
-        served = {"best": max, "mean": fmean, "worst": min}
         stop = self._scenario.stop
         if stop.accuracy is not None and not self._script.pending and accuracies:
-            reached = served[stop.of](accuracies)
+            reached = SERVED[stop.of](accuracies)
             if reached >= stop.accuracy:
                 return f"served accuracy {reached:.4f} reached stop.accuracy {stop.accuracy:g}"
         for one in published:
