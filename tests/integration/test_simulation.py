@@ -133,7 +133,7 @@ def test_it_stops_at_the_served_accuracy_or_the_virtual_second_that_was_given() 
 
 @pytest.mark.parametrize("path", ["single", "stacked"])
 def test_the_same_seed_gives_the_same_rows_in_one_process_and_in_two(path: str) -> None:
-    changes = {"script": [ERASE], "training": {"path": path, "group_size": 4}}
+    changes: dict[str, Any] = {"script": [ERASE], "training": {"path": path, "group_size": 4}}
     one = play(**changes)
     assert text(one) == text(play(processes=2, **changes))
     assert text(one) != text(play(seed=4, **changes))
