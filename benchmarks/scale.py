@@ -3,7 +3,7 @@
 First a small model (MLP 784-80-10, 200 made-up samples, batches of 20, one epoch), without a coordinator, in four
 ways, in turn, several times over: a plain PyTorch loop, one client after the other; ours with an update for every
 client; ours with the weighted sum only; and torch.func's vmap over stacked clients. Then a tiny one (MLP 64-16-10, 20
-digits a client) in simulated federations of growing size, a hundred clients a round, with all a coordinator does.
+digits a client) in simulated federations of growing size, a hundred clients a round, coordinator included.
 """
 
 from __future__ import annotations

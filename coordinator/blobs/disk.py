@@ -108,13 +108,11 @@ def write_all(fd: int, data: bytes, at: int) -> None:
         view, at = view[written:], at + written
 
 
-def install(source: Path, target: Path, is_durable: bool = True) -> None:
+def install(source: Path, target: Path) -> None:
     """Rename a file whose bytes are on the disk to its final place, durably."""
     is_new_directory = not target.parent.exists()
     target.parent.mkdir(parents=True, exist_ok=True)
     source.rename(target)
-    if not is_durable:
-        return
     sync_directory(target.parent)
     if is_new_directory:
         sync_directory(target.parent.parent)

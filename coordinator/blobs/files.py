@@ -198,16 +198,19 @@ class FileBlobStore:
             return check.digest, inspection, num_bytes
         with full_disk_noticed():
             is_same_disk = source.stat().st_dev == self._root.stat().st_dev
+            if is_same_disk and not self._is_durable:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                source.rename(path)
+                return check.digest, inspection, num_bytes
             self._check_reserve(0 if is_same_disk else num_bytes)
             directory = self._parts / str(owner)
             directory.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix="adopted-", dir=directory) as inbox:
                 moved = Path(shutil.move(source, Path(inbox, "blob")))  # a rename, or a copy from another file system
-                if self._is_durable:
-                    with moved.open("rb") as file:
-                        os.fsync(file.fileno())
+                with moved.open("rb") as file:
+                    os.fsync(file.fileno())
                 crashpoint("blob.before-rename")
-                install(moved, path, self._is_durable)
+                install(moved, path)
                 crashpoint("blob.after-rename")
         return check.digest, inspection, num_bytes
 

@@ -126,7 +126,8 @@ async def slowest_round(connection: AsyncConnection) -> int | None:
     """The round that every line has reached; None before there are any."""
     c = t.cohorts.c
     statement = sa.select(sa.func.min(c.round)).where(c.kind.in_(LINES), c.phase != "retired", c.head_id.is_not(None))
-    return (await connection.execute(statement)).scalar()  # type: ignore[no-any-return]
+    reached: int | None = (await connection.execute(statement)).scalar()
+    return reached
 
 
 async def served_accuracies(connection: AsyncConnection) -> list[float]:

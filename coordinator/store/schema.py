@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 import migrations
+from coordinator.store import tables
 from coordinator.store.database import Database
 
 if TYPE_CHECKING:
@@ -60,6 +61,11 @@ async def upgrade(database: Database) -> None:
         command.upgrade(alembic, "head")
 
     await _in_transaction(database, run)
+
+
+async def create(database: Database) -> None:
+    """All tables at once, without the history of revisions: for a database that lives as long as an experiment."""
+    await _in_transaction(database, tables.metadata.create_all)
 
 
 async def _in_transaction(database: Database, run: Callable[[sa.Connection], Any]) -> None:

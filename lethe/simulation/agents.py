@@ -16,7 +16,15 @@ from typing import Final
 from uuid import UUID
 
 from coordinator.engine import events as e
-from coordinator.engine.messages import AcknowledgeExclusions, ClaimTasks, FailTask, Message, RenewLease, SubmitResult
+from coordinator.engine.messages import (
+    AcknowledgeExclusions,
+    ClaimTasks,
+    FailTask,
+    Message,
+    RecordBlob,
+    RenewLease,
+    SubmitResult,
+)
 from coordinator.engine.work import Granted
 from coordinator.runtime.granting import grant_of
 from coordinator.store import exclusions, record
@@ -220,7 +228,7 @@ class Agents:
             if task_id not in self._outcomes:
                 await self._begin(task_id)
             outcome = await asyncio.wrap_future(self._outcomes.pop(task_id))
-            messages.append(await self._message(task_id, in_hand, outcome))
+            messages += await self._messages(task_id, in_hand, outcome)
         for task_id, _ in ended:
             self._drop(task_id)
         answers = await asyncio.gather(*map(self._site.shell.handle, messages), return_exceptions=True)
@@ -228,15 +236,16 @@ class Agents:
             if isinstance(answer, BaseException) and not isinstance(answer, Rejected):
                 raise answer
 
-    async def _message(self, task_id: UUID, in_hand: InHand, outcome: Outcome) -> Message:
+    async def _messages(self, task_id: UUID, in_hand: InHand, outcome: Outcome) -> list[Message]:
         token = in_hand.piece.grant.lease_token
         if isinstance(outcome, Failure):
-            return FailTask(task_id, in_hand.client_id, token, outcome.retryable, outcome.reason, outcome.log_tail)
-        digest = None
+            return [FailTask(task_id, in_hand.client_id, token, outcome.retryable, outcome.reason, outcome.log_tail)]
+        records: list[RecordBlob] = []
         if outcome.update is not None:
-            digest = await self._site.take_in(outcome.update.path, in_hand.client_id)
+            records.append(await self._site.take_in(outcome.update.path, in_hand.client_id))
+        digest = records[0].digest if records else None
         metrics = {**outcome.metrics, "seconds": in_hand.seconds}
-        return SubmitResult(task_id, in_hand.client_id, token, digest, outcome.num_samples, metrics)
+        return [*records, SubmitResult(task_id, in_hand.client_id, token, digest, outcome.num_samples, metrics)]
 
 
 def _claimed_s(granted: Granted) -> float:

@@ -39,6 +39,7 @@ from services.tensors import codec
 
 RESULTS: Final = "results.jsonl"
 SCENARIO: Final = "scenario.json"
+SERVED: Final[dict[str, Callable[[list[float]], float]]] = {"best": max, "mean": fmean, "worst": min}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,10 @@ class _Simulation:
         self._script = Script(self._site, scenario, self._agenda)
         self._published: list[e.CheckpointPublished] = []
         self._num_updates = 0
+        self._run: Run | None = None
+        """As it was when its status last changed."""
+        self._may_be_due = True
+        """Whether a row may be due later; the agenda does not have those."""
         self._cohorts: dict[str, str] = {}
         self._site.observers.append(self._notice)
 
@@ -177,7 +182,9 @@ class _Simulation:
             return None
         path = self._home / "scratch" / "test.safetensors"
         codec.write(path, arrays)
-        return await self._site.take_in(path)
+        test_set = await self._site.take_in(path)
+        await self._site.shell.handle(test_set)
+        return test_set.digest
 
     def _notice(self, event: e.Event) -> None:
         match event:
@@ -185,6 +192,10 @@ class _Simulation:
                 self._published.append(event)
             case e.UpdateAccepted():
                 self._num_updates += 1
+            case e.RunEnded() | e.RunReopened() | e.RunPaused() | e.RunResumed():
+                self._run = None
+            case e.TaskReleased() | e.JobReturned() | e.RoundOpened():
+                self._may_be_due = True
 
     # the loop
 
@@ -215,12 +226,17 @@ class _Simulation:
             if rung is not None:
                 self._agents.ring(self._site.names[client_id] for client_id in rung)
                 continue
-            async with self._site.database.read() as connection:
-                run = await record.run(connection)
-            if run is None:
-                raise CommandFailed("the run is gone from the simulation's database")
+            run = await self._the_run()
             if not await self._script.play(run) and not await self._agents.claim():
                 return run
+
+    async def _the_run(self) -> Run:
+        if self._run is None:
+            async with self._site.database.read() as connection:
+                self._run = await record.run(connection)
+        if self._run is None:
+            raise CommandFailed("the run is gone from the simulation's database")
+        return self._run
 
     async def _look(self) -> bool:
         """Look for work without having been rung for; whether there is any."""
@@ -232,8 +248,11 @@ class _Simulation:
 
     async def _next_instant(self) -> float | None:
         planned = self._agenda.next_instant()
+        if not self._may_be_due:
+            return planned
         async with self._site.database.read() as connection:
             due = await record.next_due(connection, self._site.clock())
+        self._may_be_due = due is not None
         instants = [instant for instant in (planned, None if due is None else virtual_s(due)) if instant is not None]
         return min(instants, default=None)
 
@@ -275,10 +294,9 @@ class _Simulation:
             return None
         async with self._site.database.read() as connection:
             accuracies = await record.served_accuracies(connection)
-        served: dict[str, Callable[[list[float]], float]] = {"best": max, "mean": fmean, "worst": min}
         stop = self._scenario.stop
         if stop.accuracy is not None and not self._script.pending and accuracies:
-            reached = served[stop.of](accuracies)
+            reached = SERVED[stop.of](accuracies)
             if reached >= stop.accuracy:
                 return f"served accuracy {reached:.4f} reached stop.accuracy {stop.accuracy:g}"
         for one in published:

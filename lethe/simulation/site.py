@@ -62,7 +62,7 @@ class Site:
 
     async def open(self) -> None:
         """Go on where the database stopped, if it is not new."""
-        await schema.upgrade(self.database)
+        await schema.create(self.database)
         await self._keeping.sweep()
         async with self.database.write() as connection:
             await record.free_jobs(connection)
@@ -87,22 +87,12 @@ class Site:
                 self.client_ids |= known | new
                 self.names |= {str(client_id): name for name, client_id in (known | new).items()}
 
-    async def take_in(self, path: Path, sender: UUID | None = None) -> str:
-        """Store a file; returns its digest."""
+    async def take_in(self, path: Path, sender: UUID | None = None) -> RecordBlob:
+        """Store a file; returns the record that makes it visible."""
         digest, inspection, num_bytes = await self.blobs.adopt(self.federation_id, path)
-        layout = inspection.layout
-        await self.shell.handle(
-            RecordBlob(
-                self.federation_id,
-                digest,
-                num_bytes,
-                layout.digest(),
-                layout.updatable().digest(),
-                inspection.finite,
-                sender,
-            )
-        )
-        return digest
+        layout, finite = inspection.layout, inspection.finite
+        layouts = (layout.digest(), layout.updatable().digest())
+        return RecordBlob(self.federation_id, digest, num_bytes, *layouts, finite, sender)
 
     async def turn(self) -> set[str] | None:
         """Do what bells were rung for. Returns the ids of the clients among them; None when no bell was rung."""

@@ -45,6 +45,12 @@ def test_bells_remember_who_was_rung_for_until_somebody_looks() -> None:
     bells = Bells()
     bells.wake(["clock", "client:1"])
     bells.wake(["client:1", "client:2"])
-    was_rung = bells.are_rung
-    assert was_rung and bells.take() == {"clock", "client:1", "client:2"}
-    assert not bells.are_rung and bells.take() == set()
+    assert bells.take() == {"clock", "client:1", "client:2"}
+    assert bells.take() == set()
+
+
+def test_bells_say_whether_anybody_was_rung_for() -> None:
+    bells = Bells()
+    before = bells.are_rung
+    bells.wake(["clock"])
+    assert (before, bells.are_rung) == (False, True)
