@@ -232,12 +232,20 @@ def measure(setting: Setting, methods: Sequence[str], folders: Sequence[Path]) -
     """A row for each method, retraining first: the others are counted against it."""
     with tempfile.TemporaryDirectory(prefix="lethe-forgetting-", ignore_cleanup_errors=True) as directory:
         home = Path(directory)
+        _tell(setting, "training")
         trained = train(setting, home, folders)
+        _tell(setting, "retrain")
         reference = erase(trained, "retrain", home, {})
         yield row(trained, "retrain", reference, reference)
         for method in methods:
             if method != "retrain":
+                _tell(setting, method)
                 yield row(trained, method, erase(trained, method, home, {}), reference)
+
+
+def _tell(setting: Setting, doing: str) -> None:
+    place = f"{setting.dataset}, α = {setting.alpha:g}, seed {setting.seed}"
+    print(f"{time.strftime('%H:%M:%S')} {place}: {doing}", file=sys.stderr, flush=True)
 
 
 def settings(options: argparse.Namespace) -> list[Setting]:
