@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
+from benchmarks import report
 from benchmarks.figures import Printer
 from benchmarks.forgetting_data import Case, make_case, scores
-from benchmarks.forgetting_report import markdown, plot
+from benchmarks.forgetting_report import make_report, markdown
 from benchmarks.processes import ProcessDied, tidy_when_terminated
 from benchmarks.served import READY_WITHIN_S, Served, client_names, serving
 from lethe.client import Record
@@ -278,7 +279,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, help="of training; the preset's when absent")
     parser.add_argument("--samples", type=int, help="per client, on average; the preset's when absent")
     parser.add_argument("--data", type=Path, help="folder of mnist.npz, …; then those of LETHE_DATA")
-    parser.add_argument("--out", type=Path, help="folder for forgetting.jsonl, .md and .svg")
+    parser.add_argument("--out", type=Path, help="folder for report.html and report.md with plots")
     parser.add_argument("--max-seconds", type=float, default=600, help="give a run up after this long")
     options = parser.parse_args(argv)
     folders = (*([options.data] if options.data else []), *folders_of(os.environ))
@@ -297,18 +298,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (ProcessDied, CommandFailed) as error:
             failures += 1
             print(f"{setting.dataset}, seed {setting.seed}: {error}", file=sys.stderr)
-    table = markdown(rows)
-    print(f"\n{table}", file=sys.stderr if options.json else sys.stdout)
-    if options.out is not None:
-        _write(options.out, rows, table)
+    print(f"\n{markdown(rows)}", file=sys.stderr if options.json else sys.stdout)
+    if options.out is not None and rows:
+        print(report.write(make_report(rows, _command(options)), options.out), file=sys.stderr)
     return 1 if failures else 0
 
 
-def _write(folder: Path, rows: Sequence[dict[str, Any]], table: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "forgetting.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows), "utf-8")
-    (folder / "forgetting.md").write_text(table + "\n", "utf-8")
-    plot(rows, folder / "forgetting.svg")
+def _command(options: argparse.Namespace) -> str:
+    """As typed, without folders."""
+    words = ["lethe bench forgetting", f"--preset {options.preset}", f"--seeds {options.seeds}"]
+    for name in ("dataset", "method", "alpha", "model", "rounds", "samples"):
+        given = getattr(options, name)
+        words += [f"--{name} {value}" for value in (given if isinstance(given, list) else [given]) if value is not None]
+    return " ".join(words)
 
 
 if __name__ == "__main__":
