@@ -50,8 +50,8 @@ class Setting:
     rounds: int
     samples_per_client: int
     max_seconds: float
-    learning_rate: float = 0.05
-    epochs: int = 2
+    learning_rate: float = 0.2
+    epochs: int = 4
 
 
 @dataclass(frozen=True)

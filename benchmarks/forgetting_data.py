@@ -33,7 +33,7 @@ Samples = tuple[Array, Array]
 """Inputs and right classes."""
 
 CANARY_SHARE: Final = 0.5
-CANARY_SIZE: Final = 4
+CANARY_SIZE: Final = 6
 VALIDATION_SAMPLES: Final = 1000
 TEST_SAMPLES: Final = 3000
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from uuid import UUID
 
 import pytest
@@ -63,8 +64,8 @@ def forgotten_by_pga() -> World:
 AUDIT = {"thresholds": {"max_backdoor_success": 0.1}, "num_classes": 10}
 
 
-def audited(success: float, *, run: dict[str, object] | None = None, **changes: object) -> tuple[World, UUID]:
-    world, _ = trained("a", "b", "c", **(run or {}))
+def audited(success: float, *, run: Mapping[str, object] = {}, **changes: object) -> tuple[World, UUID]:
+    world, _ = trained("a", "b", "c", **run)
     world.figures_of = lambda digest: {"backdoor_success_rate": success, "backdoor_samples": 100.0}
     erasure_id = forget(world, "a", "not", **{"recovery_rounds": 1, "audit": AUDIT, **changes})
     go_on(world, 1)
