@@ -58,7 +58,7 @@ def check(path: Path, document: dict[str, Any]) -> None:
     try:
         validate_model(RunSpec.model_validate(stand_in).model)
     except ValidationError as error:
-        raise RunFileUnusable(path, [_describe(fault) for fault in error.errors()]) from error
+        raise RunFileUnusable(path, [describe(fault, RunSpec) for fault in error.errors()]) from error
     except Rejected as error:
         raise RunFileUnusable(path, [f"model: {error.detail}"]) from error
 
@@ -106,11 +106,11 @@ def _undivided(source: str) -> str:
     return address + hash_ + shard
 
 
-def _describe(fault: Any) -> str:
-    """The key, what was found, what is allowed."""
+def describe(fault: Any, root: type[BaseModel]) -> str:
+    """The key, what was found, what is allowed; `root`: what the whole document should be."""
     path = [str(part) for part in fault["loc"]]
-    model, shown = _walk(path)
-    key = ".".join(shown) or "the run"
+    model, shown = _walk(path, root)
+    key = ".".join(shown)
     if fault["type"] == "extra_forbidden" and model is not None:
         known = sorted(model.model_fields)
         close = get_close_matches(path[-1], known, n=1)
@@ -119,14 +119,14 @@ def _describe(fault: Any) -> str:
         return f"{key}: missing"
     message = str(fault["msg"]).removeprefix("Value error, ")
     if fault["type"] == "value_error":
-        return f"{key}: {message}"
+        return f"{key}: {message}" if key else message
     return f"{key}: found {_shorten(fault['input'])}; {message[:1].lower()}{message[1:]}"
 
 
-def _walk(path: Sequence[str]) -> tuple[type[BaseModel] | None, list[str]]:
+def _walk(path: Sequence[str], root: type[BaseModel]) -> tuple[type[BaseModel] | None, list[str]]:
     """The model that the last key belongs to, and the path without the tags that pydantic adds for unions."""
-    models: list[type[BaseModel]] = [RunSpec]
-    owner: type[BaseModel] | None = RunSpec
+    models: list[type[BaseModel]] = [root]
+    owner: type[BaseModel] | None = root
     shown: list[str] = []
     for part in path:
         field = next((model.model_fields[part] for model in models if part in model.model_fields), None)

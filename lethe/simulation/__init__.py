@@ -1,0 +1,6 @@
+"""Experiments: the coordinator and many clients in one process, under a virtual clock."""
+
+from lethe.simulation.results import Results, Row
+from lethe.simulation.scenario import Scenario
+
+__all__ = ["Results", "Row", "Scenario"]
