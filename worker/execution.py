@@ -95,6 +95,10 @@ class Workbench:
         self._loaded = (self._load_task(), device)
         return [devices.describe(device)]
 
+    def work_for(self, task: ClientTask) -> None:
+        """Another client's work comes next. Built models stay, since nothing of their state is carried over."""
+        self._loaded = (task, self.device)
+
     def leave_out(self, samples: Collection[int]) -> list[int]:
         """No later batch holds these samples; returns those that the data does not have. Raises WorkFailed."""
         from services.training.task import LeavesOut
@@ -203,7 +207,7 @@ def _change(bench: Workbench, order: Order, work: Callable[[nn.Module], dict[str
         local.write_update(path, local.delta(base, model.state_dict()))
     except local.TrainingFailed as error:
         raise WorkFailed(str(error)) from error
-    return Result(_describe(path), bench.task.num_train, metrics)
+    return Result(describe(path), bench.task.num_train, metrics)
 
 
 def _audit(bench: Workbench, order: Order) -> Result:
@@ -249,7 +253,8 @@ HANDLERS: Final[dict[str, Callable[[Workbench, Order], Result]]] = {
 }
 
 
-def _describe(path: Path) -> Update:
+def describe(path: Path) -> Update:
+    """A written update, to be handed in."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return Update(path, f"sha256:{digest}", path.stat().st_size)

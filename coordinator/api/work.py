@@ -18,8 +18,8 @@ from coordinator.engine.entities import Client
 from coordinator.engine.messages import ClaimTasks, FailTask, OpenSession, RenewLease, SubmitResult
 from coordinator.engine.react import client_key
 from coordinator.engine.work import Accepted, FailureNoted, Granted, Renewed
-from services.core.errors import InvariantBroken, Rejected
-from services.core.seeds import derive
+from coordinator.runtime.granting import HEARTBEAT_EVERY_S, grant_of
+from services.core.errors import Rejected
 from services.wire.v1.work import (
     PROTOCOL,
     Claim,
@@ -31,13 +31,11 @@ from services.wire.v1.work import (
     SessionRequest,
     Submission,
     SubmissionReply,
-    TaskGrant,
 )
 
 router = APIRouter(prefix="/v1", tags=["work"], route_class=JsonRoute)
 
 ONLINE_S: Final = 60.0
-HEARTBEAT_EVERY_S: Final = 10.0
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6}(?:\.\d{1,3})?)", re.IGNORECASE)
 _DROPPED: Final = ("lease-lost", "epoch-fenced", "round-closed")
 _ALWAYS: Final = ("unauthenticated", "forbidden", "client-removed", "client-erased")
@@ -88,7 +86,7 @@ async def claim_tasks(
     headers = {"Preference-Applied": f"wait={wait_s:g}"} if prefer is not None else {}
     if not granted:
         return Response(status_code=204, headers=headers)
-    return answer(Claim.model_construct(tasks=[_grant(one) for one in granted]), headers=headers)
+    return answer(Claim.model_construct(tasks=[grant_of(one) for one in granted]), headers=headers)
 
 
 @router.post(
@@ -190,29 +188,3 @@ def _asked_wait_s(prefer: str | None) -> float:
 def _longest_wait_s(max_wait_s: float, client_id: UUID) -> float:
     """Up to a fifth less than allowed, by client: agents that began together do not come back together for ever."""
     return max_wait_s * (0.8 + 0.2 * (client_id.int % 1009) / 1009)
-
-
-def _grant(granted: Granted) -> TaskGrant:
-    task, run, cohort = granted.task, granted.run, granted.cohort
-    if task.lease_token is None or task.due_at is None:
-        raise InvariantBroken(f"task {task.id} was granted without a lease")
-    return TaskGrant.model_construct(
-        task_id=task.id,
-        kind=task.kind,
-        run_id=run.id,
-        run_name=run.name,
-        cohort=cohort.name,
-        epoch=task.epoch,
-        round=task.round,
-        attempt=task.attempt,
-        lease_token=task.lease_token,
-        lease_expires_at=task.due_at,
-        heartbeat_every_s=min(HEARTBEAT_EVERY_S, run.spec.lease_s / 3),
-        model=run.spec.model,
-        weights=task.model_digest,
-        weights_bytes=granted.weights_bytes,
-        local=granted.local,
-        work=granted.work,
-        seed=derive(run.spec.seed, "local", cohort.name, task.round, task.client_name),
-        exclusions=granted.exclusions,
-    )

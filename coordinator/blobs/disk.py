@@ -27,6 +27,8 @@ class Disk(Protocol):
     def submit(self, work: Callable[[], None]) -> None:
         """Start and do not wait: for clean-up in a task that may be cancelled."""
 
+    async def close(self) -> None: ...
+
 
 class _ThisThread:
     """For code that is on a thread of the disk's already."""
@@ -36,6 +38,9 @@ class _ThisThread:
 
     def submit(self, work: Callable[[], None]) -> None:
         work()
+
+    async def close(self) -> None:
+        pass
 
 
 THIS_THREAD: Final = _ThisThread()
@@ -103,24 +108,27 @@ def write_all(fd: int, data: bytes, at: int) -> None:
         view, at = view[written:], at + written
 
 
-def install(source: Path, target: Path) -> None:
+def install(source: Path, target: Path, is_durable: bool = True) -> None:
     """Rename a file whose bytes are on the disk to its final place, durably."""
     is_new_directory = not target.parent.exists()
     target.parent.mkdir(parents=True, exist_ok=True)
     source.rename(target)
+    if not is_durable:
+        return
     sync_directory(target.parent)
     if is_new_directory:
         sync_directory(target.parent.parent)
         sync_directory(target.parent.parent.parent)
 
 
-def remove(path: Path) -> None:
+def remove(path: Path, is_durable: bool = True) -> None:
     """Durably: what was deleted does not come back with the power."""
     try:
         path.unlink()
     except FileNotFoundError:
         return
-    sync_directory(path.parent)
+    if is_durable:
+        sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

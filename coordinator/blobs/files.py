@@ -68,12 +68,14 @@ class Arriving:
 class FileBlobStore:
     """Several processes may share one root on a local file system."""
 
-    def __init__(self, root: Path, reserve_bytes: int = 64 * 2**20) -> None:
-        """`reserve_bytes` of the disk stay free: what would not leave them raises `StorageFull` before it is read."""
+    def __init__(self, root: Path, reserve_bytes: int = 64 * 2**20, *, is_scratch: bool = False) -> None:
+        """`reserve_bytes` of the disk stay free: what would not leave them raises `StorageFull` before it is read.
+        `is_scratch`, for experiments: use the caller's thread and do not wait for the disk."""
         self._root = root
         self._parts = root / "parts"
         self._reserve_bytes = reserve_bytes
-        self._disk = DiskThreads(_NUM_THREADS)
+        self._disk: Disk = THIS_THREAD if is_scratch else DiskThreads(_NUM_THREADS)
+        self._is_durable = not is_scratch
         self._parts.mkdir(parents=True, exist_ok=True)
 
     async def stat(self, owner: UUID, digest: str) -> int | None:
@@ -142,7 +144,7 @@ class FileBlobStore:
         return await self._disk.run(self._adopt, owner, path)
 
     async def delete(self, owner: UUID, digest: str) -> None:
-        await self._disk.run(remove, self._path(owner, digest))
+        await self._disk.run(remove, self._path(owner, digest), self._is_durable)
 
     async def list(self, owner: UUID) -> AsyncIterator[StoredBlob]:
         directory = self._root / str(owner)
@@ -201,10 +203,11 @@ class FileBlobStore:
             directory.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix="adopted-", dir=directory) as inbox:
                 moved = Path(shutil.move(source, Path(inbox, "blob")))  # a rename, or a copy from another file system
-                with moved.open("rb") as file:
-                    os.fsync(file.fileno())
+                if self._is_durable:
+                    with moved.open("rb") as file:
+                        os.fsync(file.fileno())
                 crashpoint("blob.before-rename")
-                install(moved, path)
+                install(moved, path, self._is_durable)
                 crashpoint("blob.after-rename")
         return check.digest, inspection, num_bytes
 

@@ -78,6 +78,13 @@ class Pump:
                     log.error("pump.broke", kinds=self._kinds, exc_info=error)
                     await asyncio.sleep(LOOK_EVERY_S)
 
+    async def drain(self) -> bool:
+        """Carry out everything that is ready now; whether there was anything."""
+        found = False
+        while await self._has_job() and await self._one():
+            found = True
+        return found
+
     async def _has_job(self) -> bool:
         async with self._database.read() as connection:
             now = await self._database.now(connection)

@@ -92,7 +92,7 @@ class Shell:
         self,
         database: Database,
         bus: Bus,
-        entropy: Callable[[], bytes] = lambda: os.urandom(16),
+        entropy: Callable[[Message], bytes] = lambda message: os.urandom(16),
         observe: Callable[[Event], None] = lambda event: None,
     ) -> None:
         self._database = database
@@ -202,7 +202,7 @@ class Shell:
 
     def _decide_one(self, work: _Work, message: Message) -> Answer:
         try:
-            decision = decide(work.state, Envelope(message, work.now, self._entropy()))
+            decision = decide(work.state, Envelope(message, work.now, self._entropy(message)))
         except Rejected as rejection:
             return Answer(rejection=rejection)
         work.state = decision.state

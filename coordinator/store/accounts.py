@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -56,6 +56,11 @@ async def federation(connection: AsyncConnection, federation_id: UUID, within: U
     if row is None or within not in (None, federation_id):
         raise Rejected("not-found", f"there is no federation {federation_id}")
     return _federation(row)
+
+
+async def has_federation(connection: AsyncConnection, federation_id: UUID) -> bool:
+    statement = sa.select(t.federations.c.id).where(t.federations.c.id == federation_id)
+    return (await connection.execute(statement)).first() is not None
 
 
 async def federations(connection: AsyncConnection, within: UUID | None, position: Position) -> Page[Federation]:
@@ -113,8 +118,13 @@ async def add_federation(connection: AsyncConnection, federation_id: UUID, name:
 async def add_client(
     connection: AsyncConnection, client_id: UUID, federation_id: UUID, name: str, now: datetime
 ) -> None:
-    row = {"id": client_id, "federation_id": federation_id, "name": name, "status": "active", "created_at": now}
-    await connection.execute(t.clients.insert().values(**row, devices=[]))
+    await add_clients(connection, {name: client_id}, federation_id, now)
+
+
+async def add_clients(connection: AsyncConnection, ids: Mapping[str, UUID], federation_id: UUID, now: datetime) -> None:
+    """By name."""
+    same = {"federation_id": federation_id, "status": "active", "created_at": now, "devices": []}
+    await connection.execute(t.clients.insert(), [{"id": ids[name], "name": name, **same} for name in ids])
 
 
 async def add_credential(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -23,10 +23,20 @@ class Unavailable(Exception):
 
 
 class Database:
-    def __init__(self, url: str, pool_size: int = 10) -> None:
+    def __init__(
+        self,
+        url: str,
+        pool_size: int = 10,
+        *,
+        clock: Callable[[], datetime] | None = None,
+        is_scratch: bool = False,
+    ) -> None:
+        """For experiments on SQLite: `clock` says what time it is; `is_scratch` does not wait for the disk, so that
+        what is committed outlives the process but not the machine."""
         self.url = sa.make_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        self._sqlite = Sqlite(self.url.database or "") if self.is_sqlite else None
+        self._clock = clock
+        self._sqlite = Sqlite(self.url.database or "", is_scratch=is_scratch) if self.is_sqlite else None
         self._postgres = None if self.is_sqlite else _postgres_engine(self.url, pool_size)
 
     @property
@@ -52,6 +62,8 @@ class Database:
 
     async def now(self, connection: AsyncConnection) -> datetime:
         """The instant of this transaction: the database's clock, so that replicas agree on leases."""
+        if self._clock is not None:
+            return self._clock()
         if self.is_sqlite:
             return datetime.now(UTC)
         instant = (await connection.execute(sa.select(sa.func.clock_timestamp()))).scalar_one()

@@ -40,11 +40,12 @@ class SqliteConnection:
 class Sqlite:
     """One open connection serves all readers, as each statement sees what is committed; another serves the writer."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, is_scratch: bool = False) -> None:
         is_in_memory = path in ("", ":memory:")
         self._engine = sa.create_engine(
-            "sqlite://", creator=lambda: _connect(path), poolclass=StaticPool if is_in_memory else NullPool
+            "sqlite://", creator=lambda: _connect(path, is_scratch), poolclass=StaticPool if is_in_memory else NullPool
         )
+        self._is_scratch = is_scratch
         self._writing = asyncio.Lock()
         self._open: dict[str, sa.Connection] = {}
 
@@ -56,7 +57,10 @@ class Sqlite:
                 await _begin(connection)
                 try:
                     yield SqliteConnection(connection)
-                    await _commit(connection)
+                    if self._is_scratch:
+                        connection.exec_driver_sql("COMMIT")
+                    else:
+                        await _commit(connection)
                 except BaseException:
                     with suppress(sa.exc.SQLAlchemyError):
                         connection.exec_driver_sql("ROLLBACK")
@@ -89,11 +93,13 @@ class Sqlite:
             raise
 
 
-def _connect(path: str) -> sqlite3.Connection:
+def _connect(path: str, is_scratch: bool) -> sqlite3.Connection:
     """Autocommit: transactions are opened and closed by explicit statements. A busy database answers at once."""
     connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=1000)
     for pragma in PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
+    if is_scratch:
+        connection.execute("PRAGMA synchronous=OFF")
     return connection
 
 

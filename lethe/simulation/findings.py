@@ -1,0 +1,103 @@
+"""From the rows of a played scenario to its results."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from statistics import fmean
+from typing import Any
+
+from coordinator.store import record
+from coordinator.store.record import Forgotten, Published, accuracy_of
+from lethe.simulation.clock import virtual_s
+from lethe.simulation.results import ErasureRow, Results, RoundRow, ServedRow, SummaryRow
+from lethe.simulation.site import Site
+
+
+async def results_of(site: Site, stopped: str | None, wall_s: float) -> Results:
+    """`stopped`: why the simulation ended before the run did."""
+    async with site.database.read() as connection:
+        run, cohorts = await record.run(connection), await record.cohorts(connection)
+        published, forgotten = await record.published(connection), await record.forgotten(connection)
+        num_updates, client_s = await record.all_work(connection)
+    summary = SummaryRow(
+        virtual_s=site.clock.now_s,
+        status="stopped" if stopped is not None else run.status if run is not None else "failed",
+        reason=stopped or (run.reason if run is not None else None),
+        client_updates=num_updates,
+        client_s=client_s,
+        digests={c.name: c.head_digest for c in cohorts if c.phase != "retired" and c.head_digest is not None},
+    )
+    rounds, erasures = [_round(one) for one in published], [_erasure(one) for one in forgotten]
+    return Results(rounds, served(published, forgotten), erasures, summary, wall_s)
+
+
+def _round(one: Published) -> RoundRow:
+    kind: Any = one.kind
+    return RoundRow(
+        virtual_s=virtual_s(one.at),
+        cohort=one.cohort,
+        epoch=one.epoch,
+        round=one.round,
+        kind=kind,
+        accuracy=accuracy_of(one.metrics),
+        loss=one.metrics.get("validation_loss", one.metrics.get("clients_loss")),
+        participants=one.participants,
+        client_s=one.seconds,
+        digest=one.digest,
+    )
+
+
+def _erasure(one: Forgotten) -> ErasureRow:
+    erasure = one.erasure
+    return ErasureRow(
+        subjects=one.subjects,
+        method=erasure.chosen or erasure.method,
+        status=erasure.status,
+        reason=erasure.reason,
+        filed_s=virtual_s(erasure.created_at),
+        fenced_s=_seconds(erasure.fenced_at),
+        first_clean_s=_seconds(erasure.first_clean_at),
+        completed_s=_seconds(erasure.completed_at),
+        cohorts=[line.cohort_name for line in one.lines],
+        updates_redone=one.updates,
+        client_s_redone=one.seconds,
+    )
+
+
+def _seconds(instant: datetime | None) -> float | None:
+    return None if instant is None else virtual_s(instant)
+
+
+def served(published: list[Published], forgotten: list[Forgotten]) -> list[ServedRow]:
+    """Replays what each top-level line served: its published models in turn, and after a fence what was left."""
+    tops = {one.cohort for one in published if one.is_top}
+    changes: list[tuple[datetime, int, str, float | None, bool]] = []
+    for request in forgotten:
+        for line in request.lines:
+            if line.cohort_name in tops and (at := request.erasure.fenced_at) is not None:
+                left = _accuracy_then(published, line.cohort_name, line.rollback_digest)
+                changes.append((at, line.epoch_after, line.cohort_name, left, line.action == "retired"))
+    judged = [(one, accuracy_of(one.metrics)) for one in published if one.is_top]
+    changes += [(one.at, one.epoch, one.cohort, accuracy, False) for one, accuracy in judged if accuracy is not None]
+    changes.sort(key=lambda change: change[:2])  # what an epoch published comes after the fence that began it
+    lines: dict[str, float | None] = {}
+    rows: list[ServedRow] = []
+    for position, (at, _, name, accuracy, is_retired) in enumerate(changes):
+        lines[name] = accuracy
+        if is_retired:
+            del lines[name]
+        if position + 1 == len(changes) or changes[position + 1][0] != at:
+            rows.append(_served(virtual_s(at), lines))
+    return rows
+
+
+def _served(at: float, lines: dict[str, float | None]) -> ServedRow:
+    known = [accuracy for accuracy in lines.values() if accuracy is not None]
+    if not known:
+        return ServedRow(at, None, None, None, len(lines))
+    return ServedRow(at, max(known), fmean(known), min(known), len(lines))
+
+
+def _accuracy_then(published: list[Published], cohort: str, digest: str | None) -> float | None:
+    found = [accuracy_of(one.metrics) for one in published if one.cohort == cohort and one.digest == digest]
+    return found[0] if found else None

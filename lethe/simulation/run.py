@@ -1,0 +1,304 @@
+"""`simulate`: plays a scenario. The clock moves only when nobody has anything to do at the present instant."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Final
+
+from coordinator.engine import events as e
+from coordinator.engine.entities import ENDED, Run
+from coordinator.engine.messages import CreateRun
+from coordinator.runtime.shell import InboxKey
+from coordinator.store import accounts, record
+from lethe.failures import UNUSABLE, CommandFailed
+from lethe.simulation.findings import results_of
+from lethe.simulation.agents import Agents
+from lethe.simulation.clock import BEGINNING, virtual_s
+from lethe.simulation.holdings import Holdings
+from lethe.simulation.results import Results
+from lethe.simulation.scenario import Scenario
+from lethe.simulation.script import PRINCIPAL, Script
+from lethe.simulation.site import Site
+from lethe.simulation.training import Trainer, several
+from services.core import digests
+from services.core.errors import Rejected
+from services.core.ids import uuid7
+from services.data.places import folders_of
+from services.simulation.events import Agenda
+from services.tensors import codec
+
+RESULTS: Final = "results.jsonl"
+SCENARIO: Final = "scenario.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """After a published model."""
+
+    virtual_s: float
+    cohort: str
+    epoch: int
+    round: int
+    rounds_planned: int
+    accuracy: float | None
+    served: float | None
+    """The best of the top-level lines."""
+    client_updates: int
+    """So far in this process."""
+    wall_s: float
+
+
+Watch = Callable[[Progress], bool | None]
+"""Told of every published model; True ends the simulation."""
+
+
+def simulate(
+    scenario: Scenario,
+    out_dir: Path | None = None,
+    progress: Watch | None = None,
+    *,
+    folders: Sequence[Path] | None = None,
+) -> Results:
+    """Play a scenario to its end. Raises CommandFailed when it cannot be played.
+
+    `out_dir` keeps the database, the models and `results.jsonl`; a simulation that was killed goes on there. `folders`:
+    where data files are looked for, those of LETHE_DATA when absent.
+    """
+    started = time.monotonic()
+    with ExitStack() as stack:
+        if out_dir is None:
+            out_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lethe-simulation-")))
+        _claim_directory(out_dir, scenario)
+        scratch = out_dir / "scratch"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        holdings = Holdings(scenario, folders_of(os.environ) if folders is None else folders)
+        trainer = Trainer(holdings, scratch)
+        pool: Executor | None = None
+        if scenario.processes > 1:
+            pool = stack.enter_context(several(trainer, scenario.processes))
+        results = asyncio.run(_Simulation(scenario, out_dir, trainer, pool, progress, started).play())
+        results.write(out_dir / RESULTS)
+    return results
+
+
+def _claim_directory(out_dir: Path, scenario: Scenario) -> None:
+    """How many processes compute is not part of what is computed."""
+    out_dir.mkdir(parents=True, exist_ok=True)
+    file, text = out_dir / SCENARIO, scenario.model_dump_json(indent=1, exclude={"processes"})
+    if file.exists() and file.read_text("utf-8") != text:
+        raise CommandFailed(
+            f"{out_dir} belongs to another scenario, or to another version of this one",
+            next_step="choose another directory, or delete it",
+            exit_code=UNUSABLE,
+        )
+    file.write_text(text, "utf-8")
+
+
+class _Simulation:
+    def __init__(
+        self,
+        scenario: Scenario,
+        home: Path,
+        trainer: Trainer,
+        pool: Executor | None,
+        watch: Watch | None,
+        started: float,
+    ) -> None:
+        self._scenario, self._trainer, self._watch, self._started = scenario, trainer, watch, started
+        self._home = home
+        self._site = Site(home, scenario.seed)
+        self._agenda: Agenda[str] = Agenda()
+        self._agents = Agents(self._site, scenario, trainer, pool, self._agenda)
+        self._script = Script(self._site, scenario, self._agenda)
+        self._published: list[e.CheckpointPublished] = []
+        self._num_updates = 0
+        self._cohorts: dict[str, str] = {}
+        self._site.observers.append(self._notice)
+
+    async def play(self) -> Results:
+        try:
+            await self._begin()
+            stopped = await self._play()
+            return await results_of(self._site, stopped, time.monotonic() - self._started)
+        finally:
+            await self._site.close()
+
+    async def _begin(self) -> None:
+        """Everything here may have happened before, in whole or in part."""
+        site, scenario = self._site, self._scenario
+        await site.open()
+        self._agenda.advance(site.clock.now_s)
+        async with site.database.write() as connection:
+            if not await accounts.has_federation(connection, site.federation_id):
+                await accounts.add_federation(connection, site.federation_id, scenario.name, site.clock())
+        await site.enrol(scenario.names[: scenario.clients])
+        async with site.database.read() as connection:
+            run = await record.run(connection)
+        if run is None:
+            await self._create_run()
+        else:
+            await site.enrol(await self._joined())
+        await self._script.resume()
+        await self._agents.resume()
+
+    async def _joined(self) -> list[str]:
+        """Newcomers of an earlier life."""
+        async with self._site.database.read() as connection:
+            names = self._scenario.names[self._scenario.clients :]
+            return sorted(await accounts.client_ids(connection, self._site.federation_id, names))
+
+    async def _create_run(self) -> None:
+        site, spec = self._site, self._scenario.run
+        validation = spec.validation.model_copy(update={"data": await self._take_in_test_set()})
+        newcomers = any(event.join for event in self._scenario.script)
+        clients = self._scenario.names[: self._scenario.clients] if newcomers else None
+        spec = spec.model_copy(update={"validation": validation, "clients": clients})
+        run_id = uuid7(BEGINNING, site.entropy.draw("run"))
+        inbox_key = InboxKey(PRINCIPAL, "run", "run", digests.of_json(spec.model_dump(mode="json")), run_id)
+        try:
+            await site.shell.handle(CreateRun(run_id, site.federation_id, spec), inbox_key)
+        except Rejected as rejected:
+            raise CommandFailed(f"the run was refused: {rejected.detail}", exit_code=UNUSABLE) from rejected
+
+    async def _take_in_test_set(self) -> str | None:
+        arrays = self._trainer.holdings.test_set()
+        if not arrays:
+            return None
+        path = self._home / "scratch" / "test.safetensors"
+        codec.write(path, arrays)
+        return await self._site.take_in(path)
+
+    def _notice(self, event: e.Event) -> None:
+        match event:
+            case e.CheckpointPublished():
+                self._published.append(event)
+            case e.UpdateAccepted():
+                self._num_updates += 1
+
+    # the loop
+
+    async def _play(self) -> str | None:
+        """Until everything is done; or why it stopped before."""
+        await self._finish_due()
+        await self._look()
+        while True:
+            run = await self._settle()
+            if stop := await self._should_stop():
+                return stop
+            if await self._is_over(run):
+                return None
+            await self._agents.begin_all()
+            instant = await self._next_instant()
+            if instant is None:
+                if await self._look():
+                    continue
+                return None if run.status in ENDED else f"nothing is left to do, and the run is {run.status}"
+            if (limit := self._scenario.stop.virtual_s) is not None and instant > limit:
+                return f"stop.virtual_s {limit:g} is reached"
+            await self._move_to(instant)
+
+    async def _settle(self) -> Run:
+        """Everything that happens at this instant: the coordinator's work, then the script, then claims."""
+        while True:
+            rung = await self._site.turn()
+            if rung is not None:
+                self._agents.ring(self._site.names[client_id] for client_id in rung)
+                continue
+            async with self._site.database.read() as connection:
+                run = await record.run(connection)
+            if run is None:
+                raise CommandFailed("the run is gone from the simulation's database")
+            if not await self._script.play(run) and not await self._agents.claim():
+                return run
+
+    async def _look(self) -> bool:
+        """Look for work without having been rung for; whether there is any."""
+        await self._site.tick()
+        async with self._site.database.read() as connection:
+            names = await record.clients_with_work(connection, self._site.clock())
+        self._agents.ring(names)
+        return bool(names) or self._site.bells.are_rung
+
+    async def _next_instant(self) -> float | None:
+        planned = self._agenda.next_instant()
+        async with self._site.database.read() as connection:
+            due = await record.next_due(connection, self._site.clock())
+        instants = [instant for instant in (planned, None if due is None else virtual_s(due)) if instant is not None]
+        return min(instants, default=None)
+
+    async def _move_to(self, instant: float) -> None:
+        self._site.clock.move_to(instant)
+        planned = self._agenda.next_instant()
+        if planned is None or planned > instant:
+            self._agenda.advance(instant)
+            await self._look()
+        await self._finish_due()
+
+    async def _finish_due(self) -> None:
+        """Whatever the agenda has for this instant."""
+        ended = []
+        while self._agenda.next_instant() == self._site.clock.now_s:
+            key, kind = self._agenda.pop()
+            name = key.removeprefix(f"{kind}/")
+            match kind:
+                case "script":
+                    self._script.call(name)
+                case "lease":
+                    await self._agents.renew(name)
+                case _:
+                    ended.append(name)
+        if ended:
+            await self._agents.finish(ended)
+
+    # the end
+
+    async def _is_over(self, run: Run) -> bool:
+        if run.status not in ENDED or self._script.pending:
+            return False
+        async with self._site.database.read() as connection:
+            return not await record.open_erasures(connection)
+
+    async def _should_stop(self) -> str | None:
+        published, self._published = self._published, []
+        if not published:
+            return None
+        async with self._site.database.read() as connection:
+            accuracies = await record.served_accuracies(connection)
+        served = {"best": max, "mean": fmean, "worst": min}
+        stop = self._scenario.stop
+        if stop.accuracy is not None and not self._script.pending and accuracies:
+            reached = served[stop.of](accuracies)
+            if reached >= stop.accuracy:
+                return f"served accuracy {reached:.4f} reached stop.accuracy {stop.accuracy:g}"
+        for one in published:
+            if self._watch is not None and self._watch(await self._progress(one, max(accuracies, default=None))):
+                return "the caller ended it"
+        return None
+
+    async def _progress(self, one: e.CheckpointPublished, served: float | None) -> Progress:
+        checkpoint = one.checkpoint
+        if str(checkpoint.cohort_id) not in self._cohorts:
+            async with self._site.database.read() as connection:
+                self._cohorts = {str(cohort.id): cohort.name for cohort in await record.cohorts(connection)}
+        return Progress(
+            virtual_s=virtual_s(checkpoint.created_at),
+            cohort=self._cohorts[str(checkpoint.cohort_id)],
+            epoch=checkpoint.epoch,
+            round=checkpoint.round,
+            rounds_planned=self._scenario.run.stop.rounds,
+            accuracy=record.accuracy_of(dict(checkpoint.metrics)),
+            served=served,
+            client_updates=self._num_updates,
+            wall_s=time.monotonic() - self._started,
+        )

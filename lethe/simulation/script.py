@@ -1,0 +1,102 @@
+"""The scenario's script: whatever happens to the run besides training. Each event happens once, over restarts too."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+from coordinator.engine.entities import ENDED, Run
+from coordinator.engine.messages import FileErasure, JoinRun, Message, RemoveClient
+from coordinator.runtime.shell import InboxKey
+from coordinator.store import record
+from lethe.failures import CommandFailed
+from lethe.simulation.scenario import Event, Scenario, client_name
+from lethe.simulation.site import Site
+from services.core import digests
+from services.core.errors import Rejected
+from services.core.ids import uuid7
+from services.simulation.events import Agenda
+from services.wire.v1.erasure import LEGAL_DAYS
+
+PRINCIPAL: Final = "scenario"
+
+
+class Script:
+    def __init__(self, site: Site, scenario: Scenario, agenda: Agenda[str]) -> None:
+        self._site, self._scenario, self._agenda = site, scenario, agenda
+        self.pending = dict(enumerate(scenario.script))
+        self._is_due: set[int] = set()
+
+    async def resume(self) -> None:
+        """Forget what happened before; put what has its time into the agenda."""
+        async with self._site.database.read() as connection:
+            done = await record.answered(connection, PRINCIPAL)
+        self.pending = {number: event for number, event in self.pending.items() if str(number) not in done}
+        for number, event in self.pending.items():
+            if event.at_s is not None:
+                self._agenda.put(max(self._agenda.now, event.at_s), f"script/{number:06}", "script")
+
+    def call(self, name: str) -> None:
+        """The time of an event has come."""
+        self._is_due.add(int(name))
+
+    async def play(self, run: Run) -> bool:
+        """Let the first event happen whose moment has come; whether there was one."""
+        for number, event in self.pending.items():
+            if number in self._is_due or await self._has_come(event, run):
+                await self._happen(number, event, run)
+                del self.pending[number]
+                return True
+        return False
+
+    async def _has_come(self, event: Event, run: Run) -> bool:
+        if event.at_s is not None:
+            return False
+        async with self._site.database.read() as connection:
+            if event.after_round is not None:
+                reached = await record.slowest_round(connection)
+                return reached is not None and reached >= event.after_round
+            return run.status in ENDED and not await record.open_erasures(connection)
+
+    async def _happen(self, number: int, event: Event, run: Run) -> None:
+        if event.join is not None:
+            await self._site.enrol(self._newcomers(number))
+        for position, message in enumerate(self._messages(number, event, run)):
+            key = str(number) if position == 0 else f"{number}.{position}"
+            inbox_key = InboxKey(PRINCIPAL, "script", key, digests.of_json(event.model_dump(mode="json")), run.id)
+            try:
+                await self._site.shell.handle(message, inbox_key)
+            except Rejected as rejected:
+                raise CommandFailed(f"script.{number} was refused: {rejected.detail}") from rejected
+
+    def _messages(self, number: int, event: Event, run: Run) -> list[Message]:
+        if event.join is not None:
+            return [JoinRun(run.id, run.federation_id, tuple(self._newcomers(number)))]
+        if event.leave is not None:
+            return [RemoveClient(self._site.client_ids[name]) for name in event.leave]
+        return [self._erasure(number, event, run.federation_id)]
+
+    def _erasure(self, number: int, event: Event, federation_id: UUID) -> FileErasure:
+        now, drawn = self._site.clock(), self._site.entropy.draw(f"script/{number}")
+        return FileErasure(
+            erasure_id=uuid7(now, drawn),
+            federation_id=federation_id,
+            subjects=tuple(event.erase or ()),
+            requested_by=PRINCIPAL,
+            legal_deadline=now + timedelta(days=LEGAL_DAYS),
+            salt=drawn.hex(),
+            scope="samples" if event.samples else "client",
+            samples={name: sorted(samples) for name, samples in event.samples.items()},
+            method=event.method,
+            params=event.params,
+            guarantee=event.guarantee,
+            recovery_rounds=event.recovery_rounds,
+            fallback=event.fallback,
+            audit=event.audit.model_dump(mode="json") if event.audit is not None else None,
+        )
+
+    def _newcomers(self, number: int) -> list[str]:
+        """Numbered in the order of the script."""
+        before = self._scenario.clients + sum(event.join or 0 for event in self._scenario.script[:number])
+        return [client_name(before + i) for i in range(self._scenario.script[number].join or 0)]

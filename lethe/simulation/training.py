@@ -1,0 +1,150 @@
+"""Clients' work, computed by the worker's own code: one by one or stacked, in this process or in several.
+
+What is computed together is decided before, so a result depends on its batch alone and not on where or when it is made.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from lethe.simulation.holdings import Holdings
+from services.training.local import TrainingFailed, write_update
+from services.wire.v1.work import Failure, TaskGrant
+from worker.execution import Order, Result, Workbench, describe
+from worker.failures import WorkFailed, failure_of
+
+T = TypeVar("T")
+Outcome = Result | Failure
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One client's task."""
+
+    client: str
+    grant: TaskGrant
+    left_out: frozenset[int]
+    """Samples that the client must leave out."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What is computed together, all from the same weights."""
+
+    pieces: tuple[Piece, ...]
+    files: Mapping[str, Path]
+    """Of the weights and whatever else the tasks name, by digest."""
+
+
+class Trainer:
+    """Each process has one."""
+
+    def __init__(self, holdings: Holdings, scratch: Path) -> None:
+        self.holdings = holdings
+        self._bench: Workbench | None = None
+        self._scratch = scratch
+
+    def carry_out(self, batch: Batch) -> list[Outcome]:
+        """In the order of the pieces."""
+        bench = self._ready(batch.pieces[0])
+        if len(batch.pieces) > 1:
+            return list(self._stacked(bench, batch))
+        piece = batch.pieces[0]
+        bench.work_for(self.holdings.task_of(piece.client, piece.left_out))
+        try:
+            return [bench.execute(_order(piece, batch))]
+        except Exception as error:
+            return [failure_of(error, piece.grant.lease_token)]
+
+    def _stacked(self, bench: Workbench, batch: Batch) -> Iterator[Outcome]:
+        from services.training.grouped import Member, train_each
+
+        first = batch.pieces[0]
+        bench.work_for(self.holdings.task_of(first.client, first.left_out))
+        model = bench.model_with(_order(first, batch))
+        members = [Member(self.holdings.task_of(p.client, p.left_out), p.grant.seed) for p in batch.pieces]
+        trained = train_each(members, model, first.grant.local, group_size=len(members))
+        for piece, member, outcome in zip(batch.pieces, members, trained, strict=True):
+            try:
+                if isinstance(outcome, TrainingFailed):
+                    raise outcome
+                path = bench.scratch / f"{uuid4().hex}.safetensors"
+                write_update(path, outcome.delta)
+                yield Result(describe(path), member.task.num_train, outcome.metrics)
+            except TrainingFailed as failed:
+                yield failure_of(WorkFailed(str(failed)), piece.grant.lease_token)
+
+    def _ready(self, piece: Piece) -> Workbench:
+        if self._bench is None:
+            import torch
+
+            torch.set_num_threads(1)
+            self._bench = Workbench(lambda: self.holdings.task_of(piece.client, piece.left_out), "cpu", self._scratch)
+            self._bench.load()
+        return self._bench
+
+
+def _order(piece: Piece, batch: Batch) -> Order:
+    grant = piece.grant
+    return Order(grant, batch.files[grant.weights], lambda fraction: None, lambda: False, batch.files)
+
+
+class AtOnce(Executor):
+    """Does the work where it is given, when it is given."""
+
+    def submit(self, work: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        done: Future[T] = Future()
+        try:
+            done.set_result(work(*args, **kwargs))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+_trainer: Trainer | None = None
+"""Of a child process: made before the fork, so that all share the memory of the data."""
+
+
+def several(trainer: Trainer, num_processes: int) -> ProcessPoolExecutor:
+    """Child processes that train. To be called before anything of this process runs in threads."""
+    import torch
+
+    global _trainer
+    _trainer = trainer
+    torch.set_num_threads(1)
+    pool = ProcessPoolExecutor(num_processes, multiprocessing.get_context("fork"), _end_with_the_parent)
+    pool.submit(os.getpid).result()  # the first work starts all processes
+    return pool
+
+
+def carry_out_there(batch: Batch) -> list[Outcome]:
+    """In a child process."""
+    if _trainer is None:
+        raise RuntimeError("this process was not made by `several`")
+    return _trainer.carry_out(batch)
+
+
+def _end_with_the_parent() -> None:
+    """A child would wait for ever for a parent that was killed."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def batches(pieces: Sequence[Piece], group_size: int) -> list[tuple[Piece, ...]]:
+    """In the order of the clients' names, so that a group is the same whoever asked first."""
+    ordered = sorted(pieces, key=lambda piece: piece.client)
+    return [tuple(ordered[first : first + group_size]) for first in range(0, len(ordered), group_size)]
