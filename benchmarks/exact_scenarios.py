@@ -131,10 +131,11 @@ def cell(dataset: str, method: str, seed: int, name: str, variant: Variant, roun
         run["topology"] = {"kind": "tree", **variant.topology}
     watched = WATCHED_ROUNDS if variant.until_threshold else rounds
     leavers = iter(_leavers(name, seed))
+    way = "reinit" if method in ("bmt", "mmt") else "retrain"
     script = [
-        {"when": "finished", "erase": [next(leavers)], "recovery_rounds": watched}
+        {"when": "finished", "erase": [next(leavers)], "method": way, "recovery_rounds": watched}
         if letter == "U"
-        else {"after_round": JOINED_AFTER, "join": 1}
+        else {"after_round": 10, "join": 1}
         for letter in variant.order
     ]
     scenario: dict[str, Any] = {

@@ -1,8 +1,9 @@
-"""Simulated experiments: cells of (data set, method, seed) that are run side by side, and the options all of them share."""
+"""Simulated experiments: cells of (data set, method, seed), run side by side, and the options that all of them share."""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import tempfile
@@ -33,7 +34,9 @@ class Cell:
         return f"{self.dataset} {self.variant} {self.method} seed {self.seed}"
 
 
-def options_of(name: str, description: str | None, datasets: Sequence[str], methods: Sequence[str]) -> argparse.ArgumentParser:
+def options_of(
+    name: str, description: str | None, datasets: Sequence[str], methods: Sequence[str]
+) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"lethe bench {name}", description=description)
     parser.add_argument("--json", action="store_true", help="JSON lines")
     parser.add_argument("--preset", choices=["small", "full"], default="small", help="small: minutes on two cores")
@@ -74,7 +77,10 @@ def run_cells(cells: Sequence[Cell], options: argparse.Namespace) -> Iterator[tu
 
 
 def _run(cell: Cell) -> Results:
+    import structlog
+
     from lethe.simulation import simulate
 
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     with tempfile.TemporaryDirectory(prefix="lethe-bench-") as folder:
         return simulate(parse(cell.scenario, cell.name), Path(folder))
