@@ -16,7 +16,7 @@ from typing import Any, Final
 from benchmarks.exact_scenarios import DATASETS, METHODS, PRESETS, cell
 from benchmarks.experiments import Cell, command_of, options_of, run_cells
 from benchmarks.figures import Printer
-from benchmarks.plots import Bars, Curves, Line, Plot
+from benchmarks.plots import Bars, Curves, Line, Plot, bar
 from benchmarks.report import Report, Section, Table, spread, write
 from lethe.simulation.results import ErasureRow, Results, RoundRow
 
@@ -183,7 +183,7 @@ def _plots(
         {"erasure": 0.0},
         ("threshold", 100 * DATASETS[dataset].threshold),
     )
-    ours = [_bar([one.recoveries[0].rounds_to_threshold for one in found]) for found in by_method.values()]
+    ours = [bar(one.recoveries[0].rounds_to_threshold for one in found) for found in by_method.values()]
     theirs = [(float(paper[method]), 0.0) if method in paper else None for method in by_method]
     series = {"ours (mean, sd)": ours, "paper": theirs} if paper else {"ours (mean, sd)": ours}
     return [curves, Bars(f"{title}: rounds to the threshold", "rounds", list(by_method), series)]
@@ -207,13 +207,6 @@ def _curve(method: str, outcomes: Sequence[Outcome]) -> Line:
     )
 
 
-def _bar(values: Sequence[int | None]) -> tuple[float, float] | None:
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    return statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else 0.0
-
-
 def _percent(value: float | None) -> float | None:
     return None if value is None else 100 * value
 
@@ -224,6 +217,7 @@ def _number(value: int | None) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = options_of("exact", __doc__, list(DATASETS), list(METHODS))
+    parser.add_argument("--rounds", type=int, help="of training, instead of the data set's own number")
     options = parser.parse_args(argv)
     cells = cells_of(options)
     if not cells:

@@ -1,10 +1,11 @@
-"""Simulated experiments: cells of (data set, method, seed), run side by side, and the options that all of them share."""
+"""Simulated experiments: cells of (data set, method, seed), run side by side, and the options that they share."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -44,7 +45,6 @@ def options_of(
     parser.add_argument("--method", choices=methods, action="append", help="only this one; may be repeated")
     parser.add_argument("--variant", action="append", help="only this one of the preset; may be repeated")
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 1 on")
-    parser.add_argument("--rounds", type=int, help="of training, instead of the data set's own number")
     parser.add_argument("--processes", type=int, default=2, help="simulations at a time")
     parser.add_argument("--data", type=Path, help=f"folder of the data files, before those of {VARIABLE}")
     parser.add_argument("--out", type=Path, default=Path(f"bench-{name}"), help="folder of the report")
@@ -53,9 +53,9 @@ def options_of(
 
 def command_of(name: str, options: argparse.Namespace) -> str:
     """The command that makes the same figures again."""
-    chosen = [f"--{key} {value}" for key in ("dataset", "method", "variant") for value in getattr(options, key) or ()]
-    rounds = [f"--rounds {options.rounds}"] if options.rounds else []
-    return " ".join([f"lethe bench {name} --preset {options.preset} --seeds {options.seeds}", *chosen, *rounds])
+    keys = ("dataset", "method", "variant")
+    chosen = [f"--{key} {shlex.quote(value)}" for key in keys for value in getattr(options, key) or ()]
+    return " ".join([f"lethe bench {name} --preset {options.preset} --seeds {options.seeds}", *chosen])
 
 
 def run_cells(cells: Sequence[Cell], options: argparse.Namespace) -> Iterator[tuple[Cell, Results]]:
