@@ -13,22 +13,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.exact_scenarios import DATASETS, METHODS, PRESETS, cell
+from benchmarks.exact_scenarios import DATASETS, METHODS, PRESETS, SERVED, cell
 from benchmarks.experiments import Cell, command_of, options_of, run_cells
 from benchmarks.figures import Printer
 from benchmarks.plots import Bars, Curves, Line, Plot, bar
 from benchmarks.report import Report, Section, Table, spread, write
 from lethe.simulation.results import ErasureRow, Results, RoundRow
 
-SERVED: Final = ("merged", "root", "all")
-"""The cohort whose model stands for the run: the first of these that there is."""
 SHOWN_BEFORE: Final = 20
 """Rounds before the erasure that the plots show."""
 INTRODUCTION: Final = [
     "Ten clients train together; client i holds mostly class i. Then client 1 is erased, and with the preset full, "
     "after as many rounds again, clients 3 and 5. Counted are the rounds from there until the served model has the "
-    "threshold's test accuracy again; 0: the first clean model has it, –: it was not reached. The test set has the "
-    "leavers' classes too.",
+    "threshold's test accuracy again; it is judged after each of them, so 1 is the least. –: it was not reached. The "
+    "test set has the leavers' classes too.",
     "`retrain` goes back to the initial model. `bmt` averages the models that each client trained alone. `mmt` "
     "averages the largest parts of an influence tree without the leaver. All are exact: nothing of the leaver is in "
     "the new model.",
@@ -64,13 +62,12 @@ def outcome_of(cell: Cell, results: Results) -> Outcome:
     for number, erasure in enumerate(results.erasures, start=1):
         before = [row.accuracy for row in served if row.epoch < number and row.accuracy is not None]
         after = [row.accuracy for row in served if row.epoch == number and row.kind == "aggregate"]
-        accuracies = [_first_clean(results, erasure), *after]
         recoveries.append(
             Recovery(
                 leaver=", ".join(erasure.subjects),
-                rounds_to_threshold=next((n for n, value in enumerate(accuracies) if (value or 0) >= threshold), None),
+                rounds_to_threshold=next((n for n, value in enumerate(after, 1) if (value or 0) >= threshold), None),
                 accuracy_before=before[-1] if before else None,
-                accuracies=accuracies,
+                accuracies=[_first_clean(results, erasure), *after],
                 updates_redone=erasure.updates_redone,
             )
         )

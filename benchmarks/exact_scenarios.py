@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.experiments import Cell
+from lethe.simulation import Progress
 from services.core.seeds import derive
 
 NUM_CLIENTS: Final = 10
@@ -69,6 +70,8 @@ METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
     "exact_fun": {"training": {"algorithm": "exact_fun"}},
 }
 """What each method changes in the run."""
+SERVED: Final = ("merged", "root", "all")
+"""The cohort whose model stands for the run: the first of these that there is."""
 MAIN_METHODS: Final = ("retrain", "bmt", "mmt")
 
 
@@ -117,6 +120,23 @@ FULL: Final = {
 PRESETS: Final[Mapping[str, Mapping[str, Variant]]] = {"small": SMALL, "full": FULL}
 
 
+@dataclass
+class IsBack:
+    """Whether the served model has the threshold's accuracy in a round after the erasure."""
+
+    threshold: float
+    fenced_s: float = 0.0
+
+    def __call__(self, progress: Progress) -> bool:
+        if progress.cohort not in SERVED:
+            return False
+        if progress.epoch == 0:
+            self.fenced_s = progress.virtual_s
+            return False
+        # At the fence's own instant it was made of others' models, and has not been trained yet.
+        return progress.virtual_s > self.fenced_s and (progress.accuracy or 0.0) >= self.threshold
+
+
 def cell(dataset: str, method: str, seed: int, name: str, variant: Variant, rounds: int | None) -> Cell:
     setup = replace(DATASETS[dataset], **variant.changes)
     rounds = rounds or setup.rounds
@@ -151,9 +171,8 @@ def cell(dataset: str, method: str, seed: int, name: str, variant: Variant, roun
         "training": {"path": "stacked"},
         "script": script,
     }
-    if variant.until_threshold:
-        scenario["stop"] = {"accuracy": setup.threshold}
-    return Cell(dataset, method, seed, name, scenario)
+    watch = IsBack(setup.threshold) if variant.until_threshold else None
+    return Cell(dataset, method, seed, name, scenario, watch)
 
 
 def _leavers(variant: str, seed: int) -> list[str]:

@@ -7,16 +7,15 @@ import logging
 import os
 import shlex
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from lethe.simulation.results import Results
+from lethe.simulation import Progress, Results, simulate
 from lethe.simulation.scenario import parse
 from services.data.places import VARIABLE
 
@@ -29,6 +28,8 @@ class Cell:
     variant: str
     scenario: dict[str, Any]
     """As in a scenario file."""
+    watch: Callable[[Progress], bool] | None = None
+    """Told of every published model; True ends the simulation."""
 
     @property
     def name(self) -> str:
@@ -79,8 +80,5 @@ def run_cells(cells: Sequence[Cell], options: argparse.Namespace) -> Iterator[tu
 def _run(cell: Cell) -> Results:
     import structlog
 
-    from lethe.simulation import simulate
-
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    with tempfile.TemporaryDirectory(prefix="lethe-bench-") as folder:
-        return simulate(parse(cell.scenario, cell.name), Path(folder))
+    return simulate(parse(cell.scenario, cell.name), progress=cell.watch)

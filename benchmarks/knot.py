@@ -33,8 +33,8 @@ PAPER: Final = Table(
 )
 INTRODUCTION: Final = [
     "Each client has a speed of its own: a task takes 1 s or more, Pareto-distributed with α = 1 and cut at 60 s. "
-    "Time is virtual. The erased clients are neither the fastest nor the slowest; what they contributed to goes back to "
-    "its newest model without them and trains on. Only the clusters of the leavers do; the others go on.",
+    "Time is virtual. The erased clients are neither the fastest nor the slowest; what they contributed to goes back "
+    "to its newest model without them and trains on. Only the clusters of the leavers do; the others go on.",
     "Counted is the time from the erasure until the best line (with clusters: the best cluster) has the target's test "
     "accuracy. KNOT waits for everybody once before training begins; its erasures come so much later than the others', "
     "and the table has that time in a column of its own.",
