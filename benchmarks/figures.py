@@ -48,6 +48,12 @@ class Printer:
                 f"{facts['cores']} cores, {facts['memory_gb']} GB, load {facts['load_1min']}; {versions}\n", flush=True
             )
 
+    def new_table(self) -> None:
+        """The next row has other columns."""
+        self._columns = None
+        if not self._as_json:
+            print(flush=True)
+
     def row(self, row: Row) -> None:
         if self._as_json:
             print(json.dumps(row), flush=True)

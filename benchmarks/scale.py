@@ -1,17 +1,21 @@
-"""Client-updates per second of a small model on one core: MLP 784-80-10, 200 samples, batches of 20, one epoch.
+"""Client-updates per second on one core.
 
-Four ways to do the same work, in turn, several times over: a plain PyTorch loop, one client after the other; ours with
-an update for every client; ours with the weighted sum only; and torch.func's vmap over stacked clients. Data are made
-up. No coordinator takes part.
+First a small model (MLP 784-80-10, 200 made-up samples, batches of 20, one epoch), without a coordinator, in four
+ways, in turn, several times over: a plain PyTorch loop, one client after the other; ours with an update for every
+client; ours with the weighted sum only; and torch.func's vmap over stacked clients. Then a tiny one (MLP 64-16-10, 20
+digits a client) in simulated federations of growing size, a hundred clients a round, with all that the coordinator does.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
+import multiprocessing
 import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -25,6 +29,7 @@ from services.wire.v1.runs import ModelSpec
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from lethe.simulation import Progress
     from services.training.grouped import Member
 
 LOCAL: Final = LocalTraining(epochs=1, batch_size=20, learning_rate=0.05)
@@ -101,12 +106,68 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, default=200, help="per client")
     parser.add_argument("--group-size", type=int, default=20, help="clients that ours trains together")
     parser.add_argument("--stack-size", type=int, default=50, help="clients that vmap stacks")
-    parser.add_argument("--repeats", type=int, default=5, help="of all ways in turn; the median counts")
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="of all ways in turn; the median counts; 0: none"
+    )
+    parser.add_argument("--populations", default="100,1000,10000,100000", help="clients of the simulated federations")
+    parser.add_argument("--rounds", type=int, default=10, help="of each simulation, a hundred clients each")
     options = parser.parse_args(argv)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch
 
     torch.set_num_threads(1)
+    printer = Printer(as_json=options.json, benchmark="scale")
+    if options.repeats:
+        _compare_ways(options, printer)
+        printer.new_table()
+    for population in filter(None, options.populations.split(",")):
+        printer.row(_in_a_process_of_its_own(simulate_population, int(population), options.rounds))
+    return 0
+
+
+def simulate_population(num_clients: int, num_rounds: int) -> dict[str, Any]:
+    """The whole way of an update: claimed, trained, stored, recorded, aggregated, with its lineage."""
+    import resource
+
+    import structlog
+
+    from lethe.simulation import simulate
+    from lethe.simulation.scenario import parse
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    seen: list[Progress] = []
+    scenario = {
+        "clients": num_clients,
+        "data": {"source": "digits", "partition": "random", "samples_per_client": 20},
+        "training": {"path": "stacked"},
+        "run": {
+            "model": {"name": "mlp", "params": {"input_shape": [8, 8], "num_classes": 10, "hidden": [16]}},
+            "training": {"algorithm": "fedavg", "clients_per_round": min(100, num_clients)},
+            "local": {"batch_size": 20, "learning_rate": 0.1},
+            "retention": {"updates": "none"},
+            "stop": {"rounds": num_rounds},
+        },
+    }
+    results = simulate(parse(scenario), progress=seen.append)
+    training_s = seen[-1].wall_s - seen[0].wall_s  # without setting up
+    return {
+        "clients": num_clients,
+        "rounds": num_rounds,
+        "set_up_s": round(seen[0].wall_s, 2),
+        "seconds_per_round": round(training_s / num_rounds, 3),
+        "updates_per_s": round(results.summary.client_updates / training_s, 1),
+        "coordinator_share": round(1 - results.training_s / training_s, 3),
+        "memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+
+
+def _in_a_process_of_its_own(work: Callable[[int, int], dict[str, Any]], *arguments: int) -> dict[str, Any]:
+    """So that its peak of memory is its own."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(work, *arguments).result()
+
+
+def _compare_ways(options: argparse.Namespace, printer: Printer) -> None:
     members = make_members(options.clients, options.samples)
     runs = ways(members, members[0].task.model(MODEL), options.group_size, options.stack_size)
     seconds: dict[str, list[float]] = {name: [] for name in runs}
@@ -117,7 +178,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             if repeat:  # the first turn warms up
                 seconds[name].append(time.perf_counter() - started)
 
-    printer = Printer(as_json=options.json, benchmark="scale")
     plain_s = statistics.median(seconds["plain_loop"])
     for name, taken in seconds.items():
         median_s = statistics.median(taken)
@@ -130,7 +190,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "ratio": round(plain_s / median_s, 2),
             }
         )
-    return 0
 
 
 if __name__ == "__main__":

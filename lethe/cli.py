@@ -25,6 +25,7 @@ from lethe.commands import (
     openapi,
     runs,
     serve,
+    simulate,
     verify,
     worker,
 )
@@ -97,6 +98,7 @@ app.add_typer(erase.app, name="erase", rich_help_panel=FORGETTING)
 app.add_typer(certificates.app, name="certificates", rich_help_panel=FORGETTING)
 app.command("verify", rich_help_panel=FORGETTING, **verify.HELP)(verify.verify)
 app.command("demo", rich_help_panel=PROJECT, **demo.HELP)(demo.demo)
+app.command("simulate", rich_help_panel=PROJECT, **simulate.HELP)(simulate.simulate)
 app.command("bench", rich_help_panel=PROJECT, **bench.HELP)(bench.bench)
 app.add_typer(data.app, name="data", rich_help_panel=PROJECT)
 app.add_typer(models.app, name="models", rich_help_panel=PROJECT)

@@ -129,12 +129,15 @@ def _walk(path: Sequence[str], root: type[BaseModel]) -> tuple[type[BaseModel] |
     owner: type[BaseModel] | None = root
     shown: list[str] = []
     for part in path:
+        if part.isdigit():  # an item of a list: of the same kind as the list
+            shown.append(part)
+            continue
         field = next((model.model_fields[part] for model in models if part in model.model_fields), None)
         tagged = [model for model in models if _has_tag(model, part)]
         if field is None and tagged:
             models, owner = tagged, tagged[0]
             continue
-        if part.isidentifier() or part.isdigit():
+        if part.isidentifier():
             shown.append(part)
         owner = models[0] if models else None
         models = _nested(field.annotation) if field is not None else []

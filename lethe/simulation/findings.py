@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from coordinator.engine.entities import Run
 from coordinator.store import record
 from coordinator.store.record import Forgotten, Published, accuracy_of
 from lethe.simulation.clock import virtual_s
 from lethe.simulation.results import ErasureRow, Results, RoundRow, ServedRow, SummaryRow
 from lethe.simulation.site import Site
+from services.registry.kernels import run_kernel
+from services.training.rounds import EVALUATION_BATCH
 
 
-async def results_of(site: Site, stopped: str | None, wall_s: float) -> Results:
+async def results_of(site: Site, stopped: str | None) -> Results:
     """`stopped`: why the simulation ended before the run did."""
     async with site.database.read() as connection:
         run, cohorts = await record.run(connection), await record.cohorts(connection)
@@ -27,8 +32,26 @@ async def results_of(site: Site, stopped: str | None, wall_s: float) -> Results:
         client_s=client_s,
         digests={c.name: c.head_digest for c in cohorts if c.phase != "retired" and c.head_digest is not None},
     )
+    published = [await _judged(site, run, one) for one in published]
     rounds, erasures = [_round(one) for one in published], [_erasure(one) for one in forgotten]
-    return Results(rounds, served(published, forgotten), erasures, summary, wall_s)
+    return Results(rounds, served(published, forgotten), erasures, summary)
+
+
+async def _judged(site: Site, run: Run | None, one: Published) -> Published:
+    """Not every method has its models judged; those that are still stored are judged here."""
+    data = run.spec.validation.data if run is not None else None
+    is_wanted = one.kind == "forgotten" and accuracy_of(one.metrics) is None
+    if run is None or data is None or not is_wanted or await site.blobs.stat(site.federation_id, one.digest) is None:
+        return one
+    params = {
+        "model": run.spec.model.model_dump(),
+        "weights": one.digest,
+        "data": data,
+        "batch_size": EVALUATION_BATCH,
+    }
+    async with site.blobs.local(site.federation_id, [one.digest, data]) as files:
+        figures = run_kernel("evaluate_model", params, files, Path())
+    return replace(one, metrics={f"validation_{name}": value for name, value in figures.items()})
 
 
 def _round(one: Published) -> RoundRow:

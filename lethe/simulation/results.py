@@ -33,7 +33,7 @@ class RoundRow:
 class ServedRow:
     """The accuracies of what the run's top-level lines serve: changes with every published model and every fence.
 
-    A line without a model, or with one that was not judged, is left out; with none left all three are None.
+    A line without a model is left out; with none left all three are None. A model that was not judged changes nothing.
     """
 
     row: ClassVar = "served"
@@ -88,6 +88,8 @@ class Results:
     summary: SummaryRow
     wall_s: float = field(default=0.0, compare=False)
     """Of this process; not written to the file."""
+    training_s: float = field(default=0.0, compare=False)
+    """Of that, the clients' own work; 0 when other processes did it."""
 
     @property
     def rows(self) -> list[Row]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Final
@@ -21,9 +21,9 @@ from coordinator.engine.messages import CreateRun
 from coordinator.runtime.shell import InboxKey
 from coordinator.store import accounts, record
 from lethe.failures import UNUSABLE, CommandFailed
-from lethe.simulation.findings import results_of
 from lethe.simulation.agents import Agents
 from lethe.simulation.clock import BEGINNING, virtual_s
+from lethe.simulation.findings import results_of
 from lethe.simulation.holdings import Holdings
 from lethe.simulation.results import Results
 from lethe.simulation.scenario import Scenario
@@ -89,7 +89,7 @@ def simulate(
             pool = stack.enter_context(several(trainer, scenario.processes))
         results = asyncio.run(_Simulation(scenario, out_dir, trainer, pool, progress, started).play())
         results.write(out_dir / RESULTS)
-    return results
+    return replace(results, wall_s=time.monotonic() - started, training_s=trainer.busy_s)
 
 
 def _claim_directory(out_dir: Path, scenario: Scenario) -> None:
@@ -130,7 +130,7 @@ class _Simulation:
         try:
             await self._begin()
             stopped = await self._play()
-            return await results_of(self._site, stopped, time.monotonic() - self._started)
+            return await results_of(self._site, stopped)
         finally:
             await self._site.close()
 

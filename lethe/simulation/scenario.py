@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -153,15 +154,15 @@ class ScenarioUnusable(CommandFailed):
         super().__init__("\n".join(lines), next_step="docs/simulation.md lists every key", exit_code=UNUSABLE)
 
 
-def read(path: Path) -> Scenario:
-    """Raises CommandFailed; the message names the key and what is allowed."""
+def read(path: Path, instead: Mapping[str, Any] | None = None) -> Scenario:
+    """`instead`: top-level keys that take the place of the file's. Raises CommandFailed, which says what is allowed."""
     try:
         document = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise CommandFailed(f"cannot read {path}: {error}", exit_code=UNUSABLE) from error
     except yaml.YAMLError as error:
         raise ScenarioUnusable(path, [f"not YAML: {error}"]) from error
-    return parse(document, path)
+    return parse({**document, **(instead or {})} if isinstance(document, dict) else document, path)
 
 
 def parse(document: Any, path: Path | str = "the scenario") -> Scenario:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass
@@ -51,9 +52,17 @@ class Trainer:
         self.holdings = holdings
         self._bench: Workbench | None = None
         self._scratch = scratch
+        self.busy_s = 0.0
+        """Wall-clock time spent on clients' work."""
 
     def carry_out(self, batch: Batch) -> list[Outcome]:
         """In the order of the pieces."""
+        started = time.perf_counter()
+        outcomes = self._carry_out(batch)
+        self.busy_s += time.perf_counter() - started
+        return outcomes
+
+    def _carry_out(self, batch: Batch) -> list[Outcome]:
         bench = self._ready(batch.pieces[0])
         if len(batch.pieces) > 1:
             return list(self._stacked(bench, batch))

@@ -55,11 +55,19 @@ def test_training_counts_the_same_steps_for_both_sides(capsys: pytest.CaptureFix
 
 
 def test_scale_does_the_same_work_in_four_ways(capsys: pytest.CaptureFixture[str]) -> None:
-    assert scale.main(["--json", "--clients", "6", "--samples", "30", "--group-size", "4", "--repeats", "1"]) == 0
+    toy = ["--clients", "6", "--samples", "30", "--group-size", "4", "--repeats", "1"]
+    assert scale.main(["--json", *toy, "--populations", ""]) == 0
     rows = rows_printed(capsys)
     assert [row["way"] for row in rows] == ["plain_loop", "per_client", "aggregate_only", "vmap"]
     assert all(row["clients"] == 6 and row["updates_per_s"] > 0 and row["ratio"] > 0 for row in rows)
     assert rows[0]["ratio"] == 1
+
+
+def test_scale_simulates_whole_federations(capsys: pytest.CaptureFixture[str]) -> None:
+    assert scale.main(["--json", "--repeats", "0", "--populations", "120", "--rounds", "2"]) == 0
+    (row,) = rows_printed(capsys)
+    assert (row["clients"], row["rounds"]) == (120, 2)
+    assert row["updates_per_s"] > 0 and 0 < row["coordinator_share"] < 1 and row["memory_mb"] > 50
 
 
 def test_erasure_says_what_was_redone_and_how_good_the_models_are(capsys: pytest.CaptureFixture[str]) -> None:

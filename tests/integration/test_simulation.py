@@ -1,0 +1,175 @@
+"""Scenarios played under the virtual clock: the same rows in one process and in two, interrupted or not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lethe.failures import CommandFailed
+from lethe.simulation import Results, simulate
+from lethe.simulation.results import line
+from lethe.simulation.run import Progress
+from lethe.simulation.scenario import Scenario, parse
+
+MODEL = {"name": "mlp", "params": {"input_shape": [8, 8], "num_classes": 10, "hidden": [8]}}
+CLUSTERS = {"kind": "clusters", "num_clusters": 2}
+FEDBUFF = {"algorithm": "fedbuff", "buffer_size": 3, "concurrency": 5}
+ERASE = {"after_round": 2, "erase": ["client-1"]}
+
+
+def document(run: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    return {
+        "seed": 3,
+        "run": {"model": MODEL, "stop": {"rounds": 3}, "local": {"learning_rate": 0.3}, **(run or {})},
+        "data": {"source": "digits", "samples_per_client": 40, "test_samples": 100},
+        "clients": 6,
+        "durations": {"kind": "pareto", "at_most_s": 20.0},
+        **changes,
+    }
+
+
+def play(run: dict[str, Any] | None = None, **changes: Any) -> Results:
+    return simulate(parse(document(run, **changes)))
+
+
+def text(results: Results) -> str:
+    return "".join(line(row) + "\n" for row in results.rows)
+
+
+def test_a_round_lasts_as_long_as_its_slowest_client_and_work_is_accounted_for() -> None:
+    results = play(durations={"kind": "measured", "seconds": [2.0, 3.5]})
+    ends = [row.virtual_s for row in results.rounds]
+    assert ends == [0.0, 3.5, 7.0, 10.5]
+    assert [row.participants for row in results.rounds] == [0, 6, 6, 6]
+    assert results.summary.client_updates == 18
+    assert results.summary.client_s == pytest.approx(sum(row.client_s for row in results.rounds))
+    assert results.summary.status == "completed" and results.rounds[-1].accuracy is not None
+
+
+def test_asynchronous_training_follows_the_virtual_order_of_finishing() -> None:
+    results = play({"training": FEDBUFF, "stop": {"rounds": 6}}, durations={"kind": "pareto"})
+    ends = [row.virtual_s for row in results.rounds]
+    assert all(later > earlier for earlier, later in pairwise(ends[1:]))
+    assert all(row.participants == 3 for row in results.rounds[1:])
+    synchronous = play({"stop": {"rounds": 6}}, durations={"kind": "pareto"})
+    assert results.summary.virtual_s < synchronous.summary.virtual_s / 2
+
+
+def test_an_erasure_fences_at_its_moment_and_what_is_served_falls_back() -> None:
+    results = play(script=[ERASE])
+    (erasure,) = results.erasures
+    second = next(row.virtual_s for row in results.rounds if row.round == 2)
+    assert erasure.status == "completed" and erasure.method == "retrain"
+    assert erasure.filed_s == erasure.fenced_s == second
+    assert erasure.completed_s == next(r.virtual_s for r in results.rounds if (r.epoch, r.round) == (1, 2))
+    assert erasure.updates_redone == 10  # five clients, two rounds
+    assert [row.participants for row in results.rounds if row.epoch == 1] == [5, 5, 5]
+    before, at_fence = (
+        next(r for r in results.served if r.virtual_s == s) for s in (results.rounds[1].virtual_s, second)
+    )
+    assert at_fence.best == results.rounds[0].accuracy != before.best
+
+
+def test_clients_join_leave_and_are_forgotten_at_given_moments() -> None:
+    script = [
+        {"after_round": 1, "join": 1},
+        {"after_round": 2, "leave": ["client-0"]},
+        {"when": "finished", "erase": ["client-6"]},
+    ]
+    results = play(script=script, durations={"kind": "fixed"})
+    assert [row.participants for row in results.rounds] == [0, 6, 7, 6, 5, 5]
+    assert results.erasures[0].subjects == ["client-6"] and results.erasures[0].status == "completed"
+
+
+def test_samples_are_left_out_from_the_fence_on(tmp_path: Path) -> None:
+    with_all = play()
+    scenario = document(script=[{"after_round": 1, "erase": ["client-1"], "samples": {"client-1": _samples()}}])
+    results = simulate(parse(scenario))
+    assert results.erasures[0].status == "completed"
+    assert results.rounds[-1].participants == 6
+    assert results.summary.digests != with_all.summary.digests
+
+
+def _samples() -> list[int]:
+    from lethe.simulation.holdings import Holdings
+
+    everything = frozenset(range(1437))
+    held = everything - frozenset(Holdings(parse(document()), []).unknown("client-1", everything))
+    return sorted(held)[:2]
+
+
+def test_leases_that_run_out_before_the_work_ends_are_renewed() -> None:
+    assert text(play({"lease_s": 1.0})) == text(play())
+
+
+def test_a_caller_may_look_at_every_model_and_stop() -> None:
+    seen: list[Progress] = []
+
+    def watch(now: Progress) -> bool:
+        seen.append(now)
+        return now.round == 2
+
+    results = simulate(parse(document()), progress=watch)
+    assert [now.round for now in seen] == [0, 1, 2]
+    assert (results.summary.status, results.rounds[-1].round) == ("stopped", 2)
+
+
+def test_it_stops_at_the_served_accuracy_or_the_virtual_second_that_was_given() -> None:
+    learning = {"stop": {"rounds": 60}, "local": {"learning_rate": 0.5, "epochs": 2}}
+    accurate = play(learning, stop={"accuracy": 0.4})
+    assert accurate.summary.status == "stopped"
+    assert accurate.reached(0.4) == accurate.summary.virtual_s == accurate.rounds[-1].virtual_s
+    late = play(learning, stop={"virtual_s": 30.0})
+    assert late.summary.reason == "stop.virtual_s 30 is reached" and late.summary.virtual_s <= 30.0
+
+
+@pytest.mark.parametrize("path", ["single", "stacked"])
+def test_the_same_seed_gives_the_same_rows_in_one_process_and_in_two(path: str) -> None:
+    changes = {"script": [ERASE], "training": {"path": path, "group_size": 4}}
+    one = play(**changes)
+    assert text(one) == text(play(processes=2, **changes))
+    assert text(one) != text(play(seed=4, **changes))
+
+
+def test_a_directory_of_another_scenario_is_refused(tmp_path: Path) -> None:
+    simulate(parse(document()), tmp_path)
+    with pytest.raises(CommandFailed, match="belongs to another scenario"):
+        simulate(parse(document(seed=4)), tmp_path)
+
+
+def test_a_simulation_that_is_killed_again_and_again_ends_with_the_same_rows(tmp_path: Path) -> None:
+    scenario = document(
+        {"topology": CLUSTERS, "training": FEDBUFF, "stop": {"rounds": 4}},
+        script=[ERASE],
+        training={"path": "stacked", "group_size": 3},
+    )
+    for point in ("shell.before-commit:40", "shell.after-commit:20", "kernel.after:4"):
+        assert _lethe(tmp_path, scenario, LETHE_CRASH_AT=point).returncode == -signal.SIGKILL
+    ended = _lethe(tmp_path, scenario)
+    assert ended.returncode == 0, ended.stderr
+    uninterrupted = text(simulate(parse(scenario)))
+    assert ended.stdout == (tmp_path / "out" / "results.jsonl").read_text("utf-8") == uninterrupted
+
+
+def _lethe(directory: Path, scenario: dict[str, Any], **environment: str) -> subprocess.CompletedProcess[str]:
+    file = directory / "scenario.yaml"
+    file.write_text(yaml.safe_dump(scenario), "utf-8")
+    command = [sys.executable, "-m", "lethe.cli", "simulate", str(file), "--out", str(directory / "out"), "--json"]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_rows_of_a_scenario_survive_its_file(tmp_path: Path) -> None:
+    """The scenario is kept beside its results, whole."""
+    simulate(parse(document()), tmp_path)
+    kept = Scenario.model_validate_json((tmp_path / "scenario.json").read_text("utf-8"))
+    assert kept == parse(document())
