@@ -20,6 +20,8 @@ NUM_CLIENTS: Final = 10
 LEAVERS: Final = ("client-1", "client-3", "client-5")
 WATCHED_ROUNDS: Final = 200
 """After the only erasure of the small preset, which ends as soon as the threshold is reached."""
+JOINED_AFTER: Final = 10
+"""Rounds after an erasure at which a newcomer joins."""
 FIGURES: Final[Mapping[str, Any]] = {"epochs": 1, "batch_size": 20, "learning_rate": 0.01, "clip_norm": 10.0}
 
 
@@ -150,14 +152,6 @@ def cell(dataset: str, method: str, seed: int, name: str, variant: Variant, roun
     if method == "mmt" and variant.topology:
         run["topology"] = {"kind": "tree", **variant.topology}
     watched = WATCHED_ROUNDS if variant.until_threshold else rounds
-    leavers = iter(_leavers(name, seed))
-    way = "reinit" if method in ("bmt", "mmt") else "retrain"
-    script = [
-        {"when": "finished", "erase": [next(leavers)], "method": way, "recovery_rounds": watched}
-        if letter == "U"
-        else {"after_round": 10, "join": 1}
-        for letter in variant.order
-    ]
     scenario: dict[str, Any] = {
         "seed": seed,
         "run": run,
@@ -169,10 +163,27 @@ def cell(dataset: str, method: str, seed: int, name: str, variant: Variant, roun
         },
         "clients": NUM_CLIENTS,
         "training": {"path": "stacked"},
-        "script": script,
+        "script": _script(method, variant.order, _leavers(name, seed), rounds, watched),
     }
     watch = IsBack(setup.threshold) if variant.until_threshold else None
     return Cell(dataset, method, seed, name, scenario, watch)
+
+
+def _script(method: str, order: str, leavers: Sequence[str], rounds: int, watched: int) -> list[dict[str, Any]]:
+    """Erasures when training has ended, which begins it anew; newcomers some rounds into the next stretch."""
+    restarts = method not in ("bmt", "mmt")
+    way = "retrain" if restarts else "reinit"
+    events: list[dict[str, Any]] = []
+    for place, letter in enumerate(order):
+        erased = order[:place].count("U")
+        if letter == "U":
+            leaver = leavers[erased]
+            events.append({"when": "finished", "erase": [leaver], "method": way, "recovery_rounds": watched})
+        else:
+            moment = erased * rounds + min(JOINED_AFTER, rounds // 2)
+            # A line that begins again counts its rounds from 1; each of them takes a second.
+            events.append({"at_s": float(moment), "join": 1} if restarts else {"after_round": moment, "join": 1})
+    return events
 
 
 def _leavers(variant: str, seed: int) -> list[str]:

@@ -16,6 +16,7 @@ from services.simulation.durations import Pareto, draw
 NUM_CLUSTERS: Final = 5
 DURATIONS: Final = Pareto(alpha=1.0, scale_s=1.0, at_most_s=60.0)
 STEPS_AT_MOST: Final = 1000
+TEST_SAMPLES: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,12 @@ def cell(dataset: str, method: str, seed: int, num_erased: int) -> Cell:
     scenario = {
         "seed": seed,
         "run": run,
-        "data": {"source": setup.source, "partition": setup.partition, "samples_per_client": setup.samples},
+        "data": {
+            "source": setup.source,
+            "partition": setup.partition,
+            "samples_per_client": setup.samples,
+            "test_samples": TEST_SAMPLES,
+        },
         "clients": setup.clients,
         "durations": DURATIONS.model_dump(),
         "script": [event],
