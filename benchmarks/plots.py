@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -49,6 +50,14 @@ class Bars:
 
 
 Plot = Curves | Bars
+
+
+def bar(values: Iterable[float | None]) -> tuple[float, float] | None:
+    """Mean and standard deviation of those that are known; None when none is."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else 0.0
 
 
 def draw_svg(plot: Plot) -> str:
