@@ -110,7 +110,7 @@ def _figures(now: Progress) -> str:
 def _print(results: Results, directory: Path, *, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from lethe.printing import print_record, print_records, say
+    from lethe.printing import Column, print_record, print_records, say
     from lethe.simulation.results import line
 
     if as_json:
@@ -125,7 +125,8 @@ def _print(results: Results, directory: Path, *, as_json: bool) -> None:
         newest = [asdict(final[name]) for name in sorted(results.summary.digests) if name in final]
         print_records(newest, columns, as_json=False)
         if results.erasures:
-            shown = ("subjects", "method", "status", "filed_s", "fenced_s", "first_clean_s", "completed_s")
-            headings = {name: name for name in (*shown, "updates_redone")}
+            shown = ("method", "status", "filed_s", "fenced_s", "first_clean_s", "completed_s", "updates_redone")
+            headings: dict[str, Column] = {"forgotten": lambda row: ", ".join(row["subjects"])}
+            headings |= {name: name for name in shown}
             print_records([asdict(erasure) for erasure in results.erasures], headings, as_json=False)
     say(f"{results.wall_s:.1f} s; every row is in {directory / 'results.jsonl'}")

@@ -31,7 +31,7 @@ from coordinator.store import exclusions, record
 from lethe.simulation.clock import virtual_s, whole
 from lethe.simulation.scenario import Scenario
 from lethe.simulation.site import Site
-from lethe.simulation.training import Batch, Outcome, Piece, Trainer, batches, carry_out_there
+from lethe.simulation.training import Batch, Outcome, Piece, Trainer, carry_out_there
 from services.core.errors import InvariantBroken, Rejected
 from services.simulation.durations import draw
 from services.simulation.events import Agenda
@@ -122,7 +122,7 @@ class Agents:
         """Everything of one claim, in a stable order. What was finished already only counts for the time it took."""
         ends_s = -math.inf
         for one in sorted(granted, key=lambda one: (one.cohort.name, one.task.kind, one.task.round)):
-            task, grant = one.task, grant_of(one if one.task.due_at is not None else _with_lease(one))
+            task, grant = one.task, grant_of(one if one.task.status == "leased" else _with_lease(one))
             ends_s = max(ends_s, _claimed_s(one))
             work = f"{one.cohort.name}/{task.round}/{task.kind}"
             drawn = draw(self._scenario.durations, self._scenario.seed, client, work)
@@ -196,12 +196,14 @@ class Agents:
         in_hand = self._in_hand[task_id]
         alone = [(task_id, in_hand.piece)]
         members = self._groups.pop(in_hand.together, alone) if self._is_stacked(in_hand.piece) else alone
-        ids = {id(piece): task_id for task_id, piece in members}
-        for pieces in batches([piece for _, piece in members], self._scenario.training.group_size):
-            if any(ids[id(piece)] in self._in_hand for piece in pieces):
-                await self._compute([ids[id(piece)] for piece in pieces], pieces)
+        members = sorted(members, key=lambda member: member[1].client)
+        size = self._scenario.training.group_size
+        for batch in (members[first : first + size] for first in range(0, len(members), size)):
+            if any(task_id in self._in_hand for task_id, _ in batch):
+                await self._compute(batch)
 
-    async def _compute(self, task_ids: list[UUID], pieces: tuple[Piece, ...]) -> None:
+    async def _compute(self, members: list[tuple[UUID, Piece]]) -> None:
+        pieces = tuple(piece for _, piece in members)
         wanted = {
             digest for p in pieces for digest in (p.grant.weights, *(p.grant.work.blobs() if p.grant.work else ()))
         }
@@ -213,7 +215,7 @@ class Agents:
                 computed.set_result(self._trainer.carry_out(batch))
             else:
                 computed = self._pool.submit(carry_out_there, batch)
-        for position, task_id in enumerate(task_ids):
+        for position, (task_id, _) in enumerate(members):
             outcome = _one_of(computed, position)
             if task_id in self._in_hand:
                 self._outcomes[task_id] = outcome

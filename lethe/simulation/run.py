@@ -26,7 +26,7 @@ from lethe.simulation.clock import BEGINNING, virtual_s
 from lethe.simulation.findings import results_of
 from lethe.simulation.holdings import Holdings
 from lethe.simulation.results import Results
-from lethe.simulation.scenario import Scenario
+from lethe.simulation.scenario import Scenario, client_name
 from lethe.simulation.script import PRINCIPAL, Script
 from lethe.simulation.site import Site
 from lethe.simulation.training import Trainer, several
@@ -75,7 +75,10 @@ def simulate(
     `out_dir` keeps the database, the models and `results.jsonl`; a simulation that was killed goes on there. `folders`:
     where data files are looked for, those of LETHE_DATA when absent.
     """
+    import torch
+
     started = time.monotonic()
+    torch.set_num_threads(1)  # with more, sums depend on how many
     with ExitStack() as stack:
         if out_dir is None:
             out_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lethe-simulation-")))
@@ -84,6 +87,7 @@ def simulate(
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         holdings = Holdings(scenario, folders_of(os.environ) if folders is None else folders)
+        _check_fit(holdings, scenario)
         trainer = Trainer(holdings, scratch)
         pool: Executor | None = None
         if scenario.processes > 1:
@@ -104,6 +108,13 @@ def _claim_directory(out_dir: Path, scenario: Scenario) -> None:
             exit_code=UNUSABLE,
         )
     file.write_text(text, "utf-8")
+
+
+def _check_fit(holdings: Holdings, scenario: Scenario) -> None:
+    try:
+        holdings.task_of(client_name(0)).model(scenario.run.model)
+    except Rejected as rejected:
+        raise CommandFailed(f"run.model: {rejected.detail}", exit_code=UNUSABLE) from rejected
 
 
 class _Simulation:
@@ -214,7 +225,7 @@ class _Simulation:
             if instant is None:
                 if await self._look():
                     continue
-                return None if run.status in ENDED else f"nothing is left to do, and the run is {run.status}"
+                return None
             if (limit := self._scenario.stop.virtual_s) is not None and instant > limit:
                 return f"stop.virtual_s {limit:g} is reached"
             await self._move_to(instant)

@@ -16,6 +16,7 @@ from services.core.errors import Rejected
 from services.models.spec import validate as validate_model
 from services.simulation.durations import Duration, Fixed
 from services.wire.message import Message, Name
+from services.wire.v1.erasure import ErasureCreate
 from services.wire.v1.runs import RunSpec
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -83,7 +84,26 @@ class Event(Message):
         for names in (("at_s", "after_round", "when"), ("erase", "join", "leave")):
             if sum(getattr(self, name) is not None for name in names) != 1:
                 raise ValueError(f"give exactly one of {', '.join(names)}")
+        if self.erase is not None:
+            try:
+                self.request()
+            except ValidationError as error:
+                raise ValueError(describe(error.errors()[0], ErasureCreate)) from error
         return self
+
+    def request(self) -> ErasureCreate:
+        """What an erasure asks for."""
+        return ErasureCreate(
+            subjects=self.erase or [],
+            scope="samples" if self.samples else "client",
+            samples=self.samples,
+            method=self.method,
+            params=self.params,
+            guarantee=self.guarantee,
+            recovery_rounds=self.recovery_rounds,
+            fallback=self.fallback,
+            audit=self.audit,
+        )
 
 
 class Stop(Message):

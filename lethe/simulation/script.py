@@ -79,21 +79,22 @@ class Script:
 
     def _erasure(self, number: int, event: Event, federation_id: UUID) -> FileErasure:
         now, drawn = self._site.clock(), self._site.entropy.draw(f"script/{number}")
+        wanted = event.request()
         return FileErasure(
             erasure_id=uuid7(now, drawn),
             federation_id=federation_id,
-            subjects=tuple(event.erase or ()),
+            subjects=tuple(wanted.subjects),
             requested_by=PRINCIPAL,
             legal_deadline=now + timedelta(days=LEGAL_DAYS),
             salt=drawn.hex(),
-            scope="samples" if event.samples else "client",
-            samples={name: sorted(samples) for name, samples in event.samples.items()},
-            method=event.method,
-            params=event.params,
-            guarantee=event.guarantee,
-            recovery_rounds=event.recovery_rounds,
-            fallback=event.fallback,
-            audit=event.audit.model_dump(mode="json") if event.audit is not None else None,
+            scope=wanted.scope,
+            samples={name: sorted(samples) for name, samples in wanted.samples.items()},
+            method=wanted.method,
+            params=wanted.params,
+            guarantee=wanted.guarantee,
+            recovery_rounds=wanted.recovery_rounds,
+            fallback=wanted.fallback,
+            audit=wanted.audit.model_dump(mode="json") if wanted.audit is not None else None,
         )
 
     def _newcomers(self, number: int) -> list[str]:

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,21 +63,19 @@ class Trainer:
         return outcomes
 
     def _carry_out(self, batch: Batch) -> list[Outcome]:
-        bench = self._ready(batch.pieces[0])
-        if len(batch.pieces) > 1:
-            return list(self._stacked(bench, batch))
-        piece = batch.pieces[0]
-        bench.work_for(self.holdings.task_of(piece.client, piece.left_out))
+        bench, first = self._ready(batch.pieces[0]), batch.pieces[0]
+        bench.work_for(self.holdings.task_of(first.client, first.left_out))
         try:
-            return [bench.execute(_order(piece, batch))]
+            if len(batch.pieces) > 1:
+                return list(self._stacked(bench, batch))
+            return [bench.execute(_order(first, batch))]
         except Exception as error:
-            return [failure_of(error, piece.grant.lease_token)]
+            return [failure_of(error, piece.grant.lease_token) for piece in batch.pieces]
 
     def _stacked(self, bench: Workbench, batch: Batch) -> Iterator[Outcome]:
         from services.training.grouped import Member, train_each
 
         first = batch.pieces[0]
-        bench.work_for(self.holdings.task_of(first.client, first.left_out))
         model = bench.model_with(_order(first, batch))
         members = [Member(self.holdings.task_of(p.client, p.left_out), p.grant.seed) for p in batch.pieces]
         trained = train_each(members, model, first.grant.local, group_size=len(members))
@@ -93,9 +91,6 @@ class Trainer:
 
     def _ready(self, piece: Piece) -> Workbench:
         if self._bench is None:
-            import torch
-
-            torch.set_num_threads(1)
             self._bench = Workbench(lambda: self.holdings.task_of(piece.client, piece.left_out), "cpu", self._scratch)
             self._bench.load()
         return self._bench
@@ -124,11 +119,8 @@ _trainer: Trainer | None = None
 
 def several(trainer: Trainer, num_processes: int) -> ProcessPoolExecutor:
     """Child processes that train. To be called before anything of this process runs in threads."""
-    import torch
-
     global _trainer
     _trainer = trainer
-    torch.set_num_threads(1)
     pool = ProcessPoolExecutor(num_processes, multiprocessing.get_context("fork"), _end_with_the_parent)
     pool.submit(os.getpid).result()  # the first work starts all processes
     return pool
@@ -151,9 +143,3 @@ def _end_with_the_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
-
-
-def batches(pieces: Sequence[Piece], group_size: int) -> list[tuple[Piece, ...]]:
-    """In the order of the clients' names, so that a group is the same whoever asked first."""
-    ordered = sorted(pieces, key=lambda piece: piece.client)
-    return [tuple(ordered[first : first + group_size]) for first in range(0, len(ordered), group_size)]

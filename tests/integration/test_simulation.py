@@ -139,6 +139,18 @@ def test_the_same_seed_gives_the_same_rows_in_one_process_and_in_two(path: str) 
     assert text(one) != text(play(seed=4, **changes))
 
 
+def test_a_model_that_does_not_fit_the_data_is_refused_before_anything_happens() -> None:
+    wrong = {"name": "mlp", "params": {"input_shape": [28, 28], "num_classes": 10}}
+    with pytest.raises(CommandFailed, match=r"run.model: .*the samples here have \[1, 8, 8\]"):
+        play({"model": wrong})
+
+
+def test_a_run_that_cannot_go_on_ends_with_its_reason() -> None:
+    results = play({"local": {"learning_rate": 100.0, "weight_decay": 10.0, "batch_size": 8, "epochs": 5}})
+    assert results.summary.status in ("paused", "failed")
+    assert results.summary.reason is not None and "round 1" in results.summary.reason
+
+
 def test_a_directory_of_another_scenario_is_refused(tmp_path: Path) -> None:
     simulate(parse(document()), tmp_path)
     with pytest.raises(CommandFailed, match="belongs to another scenario"):
@@ -151,7 +163,7 @@ def test_a_simulation_that_is_killed_again_and_again_ends_with_the_same_rows(tmp
         script=[ERASE],
         training={"path": "stacked", "group_size": 3},
     )
-    for point in ("shell.before-commit:40", "shell.after-commit:20", "kernel.after:4"):
+    for point in ("shell.before-commit:25", "shell.after-commit:12", "kernel.after:3"):
         assert _lethe(tmp_path, scenario, LETHE_CRASH_AT=point).returncode == -signal.SIGKILL
     ended = _lethe(tmp_path, scenario)
     assert ended.returncode == 0, ended.stderr

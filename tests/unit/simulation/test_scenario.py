@@ -42,6 +42,13 @@ def test_an_event_has_one_moment_and_does_one_thing() -> None:
     assert "exactly one of erase, join, leave" in fault(script=[{"at_s": 1.0, "join": 1, "leave": ["client-0"]}])
 
 
+def test_what_an_erasure_asks_for_is_checked_like_a_request() -> None:
+    message = fault(script=[{"at_s": 1.0, "erase": ["client-0"], "fallback": "retrain"}])
+    assert "script.0: audit and fallback belong to guarantee approximate" in message
+    message = fault(script=[{"at_s": 1.0, "erase": ["client-0"], "samples": {"client-1": [3]}}])
+    assert "script.0: samples names the samples of each subject" in message
+
+
 def test_events_name_clients_that_are_there_or_will_have_joined() -> None:
     message = fault(script=[{"at_s": 1.0, "erase": ["client-4"]}])
     assert "script.0: there is no client-4; there are client-0 to client-3" in message
