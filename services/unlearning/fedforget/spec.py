@@ -48,8 +48,8 @@ class FedForget(_Distillation):
     rounds: Annotated[int, Field(ge=1, le=1000)] = 4
     early_stop: bool = Field(
         default=False,
-        description="End once the leaver's accuracy on its own data is at most that on validation.data. Not for lopsided "
-        "shares, which may be answered worse than that from the start.",
+        description="End once the leaver's accuracy on its own data is at most that on validation.data. Not for "
+        "lopsided shares, which may be answered worse than that from the start.",
     )
     lambda_0: Annotated[float, Field(ge=1, le=100)] = Field(
         default=10.0, description="The leaver's weight in the first round is multiplied by this; it decays towards 1."
