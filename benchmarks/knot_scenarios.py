@@ -28,11 +28,11 @@ class Setup:
     model: Mapping[str, Any]
     target: float
     erased_at_s: float
-    samples: int | None = None
+    samples: int = 300
     clients: int = 100
     asked: int = 30
     buffered: int = 15
-    local: Mapping[str, Any] = field(default_factory=lambda: {"epochs": 1, "batch_size": 20, "learning_rate": 0.05})
+    local: Mapping[str, Any] = field(default_factory=lambda: {"epochs": 1, "batch_size": 20, "learning_rate": 0.1})
 
 
 def _lenet(side: int = 28) -> dict[str, Any]:
@@ -40,9 +40,9 @@ def _lenet(side: int = 28) -> dict[str, Any]:
 
 
 DATASETS: Final[Mapping[str, Setup]] = {
-    "mnist": Setup("mnist", "dirichlet:5", _lenet(), 0.90, 40.0, samples=200),
-    "mnist-writers": Setup("mnist", "writer:mnist_writers.npz", _lenet(), 0.90, 40.0, samples=200),
-    "fashion-mnist": Setup("fashion-mnist", "dirichlet:5", _lenet(), 0.70, 40.0, samples=200),
+    "mnist": Setup("mnist", "dirichlet:5", _lenet(), 0.90, 20.0),
+    "mnist-writers": Setup("mnist", "writer:mnist_writers.npz", _lenet(), 0.90, 20.0),
+    "fashion-mnist": Setup("fashion-mnist", "dirichlet:5", _lenet(), 0.70, 20.0),
     "cifar10": Setup(
         "cifar10",
         "dirichlet:5",
