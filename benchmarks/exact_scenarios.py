@@ -75,6 +75,7 @@ METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
 SERVED: Final = ("merged", "root", "all")
 """The cohort whose model stands for the run: the first of these that there is."""
 MAIN_METHODS: Final = ("retrain", "bmt", "mmt")
+BASELINES: Final = ("sisa", "fedcio", "fats", "exact_fun")
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Variant:
     methods: Sequence[str] = MAIN_METHODS
     order: str = "UUU"
     """U: the next leaver is erased; N: a new client joins."""
-    datasets: Sequence[str] = ("mnist",)
+    datasets: Sequence[str] = ("mnist", "digits")
     until_threshold: bool = False
 
 
@@ -104,8 +105,9 @@ SMALL: Final = {
     "main": Variant(order="U", datasets=("mnist", "fashion-mnist", "digits"), until_threshold=True),
 }
 FULL: Final = {
-    "main": Variant(methods=tuple(METHODS), datasets=("mnist", "fashion-mnist", "cifar10", "digits")),
-    "weight-decay-0.1": Variant(local={"weight_decay": 0.1}, datasets=("mnist", "fashion-mnist")),
+    "main": Variant(datasets=("mnist", "fashion-mnist", "cifar10", "digits")),
+    "baselines": Variant(methods=BASELINES, order="U", datasets=("mnist", "fashion-mnist", "digits")),
+    "weight-decay-0.1": Variant(local={"weight_decay": 0.1}, datasets=("mnist", "fashion-mnist", "digits")),
     "2U1N": Variant(order="UNU"),
     "2U2N": Variant(order="UNUN"),
     "3U2N": Variant(order="UNUNU"),

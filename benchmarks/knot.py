@@ -1,7 +1,7 @@
 """Asynchronous unlearning: how much virtual time until the target accuracy, when clients are erased in the middle.
 
-A hundred clients with Pareto-distributed speeds. Synchronous rounds (fedavg), asynchronous steps (fedbuff), and five
-clusters that train asynchronously by themselves, drawn at random or assigned by KNOT. At a given instant 1, 2 or 4
+Clients have Pareto-distributed speeds. They train in synchronous rounds (fedavg), asynchronous steps (fedbuff), or in
+five clusters that are asynchronous by themselves, drawn at random or assigned by KNOT. At a given instant 1, 2 or 4
 clients are erased by retraining; counted is the time from there until the best line serves the target accuracy.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from benchmarks.experiments import Cell, command_of, options_of, run_cells
 from benchmarks.figures import Printer
-from benchmarks.knot_scenarios import DATASETS, METHODS, PRESETS, cell, profiling_s
+from benchmarks.knot_scenarios import DATASETS, METHODS, PRESETS, cell
 from benchmarks.plots import Bars, Curves, Line, bar
 from benchmarks.report import Report, Section, Table, spread, write
 from lethe.simulation.results import Results
@@ -81,7 +81,7 @@ def row_of(outcome: Outcome) -> dict[str, Any]:
         "virtual_s_to_target": _rounded(outcome.to_target_s),
         "target": setup.target,
         "erased_at_s": _rounded(outcome.erased_s),
-        "profiling_s": _rounded(profiling_s(setup, cell.method, cell.seed)),
+        "profiling_s": _rounded(outcome.erased_s - setup.erased_at_s),
         "accuracy_before": before[-1] if before else None,
         "updates_redone": outcome.updates_redone,
         "lines_cut": outcome.cohorts_cut,
@@ -116,7 +116,7 @@ def _section(dataset: str, variant: str, by_method: Mapping[str, Sequence[Outcom
                 spread(one.to_target_s for one in found),
                 ", ".join("–" if one.to_target_s is None else f"{one.to_target_s:.0f}" for one in found),
                 saved(found, by_method.get(BASELINE, ())),
-                spread(profiling_s(setup, method, one.cell.seed) for one in found),
+                spread(one.erased_s - setup.erased_at_s for one in found),
                 spread((one.updates_redone for one in found), 0),
             ]
             for method, found in by_method.items()
@@ -164,7 +164,7 @@ def _rounded(value: float | None) -> float | None:
 def cells_of(options: argparse.Namespace) -> list[Cell]:
     preset = PRESETS[options.preset]
     return [
-        cell(dataset, method, seed, num_erased)
+        cell(dataset, method, seed, num_erased, preset.share)
         for dataset in options.dataset or preset.datasets
         for num_erased in preset.erased
         if f"{num_erased} erased" in (options.variant or [f"{num_erased} erased"])

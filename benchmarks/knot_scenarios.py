@@ -7,7 +7,7 @@ train asynchronously, against asynchronous and synchronous training of everybody
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from benchmarks.experiments import Cell
@@ -28,11 +28,11 @@ class Setup:
     model: Mapping[str, Any]
     target: float
     erased_at_s: float
-    samples: int | None = None
+    samples: int = 300
     clients: int = 100
     asked: int = 30
     buffered: int = 15
-    local: Mapping[str, Any] = field(default_factory=lambda: {"epochs": 1, "batch_size": 20, "learning_rate": 0.05})
+    local: Mapping[str, Any] = field(default_factory=lambda: {"epochs": 1, "batch_size": 20, "learning_rate": 0.1})
 
 
 def _lenet(side: int = 28) -> dict[str, Any]:
@@ -40,9 +40,9 @@ def _lenet(side: int = 28) -> dict[str, Any]:
 
 
 DATASETS: Final[Mapping[str, Setup]] = {
-    "mnist": Setup("mnist", "dirichlet:5", _lenet(), 0.90, 40.0, samples=200),
-    "mnist-writers": Setup("mnist", "writer:mnist_writers.npz", _lenet(), 0.90, 40.0, samples=200),
-    "fashion-mnist": Setup("fashion-mnist", "dirichlet:5", _lenet(), 0.70, 40.0, samples=200),
+    "mnist": Setup("mnist", "dirichlet:5", _lenet(), 0.90, 20.0),
+    "mnist-writers": Setup("mnist", "writer:mnist_writers.npz", _lenet(), 0.90, 20.0),
+    "fashion-mnist": Setup("fashion-mnist", "dirichlet:5", _lenet(), 0.70, 20.0),
     "cifar10": Setup(
         "cifar10",
         "dirichlet:5",
@@ -66,9 +66,9 @@ DATASETS: Final[Mapping[str, Setup]] = {
         {"name": "mlp", "params": {"input_shape": [8, 8], "num_classes": 10}},
         0.6,
         6.0,
-        clients=20,
-        asked=10,
-        buffered=5,
+        clients=40,
+        asked=20,
+        buffered=10,
     ),
 }
 METHODS: Final = ("fedavg", "fedbuff", "random", "knot", "rapid", "federaser")
@@ -79,16 +79,28 @@ class Preset:
     datasets: Sequence[str]
     methods: Sequence[str]
     erased: Sequence[int]
+    share: float
+    """Of the clients, of those who train at a time, and of the buffer."""
 
 
 PRESETS: Final = {
-    "small": Preset(("mnist", "mnist-writers", "fashion-mnist"), METHODS[:4], (1,)),
-    "full": Preset(("mnist", "mnist-writers", "fashion-mnist", "cifar10", "location30"), METHODS, (1, 2, 4)),
+    "small": Preset(("mnist", "mnist-writers", "fashion-mnist"), METHODS[:4], (1,), 0.5),
+    "full": Preset(("mnist", "mnist-writers", "fashion-mnist", "cifar10", "location30"), METHODS, (1, 2, 4), 1.0),
 }
 
 
-def cell(dataset: str, method: str, seed: int, num_erased: int) -> Cell:
-    setup = DATASETS[dataset]
+def setup_of(dataset: str, share: float) -> Setup:
+    whole = DATASETS[dataset]
+    return replace(
+        whole,
+        clients=round(whole.clients * share),
+        asked=round(whole.asked * share),
+        buffered=round(whole.buffered * share),
+    )
+
+
+def cell(dataset: str, method: str, seed: int, num_erased: int, share: float) -> Cell:
+    setup = setup_of(dataset, share)
     asynchronous = {"algorithm": "fedbuff", "buffer_size": setup.buffered, "concurrency": setup.asked}
     synchronous = {"algorithm": "fedavg", "clients_per_round": setup.asked}
     run: dict[str, Any] = {
