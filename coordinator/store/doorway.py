@@ -21,6 +21,7 @@ async def answers(connection: AsyncConnection) -> None:
 _own_blob = (t.blobs.c.federation_id == sa.bindparam("owner")) & (t.blobs.c.digest == sa.bindparam("digest"))
 _held_task = sa.exists().where(
     t.tasks.c.client_id == sa.bindparam("client"),
+    t.IS_CLAIMABLE_OR_LEASED,
     t.tasks.c.status == "leased",
     (t.tasks.c.model_digest == sa.bindparam("digest"))
     | sa.cast(t.tasks.c.work, sa.Text).contains(sa.bindparam("digest")),
@@ -83,12 +84,9 @@ class Figures:
 async def figures(connection: AsyncConnection) -> Figures:
     runs = sa.select(t.runs.c.status, sa.func.count().label("num")).group_by(t.runs.c.status)
     open_tasks = (
-        sa.select(t.tasks.c.status, sa.func.count().label("num"))
-        .where(t.tasks.c.status.in_(("standby", "ready", "leased")))
-        .group_by(t.tasks.c.status)
+        sa.select(t.tasks.c.status, sa.func.count().label("num")).where(t.IS_OPEN_TASK).group_by(t.tasks.c.status)
     )
-    waiting = (t.jobs.c.kind == "kernel") & t.jobs.c.status.in_(("ready", "leased"))
-    oldest = sa.select(sa.func.min(t.jobs.c.created_at)).where(waiting)
+    oldest = sa.select(sa.func.min(t.jobs.c.created_at)).where(t.jobs.c.kind == "kernel", t.IS_OPEN_JOB)
     return Figures(
         runs={row.status: row.num for row in await connection.execute(runs)},
         open_tasks={row.status: row.num for row in await connection.execute(open_tasks)},

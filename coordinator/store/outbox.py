@@ -25,6 +25,7 @@ _OLDEST = (
     .outerjoin(t.cohorts, t.cohorts.c.id == t.jobs.c.cohort_id)
     .where(
         t.jobs.c.kind.in_(sa.bindparam("kinds", expanding=True)),
+        t.IS_OPEN_JOB,
         _FREE | _ABANDONED,
         _WANTED | (t.jobs.c.kind != "kernel"),
     )
@@ -79,7 +80,7 @@ async def finish_chore(connection: AsyncConnection, job_id: UUID, token: str) ->
 DUE_AT_ONCE = 200
 _LAPSED = (
     sa.select(t.tasks.c.id, t.tasks.c.lease_token)
-    .where(t.tasks.c.status == "leased", t.tasks.c.due_at <= sa.bindparam("now"))
+    .where(t.IS_LEASED_TASK, t.tasks.c.due_at <= sa.bindparam("now"))
     .limit(DUE_AT_ONCE)
 )
 _PASSED = (
@@ -103,6 +104,7 @@ _CLAIMABLE = (
     .join(t.runs, t.runs.c.id == t.tasks.c.run_id)
     .where(
         t.tasks.c.client_id.in_(sa.bindparam("client_ids", expanding=True)),
+        t.IS_CLAIMABLE_OR_LEASED,
         t.tasks.c.status == "ready",
         t.tasks.c.due_at.is_(None) | (t.tasks.c.due_at <= sa.bindparam("now")),
         t.runs.c.status == "running",
@@ -175,7 +177,7 @@ _WAITING_JOB = (
     sa.select(t.jobs.c.id)
     .where(
         t.jobs.c.kind.in_(sa.bindparam("kinds", expanding=True)),
-        t.jobs.c.status.in_(("ready", "leased")),
+        t.IS_OPEN_JOB,
         ((t.jobs.c.status == "ready") & t.jobs.c.due_at.is_(None)) | (t.jobs.c.due_at <= sa.bindparam("now")),
     )
     .limit(1)

@@ -83,6 +83,7 @@ _READY = (
     .join(t.tasks, t.tasks.c.client_id == t.clients.c.id)
     .join(t.runs, t.runs.c.id == t.tasks.c.run_id)
     .where(
+        t.IS_CLAIMABLE_OR_LEASED,
         t.tasks.c.status == "ready",
         t.tasks.c.due_at.is_(None) | (t.tasks.c.due_at <= sa.bindparam("now", type_=t.tasks.c.due_at.type)),
         t.runs.c.status == "running",
@@ -98,11 +99,11 @@ async def clients_with_work(connection: AsyncConnection, now: datetime) -> list[
 _DUE = [
     sa.select(sa.func.min(t.tasks.c.due_at))
     .join(t.runs, t.runs.c.id == t.tasks.c.run_id)
-    .where(t.tasks.c.status == "ready", t.runs.c.status == "running"),
+    .where(t.IS_CLAIMABLE_OR_LEASED, t.tasks.c.status == "ready", t.runs.c.status == "running"),
     sa.select(sa.func.min(t.rounds.c.due_at))
     .join(t.runs, t.runs.c.id == t.rounds.c.run_id)
     .where(t.rounds.c.status == "open", ~t.rounds.c.waiting_for_quorum, t.runs.c.status == "running"),
-    sa.select(sa.func.min(t.jobs.c.due_at)).where(t.jobs.c.status == "ready"),
+    sa.select(sa.func.min(t.jobs.c.due_at)).where(t.IS_OPEN_JOB, t.jobs.c.status == "ready"),
 ]
 
 

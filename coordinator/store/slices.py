@@ -217,7 +217,11 @@ async def load_lineage(connection: AsyncConnection, client_ids: set[UUID]) -> St
     return await _Loader(connection, Needs(), State(), steps_program=False).load_lineage(client_ids)
 
 
-_CLAIMABLE = t.tasks.c.client_id.in_(sa.bindparam("keys", expanding=True)) & (t.tasks.c.status == "ready")
+_CLAIMABLE = sa.and_(
+    t.tasks.c.client_id.in_(sa.bindparam("keys", expanding=True)),
+    t.IS_CLAIMABLE_OR_LEASED,
+    t.tasks.c.status == "ready",
+)
 _COHORTS_TO_CLAIM_FROM = (
     sa.select(t.cohorts)
     .where(t.cohorts.c.id.in_(sa.select(t.tasks.c.cohort_id).where(_CLAIMABLE)))
@@ -491,10 +495,10 @@ class _Loader:
             wanted.append(own & (t.tasks.c.status == "failed"))
         whole = self._cohorts_with_open_work()
         if whole:
-            wanted.append(t.tasks.c.cohort_id.in_(whole) & t.tasks.c.status.in_(_OPEN))
+            wanted.append(sa.and_(t.tasks.c.cohort_id.in_(whole), t.IS_OPEN_TASK))
         if needs.runs:
             awaited = {c.awaiting for c in self.state.cohorts.values() if c.run_id in needs.runs and c.awaiting}
-            wanted.append(t.tasks.c.run_id.in_(needs.runs) & t.tasks.c.status.in_(_OPEN))
+            wanted.append(sa.and_(t.tasks.c.run_id.in_(needs.runs), t.IS_OPEN_TASK))
             if awaited:
                 wanted.append(t.tasks.c.round_id.in_(awaited) & (t.tasks.c.status == "failed"))
         if wanted:
@@ -510,9 +514,8 @@ class _Loader:
         needs, cohorts = self.needs, self.state.cohorts.values()
         if needs.jobs:
             await self._add_by(Job, t.jobs.c.id, needs.jobs)
-        stopping = t.jobs.c.status.in_(("ready", "leased"))
         if needs.runs:
-            await self._add(Job, t.jobs.c.run_id.in_(needs.runs) & stopping)
+            await self._add(Job, sa.and_(t.jobs.c.run_id.in_(needs.runs), t.IS_OPEN_JOB))
             await self._add(Round, t.rounds.c.run_id.in_(needs.runs) & (t.rounds.c.status == "open"))
         round_ids = needs.rounds | {task.round_id for task in self.state.tasks.values()}
         round_ids |= {c.stream_round_id for c in cohorts if c.stream_round_id is not None}

@@ -573,3 +573,12 @@ inbox = Table(
     Column("created_at", Instant, nullable=False),
     PrimaryKeyConstraint("principal", "route", "key"),
 )
+
+# --- conditions of partial indexes ------------------------------------------------------------------------------------
+# A database uses such an index only for a query that says its condition in so many words: not with a parameter, and
+# SQLite not for a narrower condition either. So queries for open work carry these beside their own.
+
+IS_CLAIMABLE_OR_LEASED = text("tasks.status IN ('ready', 'leased')")
+IS_OPEN_TASK = text("tasks.status IN ('standby', 'ready', 'leased')")
+IS_LEASED_TASK = text("tasks.status = 'leased'")
+IS_OPEN_JOB = text("jobs.status IN ('ready', 'leased')")

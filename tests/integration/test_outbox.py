@@ -1,15 +1,20 @@
-"""The order in which jobs leave the outbox."""
+"""The order in which jobs leave the outbox, and what it costs to look."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
 
-from coordinator.engine.entities import Job
-from coordinator.store import outbox, schema
+from coordinator.engine.entities import Job, State
+from coordinator.engine.messages import ClaimTasks
+from coordinator.store import outbox, schema, slices
 from coordinator.store import tables as t
 from coordinator.store.database import Database
 from coordinator.store.rows import to_row
@@ -24,9 +29,28 @@ def job(number: int, kind: str) -> Job:
     return Job(UUID(int=number), None, None, FEDERATION, 0, kind, None, {}, [], "ready", at)  # type: ignore[arg-type]
 
 
-async def test_a_fence_waits_behind_no_other_chore(tmp_path: Path) -> None:
-    database = Database(f"sqlite+aiosqlite:///{tmp_path / 'lethe.db'}")
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    database = Database(f"sqlite:///{tmp_path / 'lethe.db'}")
     await schema.upgrade(database)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+def executed() -> Iterator[list[tuple[str, Any]]]:
+    """Statements and their parameters."""
+    seen: list[tuple[str, Any]] = []
+
+    def note(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
+        seen.append((statement, parameters))
+
+    sa.event.listen(Engine, "before_cursor_execute", note)
+    yield seen
+    sa.event.remove(Engine, "before_cursor_execute", note)
+
+
+async def test_a_fence_waits_behind_no_other_chore(database: Database) -> None:
     kinds = ("post", "collect-updates", "fence", "purge")
     waiting = [job(1, "post"), job(2, "purge"), job(3, "fence"), job(4, "post"), job(5, "fence")]
     async with database.write() as connection:
@@ -38,5 +62,32 @@ async def test_a_fence_waits_behind_no_other_chore(tmp_path: Path) -> None:
             leased = await outbox.lease_job(connection, kinds, NOW + timedelta(minutes=1), 600, "token")
         assert leased is not None
         order.append(leased.id.int)
-    await database.close()
     assert order == [3, 5, 1, 2, 4]
+
+
+async def test_looking_for_work_does_not_go_through_what_is_done(
+    database: Database, executed: list[tuple[str, Any]]
+) -> None:
+    """Each statement has an index that holds open work only."""
+    client = UUID(int=2)
+    async with database.write() as connection:
+        executed.clear()
+        await outbox.has_job(connection, ("kernel",), NOW)
+        await outbox.lease_job(connection, ("kernel",), NOW, 1.0, "token")
+        await outbox.due_messages(connection, NOW)
+        await outbox.claimable_clients(connection, [client], NOW)
+        await slices.load(connection, [ClaimTasks(client)], State())
+        looks = [(sql, values) for sql, values in executed if " jobs" in sql or " tasks" in sql]
+        plans = [
+            [row.detail for row in await connection.run_sync(lambda sync: _explained(sync, sql, values))]  # noqa: B023
+            for sql, values in looks
+        ]
+    assert len(plans) >= 6
+    for (sql, _), plan in zip(looks, plans, strict=True):
+        of_work = [step for step in plan if step.startswith(("SCAN jobs", "SCAN tasks", "SEARCH tasks"))]
+        assert of_work, (sql, plan)
+        assert any(name in of_work[0] for name in ("ix_jobs_open", "ix_tasks_claimable", "ix_tasks_due")), (sql, plan)
+
+
+def _explained(connection: sa.Connection, sql: str, values: Any) -> list[Any]:
+    return list(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", values))
