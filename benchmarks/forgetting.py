@@ -261,9 +261,9 @@ def settings(options: argparse.Namespace) -> list[Setting]:
             options.samples or preset.samples,
             options.max_seconds,
         )
+        for seed in range(options.seeds)
         for dataset in options.dataset or preset.datasets
         for alpha in options.alpha or preset.alphas
-        for seed in range(options.seeds)
     ]
 
 
