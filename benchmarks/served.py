@@ -48,7 +48,7 @@ class Served:
         members = [{"token": token, "data": source} for token, source in zip(tokens, data, strict=True)]
         path = self.home / f"{name}.yaml"  # JSON is YAML
         path.write_text(json.dumps({"coordinator": f"http://127.0.0.1:{self.port}", "clients": members}))
-        arguments = ["lethe.cli", "worker", "--fleet", str(path), "--cache-dir", str(self.home / "cache")]
+        arguments = ["lethe.cli", "worker", "--log-json", "--fleet", str(path), "--cache-dir", str(self.home / "cache")]
         with running(name, arguments, self.home / f"{name}.log") as child:
             yield child
 
@@ -71,12 +71,13 @@ def client_names(num_clients: int) -> list[str]:
 
 
 @contextmanager
-def serving(backend: Backend = "sqlite", blobs: Blobs = "file") -> Iterator[Served]:
+def serving(backend: Backend = "sqlite", blobs: Blobs = "file", state: Path | None = None) -> Iterator[Served]:
+    """`state`: the coordinator's directory (LETHE_HOME) to go on from; a new federation when absent."""
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lethe-bench-", ignore_cleanup_errors=True)))
         port = free_port()
         environment = {
-            "LETHE_HOME": str(home / "lethe"),
+            "LETHE_HOME": str(state or home / "lethe"),
             "LETHE_PORT": str(port),
             "LETHE_HOST": "127.0.0.1",
             "LETHE_BLOBS": blobs,
@@ -93,7 +94,8 @@ def serving(backend: Backend = "sqlite", blobs: Blobs = "file") -> Iterator[Serv
         server = stack.enter_context(running("lethe serve", ["lethe.cli", "serve"], home / "serve.log", environment))
         operator = stack.enter_context(Client(f"http://127.0.0.1:{port}", ADMIN_TOKEN))
         _wait_until_ready(server, operator)
-        federation = operator.post("/v1/federations", {"name": "benchmark"})
+        known = operator.get("/v1/federations")["items"]
+        federation = known[0] if known else operator.post("/v1/federations", {"name": "benchmark"})
         yield Served(port, server, operator, str(federation["id"]), home, database_pids)
 
 

@@ -13,10 +13,11 @@ from typing import Any, Final, Literal
 
 from coordinator.engine import events as e
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import GIVEN_UP, Cohort, Erasure, Line, Member, Round, Task, Update
+from coordinator.engine.entities import GIVEN_UP, Cohort, Erasure, Line, Member, Round, Run, Task, Update
 from coordinator.engine.programs import new_task
 from services.audit.spec import Audit, AuditPlan, Canary
 from services.audit.verdict import judge
+from services.models.spec import CUSTOM, params_of
 
 NUM_REMAINING: Final = 3
 """How many of those who remain score the model."""
@@ -105,10 +106,18 @@ def _conclude(draft: Draft, erasure: Erasure, line: Line, answers: list[Update])
         **_combined([u for u in answers if u.client_id not in forgotten], "mean"),
         **_combined([u for u in answers if u.client_id in forgotten], "worst", len(forgotten)),
     }
-    verdict = judge(figures, plan.references, plan.thresholds, num_classes=plan.num_classes)
+    verdict = judge(figures, plan.references, plan.thresholds, chance=_chance(plan, draft.state.runs[line.run_id]))
     checks = [{"name": c.name, "passed": c.passed, "value": c.value, "why": c.why} for c in verdict.checks]
     audit: dict[str, Any] = {"passed": verdict.passed, "figures": figures, "checks": checks}
     draft.emit(e.LineAudited(line.erasure_id, line.cohort_id, audit))
+
+
+def _chance(plan: AuditPlan, run: Run) -> float:
+    """Of guessing a class; none is granted when nobody said how many there are."""
+    if plan.num_classes is not None:
+        return 1 / plan.num_classes
+    model = run.spec.model
+    return 0.0 if model.name == CUSTOM else 1 / params_of(model).num_classes
 
 
 def _combined(answers: list[Update], how: Literal["mean", "worst"], expected: int = 1) -> dict[str, float]:

@@ -140,8 +140,8 @@ class Keeping:
         restore(stored, out, copy.policy, key, copy.context, copy.digest)
 
     async def _seal(self, federation_id: UUID, some: Sequence[Wanted], policy: UpdateHistory) -> bool:
-        """Named in the database first, then stored, then confirmed: whatever a crash leaves is found again. False: some
-        of it was named anew meanwhile, or purged."""
+        """Named in the database first, then stored, then confirmed: whatever a crash leaves is found again. False:
+        another process is at some of it, too."""
         with tempfile.TemporaryDirectory(prefix="lethe-sealed-") as directory:
             paths = {one: Path(directory) / str(number) for number, one in enumerate(some)}
             sealed = [(one, await self._keep(federation_id, one, paths[one], policy)) for one in some]
@@ -156,10 +156,11 @@ class Keeping:
             ]
         crashpoint("history.after-adoption")
         async with self._database.write() as connection:
-            lost = [blob for blob in stored if not await kept.confirm(connection, blob)]
-        for blob in lost:
+            unwanted = [blob for blob in stored if not await kept.confirm(connection, blob)]
+            is_all = not await kept.are_being_sealed(connection, [one.update_id for one in some])
+        for blob in unwanted:
             await self._blobs.delete(federation_id, blob.digest)
-        return not lost
+        return is_all
 
     async def _adopt(self, federation_id: UUID, path: Path, now: datetime) -> Blob:
         digest, inspection, num_bytes = await self._blobs.adopt(federation_id, path)

@@ -162,6 +162,11 @@ async def confirm(connection: AsyncConnection, blob: Blob) -> bool:
     return bool(changed.rowcount)
 
 
+async def are_being_sealed(connection: AsyncConnection, update_ids: Collection[UUID]) -> bool:
+    mine = k.update_id.in_(update_ids) & (k.status == "sealing")
+    return (await connection.execute(sa.select(k.id).where(mine).limit(1))).first() is not None
+
+
 # --- thinning ---------------------------------------------------------------------------------------------------------
 
 

@@ -17,12 +17,12 @@ SOURCE_ROOT: Final = Path(__file__).parents[2]
 HELP: dict[str, Any] = {
     # What follows the name is the benchmark's own, its --help included.
     "context_settings": {"ignore_unknown_options": True, "allow_interspersed_args": False},
-    **examples("lethe bench coordination --json", "lethe bench erasure --clients 10", "lethe bench longpoll --help"),
+    **examples("lethe bench coordination --json", "lethe bench erasure --clients 10", "lethe bench exact --help"),
 }
 
 
 def bench(
-    name: Annotated[str, typer.Argument(help="Which: coordination, training, erasure, longpoll, …")],
+    name: Annotated[str, typer.Argument(help="Which: coordination, training, erasure, longpoll, exact, knot, …")],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[OPTIONS]...", help="The benchmark's own.")] = None,
 ) -> None:
     """Measure this machine: seconds per round, memory, training against a plain loop, wake-ups of idle workers."""

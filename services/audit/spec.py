@@ -32,7 +32,6 @@ class Audit(Message):
 
     kind: Literal["audit"] = "audit"
     role: Literal["leaver", "remaining"]
-    num_classes: Annotated[int, Field(ge=2, le=65_536)]
     num_shadows: Annotated[int, Field(ge=0, le=64)] = Field(
         default=0, description="Shadow models for the likelihood-ratio attack; 0 leaves that attack out."
     )
@@ -77,7 +76,10 @@ class AuditPlan(Message):
         default=[],
         description="The same figures of models that never had the data; gaps are counted from these.",
     )
-    num_classes: Annotated[int, Field(ge=2, le=65_536)] = 10
+    num_classes: Annotated[int, Field(ge=2, le=65_536)] | None = Field(
+        default=None,
+        description="Gives chance for max_backdoor_success; when absent the model's. For model custom it is then 0.",
+    )
     num_shadows: Annotated[int, Field(ge=0, le=64)] = 0
     canary: Canary | None = Field(
         default=None, description="That the leaver carried; the one that was registered for it when absent."
@@ -88,5 +90,5 @@ class AuditPlan(Message):
 
     def work(self, role: Literal["leaver", "remaining"]) -> Audit:
         if role == "remaining":
-            return Audit(role=role, num_classes=self.num_classes)
-        return Audit(role=role, num_classes=self.num_classes, num_shadows=self.num_shadows, canary=self.canary)
+            return Audit(role=role)
+        return Audit(role=role, num_shadows=self.num_shadows, canary=self.canary)

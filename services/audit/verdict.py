@@ -29,8 +29,11 @@ class Verdict:
     checks: tuple[Check, ...]
 
 
-def judge(figures: Figures, references: Sequence[Figures], thresholds: Thresholds, *, num_classes: int) -> Verdict:
-    """`references`: the same figures of models retrained without the leaver; one, or several for a band."""
+def judge(figures: Figures, references: Sequence[Figures], thresholds: Thresholds, *, chance: float) -> Verdict:
+    """`references`: the same figures of models retrained without the leaver; one, or several for a band.
+
+    `chance`: how often a model that knows nothing of a canary answers with its class.
+    """
     wanted = thresholds
     checks = [
         _near("mia_auc", wanted.max_mia_gap, figures, references, "mia_samples", wanted.min_samples),
@@ -55,7 +58,7 @@ def judge(figures: Figures, references: Sequence[Figures], thresholds: Threshold
         ),
         _at_most(
             "backdoor_success_rate",
-            None if wanted.max_backdoor_success is None else wanted.max_backdoor_success + 1 / num_classes,
+            None if wanted.max_backdoor_success is None else wanted.max_backdoor_success + chance,
             figures,
             "backdoor_samples",
             wanted.min_samples,

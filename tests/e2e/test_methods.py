@@ -26,7 +26,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "sifu": {},
 }
 REQUESTS = "/v1/erasure-requests"
-AUDIT = {"thresholds": {"max_mia_gap": 0.5, "min_samples": 1}, "references": [{"mia_auc": 0.5}], "num_classes": 10}
+AUDIT = {"thresholds": {"max_mia_gap": 0.5, "min_samples": 1}, "references": [{"mia_auc": 0.5}]}
 pytestmark = pytest.mark.timeout(300)
 
 

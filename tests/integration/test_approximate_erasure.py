@@ -66,9 +66,11 @@ async def test_federaser_rebuilds_the_line_from_what_the_others_sent(tmp_path: P
 
 @pytest.mark.parametrize("name", ["random clusters", "tree"])
 async def test_only_lines_with_the_client_take_part(name: str, tmp_path: Path) -> None:
+    """From a sealed history, whose last rounds may not have been sealed yet."""
     async with federation(tmp_path, *NAMES) as f:
         f.work()
-        run_id = await f.create_run(topology=TOPOLOGIES[name], stop={"rounds": 3})
+        kept: dict[str, Any] = {"retention": {"updates": "none"}, "history": {"updates": {}}}
+        run_id = await f.create_run(topology=TOPOLOGIES[name], stop={"rounds": 3}, **kept)
         await f.wait_for_run(run_id)
         before = await f.heads(run_id)
         erasure = await forget(f, "c2", "federaser")
@@ -110,7 +112,7 @@ async def test_what_only_the_leaver_can_do_is_asked_of_it_and_of_nobody_else(
             await f.coordinator.shell.handle(ClaimTasks(f.clients["c2"]))
 
 
-@pytest.mark.parametrize(("success", "action"), [(0.05, "unlearned"), (0.8, "rolled-back")])
+@pytest.mark.parametrize(("success", "action"), [(0.05, "unlearned"), (0.15, "rolled-back")])
 async def test_the_certificate_carries_the_audit_and_a_failed_one_leads_to_retraining(
     success: float, action: str, tmp_path: Path
 ) -> None:
@@ -119,7 +121,7 @@ async def test_the_certificate_carries_the_audit_and_a_failed_one_leads_to_retra
         run_id = await f.create_run(stop={"rounds": 3})
         await f.wait_for_run(run_id)
         f.scores["c2"] = {"backdoor_success_rate": success, "backdoor_samples": 50.0}
-        audit = {"thresholds": {"max_backdoor_success": 0.1}, "num_classes": 10}
+        audit = {"thresholds": {"max_backdoor_success": 0.1}}  # of model custom, so that nothing is granted for chance
         changes: dict[str, Any] = {"params": {"layers": ["w"]}, "audit": audit, "fallback": "retrain"}
         erasure = await forget(f, "c2", "not", recovery_rounds=1, **changes)
         assert erasure.status == "completed", erasure.reason

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import coordination, erasure, longpoll, scale, training
+from benchmarks import coordination, erasure, forgetting, longpoll, scale, training
 from benchmarks.coordination import Cell, measure_bare
 from benchmarks.figures import median_gap, percentile
 from benchmarks.payload import Payload
@@ -113,3 +113,19 @@ def test_a_slow_first_round_does_not_count() -> None:
 def test_percentiles_are_measured_values() -> None:
     values = [float(value) for value in range(1, 101)]
     assert (percentile(values, 0.5), percentile(values, 0.99), percentile([7.0], 0.99)) == (50.0, 99.0, 7.0)
+
+
+def test_forgetting_says_what_is_left_of_the_leaver_and_what_it_cost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy = ["--dataset", "digits", "--method", "not", "--seeds", "1", "--rounds", "2", "--samples", "30"]
+    assert forgetting.main(["--json", *toy, "--out", str(tmp_path)]) == 0
+    retrained, negated = rows_printed(capsys)
+    assert (retrained["method"], negated["method"]) == ("retrain", "not")
+    assert (retrained["cost_ratio"], retrained["bytes_ratio"]) == (1, 1)
+    assert (retrained["client_updates"], negated["client_updates"]) == (2 * 9, 2 * 9)
+    for name in ("forgotten_accuracy", "remaining_accuracy", "test_accuracy", "canary_success", "mia_auc"):
+        assert 0 <= negated[name] <= 1
+    assert negated["bytes_ratio"] == 1 and negated["cost_ratio"] > 0
+    assert negated["mia_auc_retrain"] == retrained["mia_auc"]
+    assert "| `not` |" in (tmp_path / "report.md").read_text("utf-8")

@@ -103,6 +103,21 @@ async def test_an_erasure_destroys_the_key_and_the_copies_and_a_second_one_never
             await assert_nothing_is_left_of(f, name)
 
 
+async def test_who_forgets_samples_keeps_its_key_and_none_of_its_old_copies(tmp_path: Path) -> None:
+    async with federation(tmp_path, *NAMES) as f:
+        f.work()
+        run_id = await trained_run(f)
+        before = {row.digest for row in await copies(f)}
+        erasure = await f.wait_for_erasure(await f.erase("c2", scope="samples", samples={"c2": [0, 1]}))
+        assert erasure.status == "completed", erasure.reason
+        await f.wait_for_run(run_id)
+        await settled(f)
+        after = await copies(f)
+        assert {(row.round, row.client_name) for row in after} == {(n, name) for n in (1, 2, 3) for name in NAMES}
+        assert not {row.digest for row in after} & before and not before & await stored(f)
+        assert str(f.clients["c2"]) in keys(f) and "sealing-key" not in await certified(f, erasure.id)
+
+
 async def test_what_the_policy_does_not_keep_is_said_when_a_method_needs_it(tmp_path: Path) -> None:
     async with federation(tmp_path, *NAMES) as f:
         f.work()

@@ -62,7 +62,7 @@ def distil(
                 losses.append(loss.item())
                 if not math.isfinite(losses[-1]):
                     raise TrainingFailed(f"the loss became {losses[-1]} at step {len(losses)}; lower learning_rate")
-                torch.autograd.backward(loss)
+                optimizer.backward(loss)
                 if work.local.clip_norm is not None:
                     nn.utils.clip_grad_norm_(params, work.local.clip_norm)
                 optimizer.step()

@@ -140,7 +140,7 @@ def _ask(state: FedForgetState, view: CohortView) -> tuple[FedForgetState, Step]
 
     def work(client: str) -> Distil:
         teacher_b = state.teachers.get(client)
-        return Distil(local=spec.local(), teacher_a=erasure.head, teacher_b=teacher_b, **given)
+        return Distil(local=spec.local(view.spec.local), teacher_a=erasure.head, teacher_b=teacher_b, **given)
 
     num_clients = num_asked(view)
     ask = AskClients(
@@ -169,7 +169,7 @@ def _aggregate(state: FedForgetState, updates: Sequence[UpdateRef], view: Cohort
         return _ask(after, view)
     received = [u.metrics["forgotten_accuracy"] for u, _ in answers if "forgotten_accuracy" in u.metrics]
     figures = {**state.figures, **({"forgotten_accuracy": max(received)} if received else {})}
-    if state.done and _has_forgotten(figures):
+    if spec.early_stop and state.done and _has_forgotten(figures):
         return _publish(state.model_copy(update={"figures": figures}), view, "its accuracy fell to that of strangers")
     weights = weigh([update for update, _ in answers], erasure.leavers, spec, state.done)
     contributions = [
@@ -195,7 +195,7 @@ def _has_forgotten(figures: dict[str, float]) -> bool:
 
 def _judge(state: FedForgetState, view: CohortView) -> tuple[FedForgetState, Step]:
     data = view.spec.validation.data
-    if data is None:
+    if data is None or not _spec(view).early_stop:
         return _next_round(state, view)
     params = {
         "model": view.spec.model.model_dump(),

@@ -12,7 +12,18 @@ from services.wire.message import Digest, Message
 
 PRESETS: Final[dict[str, dict[str, Any]]] = {
     "default": {},
-    "paper": {"teacher": "global", "teacher_b": True, "alpha": 0.93, "lambda_neg": 3.5, "lambda_0": 2.0},
+    "paper": {
+        "teacher": "global",
+        "teacher_b": True,
+        "alpha": 0.93,
+        "lambda_neg": 3.5,
+        "lambda_0": 2.0,
+        "rounds": 10,
+        "epochs": 2,
+        "batch_size": 64,
+        "learning_rate": 0.01,
+        "clip_norm": 1.0,
+    },
 }
 
 
@@ -34,17 +45,22 @@ class FedForget(_Distillation):
     teacher_b: bool = Field(
         default=False, description="Push away from the leaver's own model; without it, from the right answers (ascent)."
     )
-    rounds: Annotated[int, Field(ge=1, le=1000)] = 10
+    rounds: Annotated[int, Field(ge=1, le=1000)] = 4
+    early_stop: bool = Field(
+        default=False,
+        description="End once the leaver's accuracy on its own data is at most that on validation.data. Not for "
+        "lopsided shares, which may be answered worse than that from the start.",
+    )
     lambda_0: Annotated[float, Field(ge=1, le=100)] = Field(
-        default=2.0, description="The leaver's weight in the first round is multiplied by this; it decays towards 1."
+        default=10.0, description="The leaver's weight in the first round is multiplied by this; it decays towards 1."
     )
     max_share: Annotated[float, Field(gt=0, lt=1)] = Field(
         default=0.5, description="The leavers' weights never exceed this share of a round."
     )
-    clip_norm: Annotated[float, Field(gt=0, le=1e12)] = 1.0
-    epochs: Annotated[int, Field(ge=1, le=1000)] = 2
-    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 64
-    learning_rate: Annotated[float, Field(gt=0, le=100)] = 0.01
+    clip_norm: Annotated[float, Field(gt=0, le=1e12)] = 5.0
+    epochs: Annotated[int, Field(ge=1, le=1000)] | None = Field(default=None, description="When absent, the run's own.")
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(default=None, description="Likewise.")
+    learning_rate: Annotated[float, Field(gt=0, le=100)] | None = Field(default=None, description="Likewise.")
     max_missed: Annotated[int, Field(ge=0, le=1000)] = Field(
         default=3, description="Rounds in which a leaver may fail to answer before the method gives up."
     )
@@ -59,14 +75,10 @@ class FedForget(_Distillation):
             return {**PRESETS[preset], **given}
         return given
 
-    def local(self) -> LocalTraining:
-        """How the leaver trains: plain SGD, clipped."""
-        return LocalTraining(
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            clip_norm=self.clip_norm,
-        )
+    def local(self, own: LocalTraining) -> LocalTraining:
+        """How the leaver trains: as the run does, but for what the request names, and clipped."""
+        named = self.model_dump(include={"epochs", "batch_size", "learning_rate", "clip_norm"}, exclude_none=True)
+        return own.model_copy(update=named)
 
 
 class Distil(_Distillation):
@@ -87,4 +99,5 @@ METHOD: Final = Method(
     "for some rounds the leaver distils a teacher without its answers while the others train; its weight fades",
     needs_leaver=True,
     spec=FedForget,
+    recovery_rounds=2,
 )

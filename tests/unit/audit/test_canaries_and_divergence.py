@@ -92,8 +92,8 @@ def test_a_model_that_learned_from_the_client_carries_its_canary_and_another_doe
     assert rates["with"]["backdoor_success_rate"] > 0.8
     assert rates["without"]["backdoor_success_rate"] < 0.3
     thresholds = Thresholds(max_backdoor_success=0.2)
-    assert not judge(rates["with"], (), thresholds, num_classes=10).passed
-    assert judge(rates["without"], (), thresholds, num_classes=10).passed
+    assert not judge(rates["with"], (), thresholds, chance=0.1).passed
+    assert judge(rates["without"], (), thresholds, chance=0.1).passed
     outputs = {"model": SPEC.model_dump(), "weights": "with", "reference": "without", "data": "data"}
     apart = run_kernel("output_divergence", outputs, inputs, tmp_path / "out")
     assert apart["output_divergence"] > 0 and apart["output_samples"] == len(digits.y_test)
@@ -103,13 +103,13 @@ def test_the_leavers_audit_returns_scores_of_memory_and_the_remaining_clients_on
     rng = np.random.default_rng(0)
     memorised = Dataset(digits.x_train[:120], rng.integers(0, 10, 120), digits.x_test, rng.integers(0, 10, 297))
     model = learned(memorised, epochs=150)
-    work = Audit(role="leaver", num_classes=10, num_shadows=4, canary=CANARY, shadow_training=LocalTraining(epochs=30))
+    work = Audit(role="leaver", num_shadows=4, canary=CANARY, shadow_training=LocalTraining(epochs=30))
     found = audit(Classifier(memorised), model, work, SPEC, 0, CPU)
     assert found["forgotten_accuracy"] > 0.95 and found["mia_auc"] > 0.9
     assert found["likelihood_auc"] > 0.6 and found["likelihood_samples"] == found["mia_samples"] > 50
     assert "backdoor_success_rate" in found
     assert all(math.isfinite(value) for value in found.values())
-    rest = audit(Classifier(memorised), model, Audit(role="remaining", num_classes=10), SPEC, 0, CPU)
+    rest = audit(Classifier(memorised), model, Audit(role="remaining"), SPEC, 0, CPU)
     assert set(rest) == {"remaining_accuracy", "remaining_loss", "remaining_samples"}
 
 
@@ -118,23 +118,23 @@ def test_a_model_of_nans_gives_figures_that_no_verdict_passes(digits: Dataset) -
     with torch.no_grad():
         for param in model.parameters():
             param.fill_(math.nan)
-    found = audit(Classifier(digits), model, Audit(role="leaver", num_classes=10), SPEC, 0, CPU)
+    found = audit(Classifier(digits), model, Audit(role="leaver"), SPEC, 0, CPU)
     assert found == {"forgotten_samples": 0.0, "mia_samples": 0.0}
     reference = {"mia_auc": 0.5, "forgotten_accuracy": 0.1}
-    assert not judge(found, (reference,), Thresholds(max_mia_gap=1.0), num_classes=10).passed
-    assert not judge(found, (reference,), Thresholds(max_forgotten_accuracy_gap=1.0), num_classes=10).passed
+    assert not judge(found, (reference,), Thresholds(max_mia_gap=1.0), chance=0.1).passed
+    assert not judge(found, (reference,), Thresholds(max_forgotten_accuracy_gap=1.0), chance=0.1).passed
 
 
 def test_a_leaver_without_held_out_samples_has_no_membership_figures(digits: Dataset) -> None:
     bare = Dataset(digits.x_train, digits.y_train, digits.x_test[:0], digits.y_test[:0])
-    found = audit(Classifier(bare), build(SPEC, seed=0), Audit(role="leaver", num_classes=10), SPEC, 0, CPU)
+    found = audit(Classifier(bare), build(SPEC, seed=0), Audit(role="leaver"), SPEC, 0, CPU)
     assert found["mia_samples"] == 0 and "mia_auc" not in found
 
 
 def test_a_task_without_logits_cannot_be_audited() -> None:
     task: Any = object()
     with pytest.raises(TrainingFailed, match="predict"):
-        audit(task, build(SPEC, seed=0), Audit(role="leaver", num_classes=10), SPEC, 0, CPU)
+        audit(task, build(SPEC, seed=0), Audit(role="leaver"), SPEC, 0, CPU)
 
 
 def test_parameter_divergence_is_relative_to_the_reference(tmp_path: Path) -> None:

@@ -35,11 +35,11 @@ ALL = Thresholds(
 
 
 def passes(figures: dict[str, float], thresholds: Thresholds = ALL, references: Any = (GOOD,)) -> bool:
-    return judge(figures, references, thresholds, num_classes=10).passed
+    return judge(figures, references, thresholds, chance=0.1).passed
 
 
 def test_figures_like_those_of_the_reference_pass() -> None:
-    verdict = judge(GOOD, (GOOD,), ALL, num_classes=10)
+    verdict = judge(GOOD, (GOOD,), ALL, chance=0.1)
     assert verdict.passed and len(verdict.checks) == 7
 
 
@@ -73,7 +73,7 @@ def test_too_few_samples_fail(name: str, count: float) -> None:
     ],
 )
 def test_each_figure_beyond_its_threshold_fails_alone(name: str, value: float) -> None:
-    verdict = judge({**GOOD, name: value}, (GOOD,), ALL, num_classes=10)
+    verdict = judge({**GOOD, name: value}, (GOOD,), ALL, chance=0.1)
     assert [check.name for check in verdict.checks if not check.passed] == [name]
     assert str(value)[:3] in next(check.why for check in verdict.checks if not check.passed)
 
@@ -95,5 +95,5 @@ def test_a_gap_without_a_reference_or_with_a_spoilt_one_fails() -> None:
 
 
 def test_nothing_passes_by_default() -> None:
-    verdict = judge(GOOD, (GOOD,), Thresholds(), num_classes=10)
+    verdict = judge(GOOD, (GOOD,), Thresholds(), chance=0.1)
     assert not verdict.passed and "nothing was checked" in verdict.checks[0].why

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from uuid import UUID
 
@@ -9,13 +10,14 @@ import pytest
 
 from coordinator.engine import messages as m
 from services.core.errors import Rejected
+from services.wire.v1.runs import ModelSpec
 from tests.support.world import World, with_run
 
 PGA = {"radius": 1.0, "stop_accuracy": 0.1, "deadline_s": 60.0}
 
 
-def trained(*names: str) -> tuple[World, UUID]:
-    world, run_id = with_run(*names, stop={"rounds": 3})
+def trained(*names: str, **changes: object) -> tuple[World, UUID]:
+    world, run_id = with_run(*names, stop={"rounds": 3}, **changes)
     go_on(world, 3)
     assert world.run(run_id).status == "completed"
     return world, run_id
@@ -63,10 +65,10 @@ def forgotten_by_pga() -> World:
 AUDIT = {"thresholds": {"max_backdoor_success": 0.1}, "num_classes": 10}
 
 
-def audited(success: float, **changes: object) -> tuple[World, UUID]:
-    world, _ = trained("a", "b", "c")
+def audited(success: float, *, run: Mapping[str, object] = {}, **changes: object) -> tuple[World, UUID]:
+    world, _ = trained("a", "b", "c", **run)
     world.figures_of = lambda digest: {"backdoor_success_rate": success, "backdoor_samples": 100.0}
-    erasure_id = forget(world, "a", "not", recovery_rounds=1, audit=AUDIT, **changes)
+    erasure_id = forget(world, "a", "not", **{"recovery_rounds": 1, "audit": AUDIT, **changes})
     go_on(world, 1)
     world.claim_and_submit("a", "b", "c")
     world.settle()
@@ -94,6 +96,13 @@ def test_the_audit_looks_for_the_canary_that_the_client_was_enrolled_with(named:
     assert looked_for["b"] is None
     wanted = named or registered
     assert {key: looked_for["a"][key] for key in wanted} == wanted
+
+
+@pytest.mark.parametrize(("num_classes", "status"), [(4, "completed"), (20, "requires_action")])
+def test_chance_is_that_of_the_models_own_classes_when_the_request_names_none(num_classes: int, status: str) -> None:
+    run = {"model": ModelSpec(name="mlp", params={"input_shape": [4], "num_classes": num_classes})}
+    world, erasure_id = audited(0.3, run=run, audit={"thresholds": {"max_backdoor_success": 0.1}})
+    assert world.erasure(erasure_id).status == status
 
 
 @pytest.mark.parametrize("success", [0.9, float("nan")])

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from services.program.contract import Abort, AskClients, Compute, Finish, Publish, UpdateRef
+from services.training.local_spec import LocalTraining
 from services.unlearning.fedforget.plan import FedForgetProgram, weigh
 from services.unlearning.fedforget.spec import Distil, FedForget
 from tests.support.program_driver import HEAD, Driver, digest, erasure, update, view
@@ -41,7 +42,7 @@ def test_the_leaver_distils_while_the_others_train() -> None:
     work = task.work
     assert task.kind == "distil" and isinstance(work, Distil)
     assert (work.teacher_a, work.teacher_b, work.teacher) == (HEAD, None, "quasi_competent")
-    assert (work.local.clip_norm, work.local.momentum) == (1.0, 0.0)
+    assert work.local == LocalTraining(epochs=5, clip_norm=5.0)  # as the run trains, and clipped
 
 
 def test_with_teacher_b_the_leavers_own_model_is_made_first() -> None:
@@ -57,7 +58,7 @@ def test_with_teacher_b_the_leavers_own_model_is_made_first() -> None:
 
 
 def test_the_weights_of_a_round_are_the_samples_and_the_leavers_times_lambda() -> None:
-    found = driver({"rounds": 2})
+    found = driver({"rounds": 2, "lambda_0": 2.0})
     found.run()
     steps = [step for step in found.taken(Compute) if step.kernel == "weighted_step"]
     weights = [[u["weight"] for u in step.params["updates"]] for step in steps]
@@ -72,7 +73,7 @@ def test_the_leavers_share_is_capped() -> None:
 
 
 def test_it_stops_early_once_the_leavers_accuracy_is_that_of_strangers() -> None:
-    found = driver({"rounds": 10}, validated=True, figures={"evaluate_model": {"accuracy": 0.85}})
+    found = driver({"rounds": 10, "early_stop": True}, validated=True, figures={"evaluate_model": {"accuracy": 0.85}})
     end = found.run()
     assert isinstance(end, Finish) and "forgot in 1 rounds" in end.reason
     assert len(found.taken(AskClients)) == 2
@@ -80,9 +81,16 @@ def test_it_stops_early_once_the_leavers_accuracy_is_that_of_strangers() -> None
 
 
 def test_it_never_stops_early_on_the_report_about_the_contaminated_head() -> None:
-    found = driver({"rounds": 2}, validated=True, figures={"evaluate_model": {"accuracy": 0.1}})
+    found = driver({"rounds": 2, "early_stop": True}, validated=True, figures={"evaluate_model": {"accuracy": 0.1}})
     found.run()
     assert len(found.taken(AskClients)) == 2
+
+
+def test_it_does_all_rounds_unless_told_to_stop_early() -> None:
+    found = driver({"rounds": 3}, validated=True, figures={"evaluate_model": {"accuracy": 0.85}})
+    found.run()
+    assert len(found.taken(AskClients)) == 3
+    assert not [step for step in found.taken(Compute) if step.kernel == "evaluate_model"]
 
 
 def test_rounds_without_the_leaver_are_void_and_too_many_of_them_end_in_a_failure() -> None:
@@ -107,4 +115,5 @@ def test_a_leaver_that_is_offline_from_the_start_has_no_teacher() -> None:
 def test_a_preset_gives_way_to_what_the_request_names() -> None:
     spec = FedForget.model_validate({"preset": "paper", "alpha": 0.5})
     assert (spec.alpha, spec.lambda_neg, spec.teacher_b) == (0.5, 3.5, True)
+    assert (spec.lambda_0, spec.rounds, spec.local(LocalTraining()).learning_rate) == (2.0, 10, 0.01)
     assert FedForget().teacher == "quasi_competent"

@@ -57,7 +57,7 @@ def judged(federation: SmallFederation) -> tuple[float, float]:
     [
         ("federaser", 0, {}),
         ("pga", 2, {}),
-        ("fedforget", 0, {"rounds": 8, "learning_rate": 0.1}),
+        ("fedforget", 2, {}),
         ("not", 10, {}),
         ("sifu", 0, {"noise": 0.01}),
     ],

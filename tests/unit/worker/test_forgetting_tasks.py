@@ -70,7 +70,7 @@ def works(digest: str) -> dict[str, Any]:
     return {
         "ascend": Ascend(radius=1.0, stop_accuracy=0.0),
         "distil": Distil(local=LocalTraining(), teacher_a=digest, teacher_b=digest),
-        "audit": Audit(role="leaver", num_classes=2, num_shadows=2, shadow_start=digest),
+        "audit": Audit(role="leaver", num_shadows=2, shadow_start=digest),
     }
 
 

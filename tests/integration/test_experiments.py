@@ -1,0 +1,57 @@
+"""The simulated experiments, one tiny cell each on the digits that come with the project."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import exact, knot
+from benchmarks.experiments import Cell
+from lethe.simulation.results import ErasureRow, Results, RoundRow, ServedRow, SummaryRow
+
+
+def rows_printed(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    _, *rows = map(json.loads, capsys.readouterr().out.splitlines())
+    return rows
+
+
+def test_an_erasure_from_an_influence_tree_is_counted_in_rounds(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    tiny = ["--dataset", "digits", "--method", "mmt", "--seeds", "1", "--rounds", "3", "--processes", "1"]
+    assert exact.main(["--json", *tiny, "--out", str(tmp_path)]) == 0
+    (row,) = rows_printed(capsys)
+    assert (row["dataset"], row["method"], row["seed"]) == ("digits", "mmt", 1)
+    assert row["rounds_to_threshold"] >= 1
+    assert "<svg" in (tmp_path / "report.html").read_text("utf-8")
+    assert "| mmt |" in (tmp_path / "report.md").read_text("utf-8")
+
+
+def test_an_erasure_from_clusters_is_counted_in_virtual_seconds(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    tiny = ["--dataset", "digits", "--method", "random", "--seeds", "1", "--processes", "1"]
+    assert knot.main(["--json", *tiny, "--out", str(tmp_path)]) == 0
+    (row,) = rows_printed(capsys)
+    assert (row["dataset"], row["method"], row["seed"]) == ("digits", "random", 1)
+    assert row["virtual_s_to_target"] > 0 and row["lines_cut"] == 1
+    assert "erasure" in (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_rounds_are_counted_from_the_fence_and_the_first_is_one() -> None:
+    def published(epoch: int, number: int, accuracy: float, kind: Any = "aggregate") -> RoundRow:
+        return RoundRow(float(number), "root", epoch, number, kind, accuracy, None, 10, 10.0, "")
+
+    rounds = [published(0, 0, 0.1, "init"), published(0, 1, 0.9), published(1, 1, 0.8, "reinit")]
+    rounds += [published(1, 2, 0.7), published(1, 3, 0.8)]
+    served = [ServedRow(0.0, 0.1, 0.1, 0.1, 1), ServedRow(1.0, 0.8, 0.8, 0.8, 1)]
+    erasure = ErasureRow(["client-1"], "reinit", "completed", None, 1.0, 1.0, 1.0, 3.0, ["root"], 20, 20.0)
+    results = Results(rounds, served, [erasure], SummaryRow(3.0, "completed", None, 40, 40.0, {}))
+    outcome = exact.outcome_of(Cell("mnist", "mmt", 1, "main", {}), results)
+    (recovery,) = outcome.recoveries
+    assert recovery.accuracies == [0.8, 0.7, 0.8]
+    assert recovery.rounds_to_threshold == 2  # not the first clean model: it has not been trained yet
+    assert recovery.accuracy_before == 0.9
