@@ -22,6 +22,7 @@ from services.wire.v1.runs import RunSpec
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 VirtualSeconds = Annotated[float, Field(ge=0, le=1e9)]
 
+PARTITIONS: Final = ("iid", "dirichlet", "by-class", "writer", "random")
 LONG_LEASE_S: Final = 86400.0
 """Nobody goes silent in a simulation, so leases need not be short."""
 
@@ -39,7 +40,9 @@ class Data(Message):
     test_samples: Count | None = Field(default=None, description="Judge models on so many; all when absent.")
 
     @model_validator(mode="after")
-    def _random_needs_a_number(self) -> Data:
+    def _partition_is_known(self) -> Data:
+        if self.partition.partition(":")[0] not in PARTITIONS:
+            raise ValueError(f"partition: found {self.partition!r}; known are {', '.join(PARTITIONS)}")
         if self.partition == "random" and self.samples_per_client is None:
             raise ValueError("partition random needs samples_per_client")
         return self

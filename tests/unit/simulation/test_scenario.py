@@ -56,6 +56,11 @@ def test_events_name_clients_that_are_there_or_will_have_joined() -> None:
     assert joined.names[-1] == "client-4"
 
 
+def test_an_unknown_partition_is_shown_with_those_there_are() -> None:
+    message = fault(data={"source": "digits", "partition": "dirichlett:0.5"})
+    assert "data: partition: found 'dirichlett:0.5'; known are iid, dirichlet, by-class, writer, random" in message
+
+
 def test_clients_that_draw_their_own_samples_need_a_number() -> None:
     assert "data: partition random needs samples_per_client" in fault(data={"source": "digits", "partition": "random"})
 
