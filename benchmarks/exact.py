@@ -33,7 +33,8 @@ INTRODUCTION: Final = [
     "Weight decay is 0. The paper prints 0.1, with which its thresholds are out of reach here after an erasure "
     "(variant weight-decay-0.1 of the preset full). Its other settings are kept.",
     "Plots show the mean over the seeds and their range; a seed ends where it was stopped.",
-    "Language models are left out: the paper's Llama weights are not at hand.",
+    "SISA and Standalone are left out: an ensemble is not one model that the coordinator could judge, and pooled data "
+    "are no federation. So are language models: the Llama weights of the paper are not at hand.",
 ]
 
 

@@ -66,16 +66,15 @@ METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
     "retrain": {},
     "bmt": {"topology": {"kind": "bi_model"}},
     "mmt": {"topology": {"kind": "tree", "shape": "huffman"}},
-    "sisa": {"topology": {"kind": "isolated"}},
     "fedcio": {"topology": {"kind": "clusters", "num_clusters": 3, "assignment": "spectral"}},
     "fats": {"training": {"algorithm": "fats"}},
-    "exact_fun": {"training": {"algorithm": "exact_fun"}},
+    "exact_fun": {"training": {"algorithm": "exact_fun"}, "retention": {"updates": "all"}},
 }
 """What each method changes in the run."""
 SERVED: Final = ("merged", "root", "all")
 """The cohort whose model stands for the run: the first of these that there is."""
 MAIN_METHODS: Final = ("retrain", "bmt", "mmt")
-BASELINES: Final = ("sisa", "fedcio", "fats", "exact_fun")
+BASELINES: Final = ("fedcio", "fats", "exact_fun")
 
 
 @dataclass(frozen=True)
