@@ -37,6 +37,8 @@ class Curves:
     marks: Mapping[str, float | Sequence[float]] | None = None
     level: tuple[str, float] | None = None
     """A horizontal line and what it means, such as the target."""
+    until: float | None = None
+    """Where the horizontal axis ends; lines may go on."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ def _draw_curves(axes: Axes, plot: Curves) -> None:
     if plot.level is not None:
         axes.axhline(plot.level[1], color="#444444", linestyle="--", linewidth=1, label=plot.level[0])
     axes.set_xlabel(plot.x_label)
+    if plot.until is not None:
+        axes.set_xlim(right=plot.until)
 
 
 def _draw_bars(axes: Axes, plot: Bars) -> None:
