@@ -18,8 +18,8 @@ from services.core.seeds import derive
 
 NUM_CLIENTS: Final = 10
 LEAVERS: Final = ("client-1", "client-3", "client-5")
-WATCHED_ROUNDS: Final = 200
-"""After the only erasure of the small preset, which ends as soon as the threshold is reached."""
+MORE_ROUNDS: Final = 100
+"""That the small preset may train after its only erasure; it ends as soon as the threshold is reached."""
 JOINED_AFTER: Final = 10
 """Rounds after an erasure at which a newcomer joins."""
 FIGURES: Final[Mapping[str, Any]] = {"epochs": 1, "batch_size": 20, "learning_rate": 0.01, "clip_norm": 10.0}
@@ -146,13 +146,12 @@ def cell(dataset: str, method: str, seed: int, name: str, variant: Variant, roun
     run: dict[str, Any] = {
         "model": dict(setup.model),
         "local": {**setup.local, **variant.local},
-        "stop": {"rounds": rounds},
+        "stop": {"rounds": rounds + MORE_ROUNDS if variant.until_threshold else rounds},
         "retention": {"updates": "none"},
         **METHODS[method],
     }
     if method == "mmt" and variant.topology:
         run["topology"] = {"kind": "tree", **variant.topology}
-    watched = WATCHED_ROUNDS if variant.until_threshold else rounds
     scenario: dict[str, Any] = {
         "seed": seed,
         "run": run,
@@ -164,22 +163,24 @@ def cell(dataset: str, method: str, seed: int, name: str, variant: Variant, roun
         },
         "clients": NUM_CLIENTS,
         "training": {"path": "stacked"},
-        "script": _script(method, variant.order, _leavers(name, seed), rounds, watched),
+        "script": _script(method, variant, _leavers(name, seed), rounds),
     }
     watch = IsBack(setup.threshold) if variant.until_threshold else None
     return Cell(dataset, method, seed, name, scenario, watch)
 
 
-def _script(method: str, order: str, leavers: Sequence[str], rounds: int, watched: int) -> list[dict[str, Any]]:
+def _script(method: str, variant: Variant, leavers: Sequence[str], rounds: int) -> list[dict[str, Any]]:
     """Erasures when training has ended, which begins it anew; newcomers some rounds into the next stretch."""
     restarts = method not in ("bmt", "mmt")
     way = "retrain" if restarts else "reinit"
+    if variant.until_threshold:  # in the middle of a longer run, so that retraining may take longer than training did
+        return [{"after_round": rounds, "erase": [leavers[0]], "method": way}]
     events: list[dict[str, Any]] = []
-    for place, letter in enumerate(order):
-        erased = order[:place].count("U")
+    for place, letter in enumerate(variant.order):
+        erased = variant.order[:place].count("U")
         if letter == "U":
             leaver = leavers[erased]
-            events.append({"when": "finished", "erase": [leaver], "method": way, "recovery_rounds": watched})
+            events.append({"when": "finished", "erase": [leaver], "method": way, "recovery_rounds": rounds})
         else:
             moment = erased * rounds + min(JOINED_AFTER, rounds // 2)
             # A line that begins again counts its rounds from 1; each of them takes a second.
