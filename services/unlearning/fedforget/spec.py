@@ -45,7 +45,7 @@ class FedForget(_Distillation):
     teacher_b: bool = Field(
         default=False, description="Push away from the leaver's own model; without it, from the right answers (ascent)."
     )
-    rounds: Annotated[int, Field(ge=1, le=1000)] = 4
+    rounds: Annotated[int, Field(ge=1, le=1000)] = 3
     early_stop: bool = Field(
         default=False,
         description="End once the leaver's accuracy on its own data is at most that on validation.data. Not for "
