@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from sqlalchemy import (
     JSON,
@@ -63,6 +63,18 @@ Json = JSON().with_variant(JSONB(), "postgresql")
 
 def _one_of(column: str, *values: str) -> CheckConstraint:
     return CheckConstraint(f"{column} IN ({', '.join(repr(v) for v in values)})", name=f"known_{column}")
+
+
+_CLAIMABLE_OR_LEASED: Final = "status IN ('ready', 'leased')"
+_OPEN_TASK: Final = "status IN ('standby', 'ready', 'leased')"
+_LEASED_TASK: Final = "status = 'leased'"
+_OPEN_JOB: Final = "status IN ('ready', 'leased')"
+# A database uses a partial index only for a query that says the index's condition in so many words: not with a
+# parameter, and SQLite not for a narrower condition either. So queries for open work carry these beside their own.
+IS_CLAIMABLE_OR_LEASED: Final = text(f"tasks.{_CLAIMABLE_OR_LEASED}")
+IS_OPEN_TASK: Final = text(f"tasks.{_OPEN_TASK}")
+IS_LEASED_TASK: Final = text(f"tasks.{_LEASED_TASK}")
+IS_OPEN_JOB: Final = text(f"jobs.{_OPEN_JOB}")
 
 
 def _where(condition: str) -> dict[str, Any]:
@@ -244,9 +256,9 @@ tasks = Table(
     UniqueConstraint("round_id", "client_id"),
     # A leased task has a token and an end of its lease.
     CheckConstraint("status <> 'leased' OR (lease_token IS NOT NULL AND due_at IS NOT NULL)", name="lease"),
-    Index("ix_tasks_claimable", "client_id", **_where("status IN ('ready', 'leased')")),
-    Index("ix_tasks_open", "cohort_id", **_where("status IN ('standby', 'ready', 'leased')")),
-    Index("ix_tasks_due", "due_at", **_where("status = 'leased'")),
+    Index("ix_tasks_claimable", "client_id", **_where(_CLAIMABLE_OR_LEASED)),
+    Index("ix_tasks_open", "cohort_id", **_where(_OPEN_TASK)),
+    Index("ix_tasks_due", "due_at", **_where(_LEASED_TASK)),
     # A client has at most one piece of open work of a kind in a cohort.
     Index(
         "uq_tasks_one_open",
@@ -254,7 +266,7 @@ tasks = Table(
         "client_id",
         "kind",
         unique=True,
-        **_where("status IN ('standby', 'ready', 'leased')"),
+        **_where(_OPEN_TASK),
     ),
 )
 
@@ -310,7 +322,7 @@ jobs = Table(
     Column("output", String(71)),
     _one_of("status", "ready", "leased", "done", "failed", "cancelled"),
     CheckConstraint("(kind = 'kernel') = (kernel IS NOT NULL)", name="kernel_named"),
-    Index("ix_jobs_open", "created_at", **_where("status IN ('ready', 'leased')")),
+    Index("ix_jobs_open", "created_at", **_where(_OPEN_JOB)),
 )
 
 checkpoints = Table(
@@ -573,12 +585,3 @@ inbox = Table(
     Column("created_at", Instant, nullable=False),
     PrimaryKeyConstraint("principal", "route", "key"),
 )
-
-# --- conditions of partial indexes ------------------------------------------------------------------------------------
-# A database uses such an index only for a query that says its condition in so many words: not with a parameter, and
-# SQLite not for a narrower condition either. So queries for open work carry these beside their own.
-
-IS_CLAIMABLE_OR_LEASED = text("tasks.status IN ('ready', 'leased')")
-IS_OPEN_TASK = text("tasks.status IN ('standby', 'ready', 'leased')")
-IS_LEASED_TASK = text("tasks.status = 'leased'")
-IS_OPEN_JOB = text("jobs.status IN ('ready', 'leased')")

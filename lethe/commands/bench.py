@@ -13,6 +13,7 @@ from lethe.failures import UNUSABLE, CommandFailed
 from lethe.target import examples
 
 SOURCE_ROOT: Final = Path(__file__).parents[2]
+WHICH: Final = "Which: coordination, training, longpoll, erasure, assignment, forgetting, exact, knot, scale."
 
 HELP: dict[str, Any] = {
     # What follows the name is the benchmark's own, its --help included.
@@ -22,10 +23,13 @@ HELP: dict[str, Any] = {
 
 
 def bench(
-    name: Annotated[str, typer.Argument(help="Which: coordination, training, erasure, longpoll, exact, knot, …")],
+    name: Annotated[
+        str,
+        typer.Argument(help=WHICH),
+    ],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[OPTIONS]...", help="The benchmark's own.")] = None,
 ) -> None:
-    """Measure this machine: seconds per round, memory, training against a plain loop, wake-ups of idle workers."""
+    """Measure this machine (seconds per round, memory, wake-ups), or what each way to forget is worth."""
     names = available(SOURCE_ROOT / "benchmarks")
     if name not in names:
         raise CommandFailed(
