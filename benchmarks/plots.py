@@ -39,6 +39,8 @@ class Curves:
     """A horizontal line and what it means, such as the target."""
     until: float | None = None
     """Where the horizontal axis ends; lines may go on."""
+    is_logarithmic: bool = False
+    """The vertical axis."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,8 @@ def _draw_curves(axes: Axes, plot: Curves) -> None:
     axes.set_xlabel(plot.x_label)
     if plot.until is not None:
         axes.set_xlim(right=plot.until)
+    if plot.is_logarithmic:
+        axes.set_yscale("log")
 
 
 def _draw_bars(axes: Axes, plot: Bars) -> None:
