@@ -23,7 +23,7 @@ class Outcome:
     updates_redone: int
     client_s_redone: float
     client_s: float
-    """Of everything that was published from the erasure on."""
+    """Of the whole run, up to the target."""
     cohorts_cut: int
 
 
@@ -38,7 +38,7 @@ def outcome_of(cell: Cell, results: Results) -> Outcome:
         erasure.method,
         erasure.updates_redone,
         erasure.client_s_redone,
-        sum(row.client_s for row in results.rounds if row.virtual_s > erasure.filed_s),
+        results.summary.client_s,
         len(erasure.cohorts),
     )
 
