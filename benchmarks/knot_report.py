@@ -32,8 +32,8 @@ INTRODUCTION: Final = [
     "Counted is the time from the erasure until the best line (with clusters: the best cluster) reaches the target on "
     "test samples. KNOT waits for everybody once before training begins; its erasures come so much later than the "
     "others', and the table has that time in a column of its own.",
-    "Client-seconds are the clients' time behind all updates from the beginning to the target, and (again) behind those "
-    "that came after the erasure in the lines that were cut, until these were back at the round that they had.",
+    "Client-seconds are the clients' time behind all updates from the beginning to the target, and (again) behind "
+    "those that came after the erasure in the lines that were cut, until these were back at the round that they had.",
     "FEMNIST and Purchase-100 are not at hand: MNIST by real writer and Location-30 stand in for them. The perplexity "
     "is that of the next byte, not of the paper's word pieces.",
 ]
