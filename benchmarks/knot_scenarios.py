@@ -18,6 +18,7 @@ NUM_CLUSTERS: Final = 5
 DURATIONS: Final = Pareto(alpha=1.0, scale_s=1.0, at_most_s=60.0)
 STEPS_AT_MOST: Final = 1000
 SGD: Final = {"epochs": 1, "batch_size": 20, "learning_rate": 0.1}
+ADAM: Final = {"epochs": 1, "batch_size": 20, "optimizer": "adamw", "learning_rate": 0.001}
 BYTES: Final = 257
 """A text's tokens, and the padding."""
 
@@ -60,22 +61,33 @@ DATASETS: Final[Mapping[str, Setup]] = {
         "mnist", "writer:mnist_writers.npz", _model("lenet5", [28, 28], 10), 0.90, 20.0, 250, 200, 150, small=0.2
     ),
     "fashion-mnist": Setup("fashion-mnist", "dirichlet:5", _model("lenet5", [28, 28], 10), 0.70, 20.0),
-    "cifar10": Setup("cifar10", "dirichlet:5", _model("cnn", [3, 32, 32], 10), 0.45, 60.0, 100, 20, 15),
-    "cifar10-vgg16": Setup("cifar10", "dirichlet:5", _model("vgg16", [3, 32, 32], 10), 0.75, 600.0, 100, 20, 15),
+    "cifar10": Setup("cifar10", "dirichlet:5", _model("cnn", [3, 32, 32], 10), 0.35, 15.0, 100, 20, 15, local=ADAM),
+    "cifar10-vgg16": Setup(
+        "cifar10", "dirichlet:5", _model("vgg16", [3, 32, 32], 10), 0.75, 600.0, 100, 20, 15, local=ADAM
+    ),
     "location30": Setup(
-        "npz:location30.npz", "dirichlet:5", _model("mlp", [446], 30, hidden=[128]), 0.5, 60.0, 100, 60, 30
+        "npz:location30.npz",
+        "dirichlet:5",
+        _model("mlp", [446], 30, hidden=[128]),
+        0.50,
+        30.0,
+        100,
+        60,
+        30,
+        local={**SGD, "learning_rate": 0.3},
     ),
     "tiny-shakespeare": Setup(
         "text:tinyshakespeare.txt?length=64",
         "iid",
         _model("gpt2", [64], BYTES, width=64, num_layers=2),
-        12.0,
         20.0,
+        12.0,
         70,
         50,
         25,
-        test_samples=200,
-        local={"epochs": 1, "batch_size": 20, "optimizer": "adamw", "learning_rate": 0.003},
+        samples=100,
+        test_samples=100,
+        local={**ADAM, "batch_size": 10, "learning_rate": 0.003},
         figure="perplexity",
     ),
     "digits": Setup("digits", "iid", _model("mlp", [8, 8], 10), 0.6, 6.0, 40, 20, 10),
