@@ -16,7 +16,7 @@ from services.simulation.durations import Pareto, draw
 
 NUM_CLUSTERS: Final = 5
 DURATIONS: Final = Pareto(alpha=1.0, scale_s=1.0, at_most_s=60.0)
-STEPS_AT_MOST: Final = 1000
+STEPS_AT_MOST: Final = 100
 SGD: Final = {"epochs": 1, "batch_size": 20, "learning_rate": 0.1}
 ADAM: Final = {"epochs": 1, "batch_size": 20, "optimizer": "adamw", "learning_rate": 0.001}
 BYTES: Final = 257
