@@ -90,6 +90,7 @@ def _section(dataset: str, variant: str, by_method: ByMethod) -> Section:
         "virtual time (s)",
         list(by_method),
         {"mean and sd over the seeds": [bar(one.to_target_s for one in found) for found in by_method.values()]},
+        is_logarithmic=True,
     )
     work = Bars(
         f"{title}: clients' work until the target",
@@ -141,7 +142,7 @@ def _effect_of_the_number(dataset: str, by_variant: Mapping[str, ByMethod]) -> S
     rows = [[method, *(spread(found[number]) for found in times.values())] for number, method in enumerate(methods)]
     table = Table(f"Virtual seconds to {DATASETS[dataset].goal}, mean ± sd", ["method", *by_variant], rows)
     series = {variant: [bar(values) for values in found] for variant, found in times.items()}
-    return Section(title, (), [table], [Bars(title, "virtual time to the target (s)", methods, series)])
+    return Section(title, (), [table], [Bars(title, "virtual time to the target (s)", methods, series, True)])
 
 
 def saved(found: Sequence[Outcome], baseline: Sequence[Outcome]) -> str:
