@@ -18,7 +18,7 @@ NUM_CLUSTERS: Final = 5
 DURATIONS: Final = Pareto(alpha=1.0, scale_s=1.0, at_most_s=60.0)
 STEPS_AT_MOST: Final = 100
 SGD: Final = {"epochs": 1, "batch_size": 20, "learning_rate": 0.1}
-ADAM: Final = {"epochs": 1, "batch_size": 20, "optimizer": "adamw", "learning_rate": 0.001}
+ADAM: Final = {"epochs": 1, "batch_size": 20, "optimizer": "adamw", "learning_rate": 0.0003}
 BYTES: Final = 257
 """A text's tokens, and the padding."""
 
@@ -61,7 +61,7 @@ DATASETS: Final[Mapping[str, Setup]] = {
         "mnist", "writer:mnist_writers.npz", _model("lenet5", [28, 28], 10), 0.90, 20.0, 250, 200, 150, small=0.2
     ),
     "fashion-mnist": Setup("fashion-mnist", "dirichlet:5", _model("lenet5", [28, 28], 10), 0.70, 20.0),
-    "cifar10": Setup("cifar10", "dirichlet:5", _model("cnn", [3, 32, 32], 10), 0.35, 15.0, 100, 20, 15, local=ADAM),
+    "cifar10": Setup("cifar10", "dirichlet:5", _model("cnn", [3, 32, 32], 10), 0.35, 20.0, 100, 20, 15, local=ADAM),
     "cifar10-vgg16": Setup(
         "cifar10", "dirichlet:5", _model("vgg16", [3, 32, 32], 10), 0.75, 600.0, 100, 20, 15, local=ADAM
     ),
