@@ -128,6 +128,8 @@ def _draw_bars(axes: Axes, plot: Bars) -> None:
         axes.bar_label(bars, fmt=_short, fontsize=7, padding=2)
     axes.set_xticks(range(len(plot.groups)), plot.groups)
     axes.margins(y=0.12)
+    if not plot.is_logarithmic:
+        axes.set_ylim(bottom=0)
 
 
 def _short(value: float) -> str:
