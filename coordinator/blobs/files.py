@@ -1,4 +1,4 @@
-"""Blobs as files: `root/<owner>/<aa>/<hex>`, unfinished uploads in `root/parts/<owner>/<hex>.<sender>`.
+"""Blobs as files: `root/<owner>/<hex>`, unfinished uploads in `root/parts/<owner>/<hex>.<sender>`.
 
 A blob appears by rename after its bytes are on the disk, so a file under its final name is always whole.
 """
@@ -14,8 +14,8 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -24,24 +24,27 @@ from uuid import UUID
 from coordinator.blobs.disk import (
     READ_BYTES,
     THIS_THREAD,
+    Batches,
     Disk,
     DiskThreads,
-    at_once,
+    create,
     full_disk_noticed,
     install,
+    move,
     pieces_of,
     remove,
     size_of,
+    sync_directory,
     write_all,
 )
 from coordinator.blobs.port import Complete, Received, StorageFull, StoredBlob
 from coordinator.blobs.reception import (
     Check,
     checked_range,
+    digest_mismatch,
     hex_of,
     not_found,
     offset_mismatch,
-    once,
     receive_into,
     taken,
 )
@@ -63,6 +66,8 @@ class Arriving:
     digest: str
     offset: int
     total: int
+    body: bytes = b""
+    """All of it, if it is small and there."""
 
 
 class FileBlobStore:
@@ -76,10 +81,11 @@ class FileBlobStore:
         self._reserve_bytes = reserve_bytes
         self._disk: Disk = THIS_THREAD if is_scratch else DiskThreads(_NUM_THREADS)
         self._is_durable = not is_scratch
+        self._small_ones: Batches[Arriving, Received] = Batches(self._disk, self._receive_small)
         self._parts.mkdir(parents=True, exist_ok=True)
 
     async def stat(self, owner: UUID, digest: str) -> int | None:
-        return await self._disk.run(size_of, self._path(owner, digest))
+        return size_of(self._path(owner, digest))
 
     async def part_size(self, owner: UUID, digest: str, sender: str) -> int | None:
         return await self._disk.run(size_of, self._part_path(owner, digest, sender)) or None
@@ -91,13 +97,10 @@ class FileBlobStore:
         if offset == 0 and total <= PIECE_BYTES:
             body, chunks = await taken(chunks, total)
             if len(body) == total:
-                return await self._disk.run(self._receive_at_once, arriving, body)
-        return await self._receive(self._disk, arriving, chunks)
-
-    async def _receive(self, disk: Disk, arriving: Arriving, chunks: AsyncIterable[bytes]) -> Received:
-        part = await disk.run(self._open_part, disk, arriving)
+                return await self._small_ones.add(replace(arriving, body=body))
+        part = await self._disk.run(self._open_part, arriving)
         if part is None:
-            inspection = await disk.run(_inspect, arriving.path)
+            inspection = await self._disk.run(_inspect, arriving.path)
             return Complete(inspection, inspection.num_bytes, existed=True)
         try:
             return await receive_into(
@@ -109,11 +112,55 @@ class FileBlobStore:
                 piece_bytes=PIECE_BYTES,
             )
         finally:
-            disk.submit(part.close)
+            self._disk.submit(part.close)
 
-    def _receive_at_once(self, arriving: Arriving, body: bytes) -> Received:
-        """A small body that is all there: one trip to a thread instead of one for each step."""
-        return at_once(self._receive(THIS_THREAD, arriving, once(body)))
+    def _receive_small(self, bodies: Sequence[Arriving]) -> list[Received | Exception]:
+        """Bodies that are all there: one trip to a thread for all that have gathered, and one sync of a directory."""
+        received: list[Received | Exception] = []
+        changed: set[Path] = set()
+        for arriving in bodies:
+            try:
+                received.append(self._store_small(arriving))
+                changed.add(arriving.path.parent)
+            except Exception as error:
+                received.append(error)
+        if self._is_durable:
+            for directory in changed:
+                sync_directory(directory)
+        return received
+
+    def _store_small(self, arriving: Arriving) -> Complete:
+        check = Check(arriving.total)
+        check.feed(arriving.body)
+        if check.digest != arriving.digest:
+            raise digest_mismatch(check.digest)
+        inspection = check.finish()
+        existed = arriving.path.exists()
+        if not existed:
+            with full_disk_noticed():
+                self._check_reserve(arriving.total)
+                self._write_small(arriving)
+        return Complete(inspection, arriving.total, existed)
+
+    def _write_small(self, arriving: Arriving) -> None:
+        """Under a name of its own until it is whole. What an earlier upload left of it is not needed any more."""
+        unfinished = Path(f"{arriving.part_path}.{os.urandom(8).hex()}")
+        fd = create(unfinished)
+        try:
+            write_all(fd, arriving.body, 0)
+            if self._is_durable:
+                os.fsync(fd)
+            crashpoint("blob.before-rename")
+            move(unfinished, arriving.path)
+            crashpoint("blob.after-rename")
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                unfinished.unlink()
+            raise
+        finally:
+            os.close(fd)
+        with contextlib.suppress(FileNotFoundError):
+            arriving.part_path.unlink()
 
     async def open(self, owner: UUID, digest: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         path = self._path(owner, digest)
@@ -143,14 +190,13 @@ class FileBlobStore:
     async def adopt(self, owner: UUID, path: Path) -> tuple[str, Inspection, int]:
         return await self._disk.run(self._adopt, owner, path)
 
-    async def delete(self, owner: UUID, digest: str) -> None:
-        await self._disk.run(remove, self._path(owner, digest), self._is_durable)
+    async def delete(self, owner: UUID, *digests: str) -> None:
+        if digests:
+            await self._disk.run(remove, [self._path(owner, digest) for digest in digests], self._is_durable)
 
     async def list(self, owner: UUID) -> AsyncIterator[StoredBlob]:
-        directory = self._root / str(owner)
-        for shard in await self._disk.run(lambda: sorted(directory.glob("??"))):
-            for blob in await self._disk.run(_blobs_in, shard):
-                yield blob
+        for blob in await self._disk.run(_blobs_in, self._root / str(owner)):
+            yield blob
 
     async def sweep_parts(self, older_than_s: float) -> int:
         return await self._disk.run(self._sweep_parts, older_than_s)
@@ -162,14 +208,13 @@ class FileBlobStore:
         await self._disk.close()
 
     def _path(self, owner: UUID, digest: str) -> Path:
-        name = hex_of(digest)
-        return Path(f"{self._root}/{owner}/{name[:2]}/{name}")
+        return Path(f"{self._root}/{owner}/{hex_of(digest)}")
 
     def _part_path(self, owner: UUID, digest: str, sender: str) -> Path:
         sender_hash = hashlib.sha256(sender.encode()).hexdigest()[:24]
         return Path(f"{self._parts}/{owner}/{hex_of(digest)}.{sender_hash}")
 
-    def _open_part(self, disk: Disk, arriving: Arriving) -> _FilePart | None:
+    def _open_part(self, arriving: Arriving) -> _FilePart | None:
         """None when the blob is complete already."""
         if arriving.path.exists():
             return None
@@ -185,7 +230,7 @@ class FileBlobStore:
         if stored != arriving.offset:
             os.close(fd)
             raise offset_mismatch(stored)
-        return _FilePart(disk, fd, arriving.part_path, arriving.path)
+        return _FilePart(self._disk, fd, arriving.part_path, arriving.path)
 
     def _adopt(self, owner: UUID, source: Path) -> tuple[str, Inspection, int]:
         num_bytes = source.stat().st_size
@@ -199,8 +244,7 @@ class FileBlobStore:
         with full_disk_noticed():
             is_same_disk = source.stat().st_dev == self._root.stat().st_dev
             if is_same_disk and not self._is_durable:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                source.rename(path)
+                move(source, path)
                 return check.digest, inspection, num_bytes
             self._check_reserve(0 if is_same_disk else num_bytes)
             directory = self._parts / str(owner)
@@ -337,9 +381,9 @@ def _inspect(path: Path) -> Inspection:
     return inspector.finish()
 
 
-def _blobs_in(shard: Path) -> tuple[StoredBlob, ...]:
+def _blobs_in(directory: Path) -> tuple[StoredBlob, ...]:
     blobs = []
-    with contextlib.suppress(FileNotFoundError), os.scandir(shard) as entries:
+    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
                 status = entry.stat()

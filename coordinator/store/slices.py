@@ -40,6 +40,7 @@ from coordinator.engine.entities import (
 from coordinator.engine.families import NEWCOMER, WALKS_ITS_HISTORY
 from coordinator.store import history, kept
 from coordinator.store import tables as t
+from coordinator.store.prepared import prepared
 from coordinator.store.rows import fetch, fetch_by, to_entity
 
 E = TypeVar("E", bound=Entity)
@@ -222,21 +223,28 @@ _CLAIMABLE = sa.and_(
     t.IS_CLAIMABLE_OR_LEASED,
     t.tasks.c.status == "ready",
 )
-_COHORTS_TO_CLAIM_FROM = (
+_COHORTS_TO_CLAIM_FROM = prepared(
     sa.select(t.cohorts)
     .where(t.cohorts.c.id.in_(sa.select(t.tasks.c.cohort_id).where(_CLAIMABLE)))
     .order_by(t.cohorts.c.id)
     .with_for_update()
 )
-_BUFFERED = sa.select(t.updates).where(
-    t.updates.c.cohort_id.in_(sa.bindparam("keys", expanding=True)), t.updates.c.status == "buffered"
+_BUFFERED = prepared(
+    sa.select(t.updates).where(
+        t.updates.c.cohort_id.in_(sa.bindparam("keys", expanding=True)), t.updates.c.status == "buffered"
+    )
 )
-_TASKS_TO_CLAIM = sa.select(t.tasks).where(_CLAIMABLE)
+_TASKS_TO_CLAIM = prepared(sa.select(t.tasks).where(_CLAIMABLE))
+_OPEN_TASKS = prepared(
+    sa.select(t.tasks).where(t.tasks.c.cohort_id.in_(sa.bindparam("keys", expanding=True)), t.IS_OPEN_TASK)
+)
 
 
-_BLOBS = sa.select(t.blobs).where(
-    t.blobs.c.federation_id.in_(sa.bindparam("owners", expanding=True)),
-    t.blobs.c.digest.in_(sa.bindparam("digests", expanding=True)),
+_BLOBS = prepared(
+    sa.select(t.blobs).where(
+        t.blobs.c.federation_id.in_(sa.bindparam("owners", expanding=True)),
+        t.blobs.c.digest.in_(sa.bindparam("digests", expanding=True)),
+    )
 )
 
 
@@ -495,7 +503,7 @@ class _Loader:
             wanted.append(own & (t.tasks.c.status == "failed"))
         whole = self._cohorts_with_open_work()
         if whole:
-            wanted.append(sa.and_(t.tasks.c.cohort_id.in_(whole), t.IS_OPEN_TASK))
+            await self._add_found(Task, _OPEN_TASKS, whole)
         if needs.runs:
             awaited = {c.awaiting for c in self.state.cohorts.values() if c.run_id in needs.runs and c.awaiting}
             wanted.append(sa.and_(t.tasks.c.run_id.in_(needs.runs), t.IS_OPEN_TASK))

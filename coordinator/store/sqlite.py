@@ -16,6 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool, StaticPool
 
+from coordinator.store.prepared import Found, Plans, driver
+
 T = TypeVar("T")
 PRAGMAS: Final = ("busy_timeout=5000", "journal_mode=WAL", "busy_timeout=0", "synchronous=FULL", "foreign_keys=ON")
 BUSY_ATTEMPTS: Final = 200
@@ -25,12 +27,14 @@ BUSY_ATTEMPTS: Final = 200
 class SqliteConnection:
     """The part of SQLAlchemy's `AsyncConnection` that the store uses."""
 
-    def __init__(self, connection: sa.Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: sa.Connection, plans: Plans) -> None:
+        self._connection, self._plans = connection, plans
 
     async def execute(
         self, statement: sa.Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
-    ) -> sa.CursorResult[Any]:
+    ) -> sa.CursorResult[Any] | Found:
+        if plan := self._plans.find(statement, parameters):
+            return plan.run(driver(self._connection), parameters)
         return self._connection.execute(statement, parameters)
 
     async def run_sync(self, work: Callable[[sa.Connection], T]) -> T:
@@ -48,6 +52,7 @@ class Sqlite:
         self._is_scratch = is_scratch
         self._writing = asyncio.Lock()
         self._open: dict[str, sa.Connection] = {}
+        self._plans = Plans()
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[SqliteConnection]:
@@ -56,7 +61,7 @@ class Sqlite:
             with self._kept("write") as connection:
                 await _begin(connection)
                 try:
-                    yield SqliteConnection(connection)
+                    yield SqliteConnection(connection, self._plans)
                     if self._is_scratch:
                         connection.exec_driver_sql("COMMIT")
                     else:
@@ -69,7 +74,7 @@ class Sqlite:
     @asynccontextmanager
     async def read(self) -> AsyncIterator[SqliteConnection]:
         with self._kept("read") as connection:
-            yield SqliteConnection(connection)
+            yield SqliteConnection(connection, self._plans)
 
     def close(self) -> None:
         for connection in self._open.values():
