@@ -24,6 +24,7 @@ from services.program.contract import (
     UpdateRef,
 )
 from services.wire.message import Id, Message
+from services.wire.v1.runs import RunSpec
 
 EVALUATION_BATCH = 512
 
@@ -121,6 +122,13 @@ def resume(
         case "publishing", Published():
             return _next_round(state, view, algorithm)
     raise InvariantBroken(f"training in phase {state.phase} cannot take {type(outcome).__name__}")
+
+
+def only_computes(phase: str | None, spec: RunSpec) -> bool:
+    """Whether the next step from this phase is a kernel, whatever the outcome is (of asking: as long as somebody
+    answered): nobody is asked and nothing published."""
+    is_judged = spec.validation.data is not None and spec.validation.every == 1
+    return phase == "asking" or (phase in ("aggregating", "measuring", "accumulating") and is_judged)
 
 
 def _aggregate(
