@@ -442,6 +442,7 @@ def _view(draft: Draft, cohort: Cohort) -> CohortView:
         profiled=_profiled(draft, cohort),
         residuals=cohort.residuals,
         erasure=forgetting.facts_of(cohort.unlearning) if cohort.unlearning is not None else None,
+        is_part=cohort.parent_id is not None,
     )
 
 

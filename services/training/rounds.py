@@ -127,7 +127,8 @@ def resume(
 def only_computes(phase: str | None, spec: RunSpec) -> bool:
     """Whether the next step from this phase is a kernel, whatever the outcome is (of asking: as long as somebody
     answered): nobody is asked and nothing published."""
-    is_judged = spec.validation.data is not None and spec.validation.every == 1
+    judged = spec.validation
+    is_judged = judged.data is not None and judged.every == 1 and judged.parts
     return phase == "asking" or (phase in ("aggregating", "measuring", "accumulating") and is_judged)
 
 
@@ -182,6 +183,8 @@ def _over_updates(kernel: str, state: TrainingState, algorithm: Algorithm, given
 
 
 def _is_judged(view: CohortView, round: int) -> bool:
+    if view.is_part and not view.spec.validation.parts:
+        return False
     return round % view.spec.validation.every == 0 or round == _last_round(view)
 
 
