@@ -148,6 +148,7 @@ def cell(dataset: str, method: str, seed: int, name: str, variant: Variant, roun
         "local": {**setup.local, **variant.local},
         "stop": {"rounds": rounds + MORE_ROUNDS if variant.until_threshold else rounds},
         "retention": {"updates": "none"},
+        "validation": {"parts": False},
         **METHODS[method],
     }
     if method == "mmt" and variant.topology:
