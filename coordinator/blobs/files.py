@@ -183,7 +183,7 @@ class FileBlobStore:
     async def local(self, owner: UUID, digests: Iterable[str]) -> AsyncIterator[dict[str, Path]]:
         paths = {digest: self._path(owner, digest) for digest in digests}
         for digest, path in paths.items():
-            if await self._disk.run(size_of, path) is None:
+            if size_of(path) is None:
                 raise not_found(digest)
         yield paths
 

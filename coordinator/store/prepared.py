@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
@@ -35,6 +37,18 @@ def driver(connection: sa.Connection) -> sqlite3.Connection:
     return own
 
 
+def run(connection: sa.Connection, text: str) -> None:
+    """One word to the driver, like COMMIT."""
+    try:
+        driver(connection).execute(text)
+    except sqlite3.Error as error:
+        raise _translated(error, text) from error
+
+
+def _translated(error: sqlite3.Error, text: str) -> BaseException:
+    return sa.exc.DBAPIError.instance(text, None, error, sqlite3.Error, hide_parameters=True)
+
+
 class Found(IteratorResult[Any]):
     """What a statement found, like SQLAlchemy's own, and how many rows it changed."""
 
@@ -56,6 +70,12 @@ class Plans:
             first = parameters if isinstance(parameters, Mapping) or not parameters else parameters[0]
             plan = self._plans[id(statement)] = _Plan(statement, list(first or ()))
         return plan
+
+
+@lru_cache(maxsize=100_000)
+def _uuid(text: str | None) -> UUID | None:
+    """The same ids are read again and again."""
+    return None if text is None else UUID(text)
 
 
 class _Plan:
@@ -83,7 +103,8 @@ class _Plan:
         self._metadata = SimpleResultMetaData([column.key for column in columns])
         self._results: list[tuple[int, Process]] = []
         for place, column in enumerate(columns):
-            result = column.type.dialect_impl(_DIALECT).result_processor(_DIALECT, None)
+            is_uuid = isinstance(column.type, sa.Uuid)
+            result = _uuid if is_uuid else column.type.dialect_impl(_DIALECT).result_processor(_DIALECT, None)
             if result is not None:
                 self._results.append((place, result))
 
@@ -99,7 +120,7 @@ class _Plan:
             cursor = connection.execute(text, bound)
             return Found(self._metadata, map(self._row, cursor.fetchall()), cursor.rowcount)
         except sqlite3.Error as error:
-            raise sa.exc.DBAPIError.instance(text, None, error, sqlite3.Error, hide_parameters=True) from error
+            raise _translated(error, text) from error
 
     def _bound(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         bound = dict(self._constants)

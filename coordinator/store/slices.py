@@ -449,7 +449,7 @@ class _Loader:
 
     def _merge(self, kind: type[E], found: list[E]) -> list[E]:
         merged: Any = {**{entity.key: entity for entity in found}, **getattr(self.state, kind.table)}
-        self.state = replace(self.state, **{kind.table: merged})
+        self.state = self.state.updated({kind.table: merged})
         return found
 
     async def _lock_cohorts(self) -> None:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool, StaticPool
 
-from coordinator.store.prepared import Found, Plans, driver
+from coordinator.store.prepared import Found, Plans, driver, run
 
 T = TypeVar("T")
 PRAGMAS: Final = ("busy_timeout=5000", "journal_mode=WAL", "busy_timeout=0", "synchronous=FULL", "foreign_keys=ON")
@@ -63,12 +63,12 @@ class Sqlite:
                 try:
                     yield SqliteConnection(connection, self._plans)
                     if self._is_scratch:
-                        connection.exec_driver_sql("COMMIT")
+                        run(connection, "COMMIT")
                     else:
                         await _commit(connection)
                 except BaseException:
                     with suppress(sa.exc.SQLAlchemyError):
-                        connection.exec_driver_sql("ROLLBACK")
+                        run(connection, "ROLLBACK")
                     raise
 
     @asynccontextmanager
@@ -88,6 +88,7 @@ class Sqlite:
         connection = self._open.get(use)
         if connection is None:
             connection = self._open[use] = self._engine.connect()
+            connection.begin()  # says nothing to SQLite: whoever uses it finds a transaction and leaves its end to us
         try:
             yield connection
         except sa.exc.SQLAlchemyError:
@@ -112,7 +113,7 @@ async def _begin(connection: sa.Connection) -> None:
     """Wait for other processes' turn to write without holding up this one's event loop."""
     for attempt in range(BUSY_ATTEMPTS):
         try:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            run(connection, "BEGIN IMMEDIATE")
             return
         except OperationalError as error:
             if "locked" not in str(error) or attempt == BUSY_ATTEMPTS - 1:
@@ -122,7 +123,7 @@ async def _begin(connection: sa.Connection) -> None:
 
 async def _commit(connection: sa.Connection) -> None:
     """To its end, even when whoever waits for it is cancelled: SQLite must not be used otherwise meanwhile."""
-    committing = asyncio.ensure_future(asyncio.to_thread(connection.exec_driver_sql, "COMMIT"))
+    committing = asyncio.ensure_future(asyncio.to_thread(run, connection, "COMMIT"))
     try:
         await asyncio.shield(committing)
     except asyncio.CancelledError:
