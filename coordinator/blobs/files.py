@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -34,6 +35,7 @@ from coordinator.blobs.disk import (
     pieces_of,
     remove,
     size_of,
+    sync,
     sync_directory,
     write_all,
 )
@@ -57,7 +59,7 @@ PIECE_BYTES: Final = 2**20
 _NUM_THREADS: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Arriving:
     """An upload: where it ends up, where its parts wait, what it claims to be."""
 
@@ -68,6 +70,11 @@ class Arriving:
     total: int
     body: bytes = b""
     """All of it, if it is small and there."""
+
+    @cached_property
+    def unfinished(self) -> Path:
+        """Where a small body is written before it has its name."""
+        return Path(f"{self.part_path}.{os.urandom(8).hex()}")
 
 
 class FileBlobStore:
@@ -115,52 +122,58 @@ class FileBlobStore:
             self._disk.submit(part.close)
 
     def _receive_small(self, bodies: Sequence[Arriving]) -> list[Received | Exception]:
-        """Bodies that are all there: one trip to a thread for all that have gathered, and one sync of a directory."""
-        received: list[Received | Exception] = []
-        changed: set[Path] = set()
-        for arriving in bodies:
+        """Bodies that are all there: one trip to a thread for all that have gathered. They are written before the first
+        is synced, so that a file system with a journal writes it once for all of them."""
+        outcomes: list[Complete | Exception] = []
+        written: dict[int, Arriving] = {}
+        for number, arriving in enumerate(bodies):
             try:
-                received.append(self._store_small(arriving))
-                changed.add(arriving.path.parent)
+                outcome, is_new = self._checked(arriving), not arriving.path.exists()
+                if is_new:
+                    self._write_small(arriving)
+                    written[number] = arriving
+                outcomes.append(replace(outcome, existed=not is_new))
             except Exception as error:
-                received.append(error)
+                outcomes.append(error)
+        for number, arriving in written.items():
+            try:
+                self._finish_small(arriving)
+            except Exception as error:
+                outcomes[number] = error
         if self._is_durable:
-            for directory in changed:
+            for directory in {arriving.path.parent for arriving in written.values()}:
                 sync_directory(directory)
-        return received
+        return [*outcomes]
 
-    def _store_small(self, arriving: Arriving) -> Complete:
+    def _checked(self, arriving: Arriving) -> Complete:
         check = Check(arriving.total)
         check.feed(arriving.body)
         if check.digest != arriving.digest:
             raise digest_mismatch(check.digest)
-        inspection = check.finish()
-        existed = arriving.path.exists()
-        if not existed:
-            with full_disk_noticed():
-                self._check_reserve(arriving.total)
-                self._write_small(arriving)
-        return Complete(inspection, arriving.total, existed)
+        return Complete(check.finish(), arriving.total, existed=False)
 
     def _write_small(self, arriving: Arriving) -> None:
-        """Under a name of its own until it is whole. What an earlier upload left of it is not needed any more."""
-        unfinished = Path(f"{arriving.part_path}.{os.urandom(8).hex()}")
-        fd = create(unfinished)
-        try:
-            write_all(fd, arriving.body, 0)
+        """Under a name of its own until it is whole."""
+        with full_disk_noticed():
+            self._check_reserve(arriving.total)
+            fd = create(arriving.unfinished)
+            try:
+                write_all(fd, arriving.body, 0)
+            except BaseException:
+                arriving.unfinished.unlink()
+                raise
+            finally:
+                os.close(fd)
+
+    def _finish_small(self, arriving: Arriving) -> None:
+        with full_disk_noticed():
             if self._is_durable:
-                os.fsync(fd)
+                sync(arriving.unfinished)
             crashpoint("blob.before-rename")
-            move(unfinished, arriving.path)
+            move(arriving.unfinished, arriving.path)
             crashpoint("blob.after-rename")
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                unfinished.unlink()
-            raise
-        finally:
-            os.close(fd)
         with contextlib.suppress(FileNotFoundError):
-            arriving.part_path.unlink()
+            arriving.part_path.unlink()  # what an earlier upload left of it
 
     async def open(self, owner: UUID, digest: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         path = self._path(owner, digest)
