@@ -53,7 +53,7 @@ class Site:
         chores = chore_runner(self.database, self.shell, self.blobs, erasing, self._keeping)
         kernels = kernel_runner(self.database, self.shell, self.blobs, self._keeping, AtOnce())
         others = tuple(kind for kind in CHORE_KINDS if kind != COLLECT)
-        self._pumps = [
+        self._pumps: list[Pump | Jobs] = [
             Jobs(self.database, COLLECT, chores),
             Pump(self.database, self.bells, CHORES, others, JOB_LEASE_S, chores),
             Jobs(self.database, "keep-updates", self._keeping.run),
