@@ -92,7 +92,9 @@ class _Plan:
         self._lists: list[tuple[str, str, Process | None]] = []
         for name, bound in compiled.binds.items():
             process = bound.type.dialect_impl(_DIALECT).bind_processor(_DIALECT)
-            if bound.expanding:
+            if bound.expanding and not bound.required:
+                self._text = self._expanded(self._text, name, bound.effective_value, process, self._constants)
+            elif bound.expanding:
                 self._lists.append((name, bound.key, process))
             elif bound.required or is_insert:
                 self._values.append((name, bound.key, process))
