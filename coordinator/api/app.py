@@ -82,7 +82,8 @@ def assemble() -> FastAPI:
     for router in _ROUTERS:
         app.include_router(router)
     problems.install(app)
-    app.middleware_stack = Doorkeeper(Express(app.build_middleware_stack()))
+    app.add_middleware(Express)
+    app.add_middleware(Doorkeeper)  # the last one stands first
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app
 

@@ -31,7 +31,7 @@ _may_work, _may_upload, _may_download = Allow("work"), Allow("upload"), Allow("d
 
 
 class Express:
-    """Stands before the application."""
+    """Stands before the routes."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -26,7 +26,8 @@ _DIALECT: Final = sqlite.dialect(paramstyle="named")
 
 
 def prepared(statement: S) -> S:
-    """Mark a statement that is kept: it is compiled when first used. Lists (`expanding`) may only stand after IN."""
+    """Mark a statement that is kept: it is compiled when first used. Lists (`expanding`) may only stand after IN, and
+    the columns that it finds have names."""
     return statement.execution_options(**{_MARK: True})
 
 
@@ -102,6 +103,7 @@ class _Plan:
                 value = bound.effective_value
                 self._constants[name] = value if process is None else process(value)
         columns = list(statement.exported_columns) if hasattr(statement, "exported_columns") else []
+        self._num_columns = len(columns)
         self._metadata = SimpleResultMetaData([column.key for column in columns])
         self._results: list[tuple[int, Process]] = []
         for place, column in enumerate(columns):
@@ -120,6 +122,8 @@ class _Plan:
             for name, key, process in self._lists:
                 text = self._expanded(text, name, parameters[key], process, bound)
             cursor = connection.execute(text, bound)
+            if len(cursor.description or ()) != self._num_columns:
+                raise InvariantBroken(f"a column without a name: {text}")
             return Found(self._metadata, map(self._row, cursor.fetchall()), cursor.rowcount)
         except sqlite3.Error as error:
             raise _translated(error, text) from error
