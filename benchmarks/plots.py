@@ -49,6 +49,7 @@ class Bars:
     y_label: str
     groups: Sequence[str]
     series: Mapping[str, Sequence[tuple[float, float] | None]]
+    x_label: str | None = None
 
 
 Plot = Curves | Bars
@@ -120,4 +121,6 @@ def _draw_bars(axes: Axes, plot: Bars) -> None:
         )
         axes.bar_label(bars, fmt="%.3g", fontsize=7, padding=2)
     axes.set_xticks(range(len(plot.groups)), plot.groups)
+    if plot.x_label is not None:
+        axes.set_xlabel(plot.x_label)
     axes.margins(y=0.12)
