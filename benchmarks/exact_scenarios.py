@@ -19,8 +19,6 @@ from benchmarks.experiments import Cell, simulated
 from lethe.simulation import Progress
 from services.core.seeds import derive
 
-SMALL_STRETCH: Final = 50
-"""Rounds before, between and after what happens in the preset small, where all of it is played."""
 JOINED_AFTER: Final = 10
 """Rounds after an erasure at which a newcomer joins."""
 
@@ -59,11 +57,10 @@ class IsBack:
 
 
 def cell(dataset: str, method: str, seed: int, name: str, variant: Variant, preset: str, rounds: int | None) -> Cell:
-    is_small = preset == "small"
-    setup = replace(DATASETS[dataset], **(DATASETS[dataset].small if is_small else {}), **variant.changes)
-    is_until_back = preset in variant.until_back
-    rounds = rounds or (SMALL_STRETCH if is_small and not is_until_back else setup.rounds)
-    goes_on = is_until_back and method != "fedcio"  # which is one model only when it has ended
+    small = DATASETS[dataset].small if preset == "small" else {}
+    setup = replace(DATASETS[dataset], **small, **variant.changes)
+    rounds = rounds or setup.rounds
+    goes_on = preset in variant.until_back and method != "fedcio"  # which is one model only when it has ended
     run: dict[str, Any] = {
         "model": dict(setup.model),
         "local": {**setup.local, **variant.local},

@@ -109,10 +109,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
         "0",
     ),
     "branching": Family(
-        "Children of each node of the influence tree (the paper's Fig. 3a); Huffman's has 2.",
-        {str(children): _of_trees(shape="n_ary", branching=children) for children in (2, 3, 5)},
+        "Children of each node of the influence tree (the paper's Fig. 3a).",
+        {str(children): _of_trees(shape="n_ary", branching=children) for children in (3, 5)},
         "children of a node",
-        "huffman",
+        "2",
     ),
     "expiry": Family(
         "It is known who leaves first, and the tree has those nearest to its root (the paper's Fig. 3b).",
