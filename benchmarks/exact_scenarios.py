@@ -28,7 +28,7 @@ METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
     "mmt": {"topology": {"kind": "tree", "shape": "huffman"}},
     "fedcio": {"topology": {"kind": "clusters", "num_clusters": 3, "assignment": "spectral"}},
     "fats": {"training": {"algorithm": "fats"}},
-    "exact_fun": {"training": {"algorithm": "exact_fun"}, "retention": {"updates": "all"}},
+    "exact_fun": {"training": {"algorithm": "exact_fun", "quantum": 0.001}, "retention": {"updates": "all"}},
     "sisa": {"topology": {"kind": "isolated"}},
     "standalone": {},
 }
