@@ -55,11 +55,13 @@ def _ensembles(scenario: Scenario, results: Results, home: Path, rounds: Sequenc
         if row.kind == "aggregate" and row.cohort not in cut:
             digits = row.digest.removeprefix("sha256:")
             models.setdefault(row.round, []).extend((home / "blobs").glob(f"*/{digits[:2]}/{digits}"))
-    judge = _Judge(scenario)
+    judge = Judge(scenario)
     return [judge.accuracy_of(models[number]) for number in rounds]
 
 
-class _Judge:
+class Judge:
+    """Of ensembles, on the scenario's test samples."""
+
     def __init__(self, scenario: Scenario) -> None:
         test = _holdings(scenario).test_set()
         self._task = Classifier(Dataset(test["x"][:1], test["y"][:1], test["x"], test["y"]))
