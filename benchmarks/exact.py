@@ -76,7 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         outcomes.append(outcome_of(done, results))
         printer.row(row_of(outcomes[-1]))
     outcomes.sort(key=lambda outcome: cells.index(outcome.cell))
-    write(report_of(outcomes, command_of("exact", options)), options.out)
+    rounds = [] if options.rounds is None else [f"--rounds {options.rounds}"]
+    write(report_of(outcomes, " ".join([command_of("exact", options), *rounds])), options.out)
     return 0
 
 

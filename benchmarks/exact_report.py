@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from benchmarks.exact_outcomes import Outcome
+from benchmarks.exact_outcomes import Outcome, Recovery
 from benchmarks.exact_setups import DATASETS
 from benchmarks.exact_variants import FAMILIES, NAMED
 from benchmarks.plots import Bars, Curves, Line, bar
@@ -25,6 +25,8 @@ INTRODUCTION: Final = [
     "(variant weight-decay-0.1). Its other settings are kept.",
     "Plots show the mean over the seeds and their range; a seed ends where it was stopped.",
 ]
+ACCURACIES: Final = ("accuracy before (%)", "of the first clean model (%)", "at the end (%)")
+FIGURES: Final = ("rounds", "each seed", *ACCURACIES)
 ByMethod = Mapping[str, Sequence[Outcome]]
 
 
@@ -66,16 +68,8 @@ def _variant(dataset: str, name: str, by_method: ByMethod) -> Section:
     paper = DATASETS[dataset].paper if name == "main" else {}
     table = Table(
         f"Rounds to {_threshold(dataset)}, mean ± sd",
-        [
-            "method",
-            "rounds",
-            "each seed",
-            "paper",
-            "accuracy before (%)",
-            "of the first clean model (%)",
-            "at the end (%)",
-        ],
-        [[method, *_figures(found), paper.get(method), *_accuracies(found)] for method, found in by_method.items()],
+        ["method", *FIGURES, "paper"],
+        [[method, *_figures(found), paper.get(method)] for method, found in by_method.items()],
     )
     ours = [bar(one.recoveries[0].rounds_to_threshold for one in found) for found in by_method.values()]
     theirs = [(float(paper[method]), 0.0) if method in paper else None for method in by_method]
@@ -94,17 +88,9 @@ def _sweep(family: str, dataset: str, main: Sequence[Outcome], outcomes: Sequenc
     cells = {value: _by_method(found) for value, found in by_value.items()}
     table = Table(
         f"After the first erasure: rounds to {_threshold(dataset)}, mean ± sd",
+        [about.parameter or "", "method", *FIGURES],
         [
-            about.parameter or "",
-            "method",
-            "rounds",
-            "each seed",
-            "accuracy before (%)",
-            "of the first clean model (%)",
-            "at the end (%)",
-        ],
-        [
-            [value, method, *_figures(found), *_accuracies(found)]
+            [value, method, *_figures(found)]
             for value, by_method in cells.items()
             for method, found in by_method.items()
         ],
@@ -122,16 +108,22 @@ def _sweep(family: str, dataset: str, main: Sequence[Outcome], outcomes: Sequenc
 
 
 def _figures(outcomes: Sequence[Outcome]) -> list[str]:
-    rounds = [one.recoveries[0].rounds_to_threshold for one in outcomes]
-    return [spread(rounds), ", ".join("–" if number is None else str(number) for number in rounds)]
-
-
-def _accuracies(outcomes: Sequence[Outcome]) -> list[str]:
+    """What FIGURES names, of the first erasure."""
     firsts = [one.recoveries[0] for one in outcomes]
+    rounds = [one.rounds_to_threshold for one in firsts]
     return [
-        spread(_percent(one.accuracy_before) for one in firsts),
-        spread(_percent(one.accuracies[0]) for one in firsts),
-        spread(_percent(one.accuracy_after) for one in firsts),
+        spread(rounds),
+        ", ".join("–" if number is None else str(number) for number in rounds),
+        *_accuracies(firsts),
+    ]
+
+
+def _accuracies(recoveries: Sequence[Recovery]) -> list[str]:
+    """What ACCURACIES names."""
+    return [
+        spread(_percent(one.accuracy_before) for one in recoveries),
+        spread(_percent(one.accuracies[0]) for one in recoveries),
+        spread(_percent(one.accuracy_after) for one in recoveries),
     ]
 
 
@@ -140,17 +132,9 @@ def _course_table(dataset: str, by_method: ByMethod) -> Table:
     rows = []
     for method, found in by_method.items():
         for number, recoveries in enumerate(zip(*(one.recoveries for one in found), strict=True), start=1):
-            rows.append(
-                [
-                    method,
-                    number,
-                    spread(one.rounds_to_threshold for one in recoveries),
-                    spread(_percent(one.accuracy_before) for one in recoveries),
-                    spread(_percent(one.accuracies[0]) for one in recoveries),
-                    spread(_percent(one.accuracy_after) for one in recoveries),
-                ]
-            )
-    columns = ["method", "erasure", "rounds", "accuracy before (%)", "of the first clean model (%)", "at the end (%)"]
+            rounds = spread(one.rounds_to_threshold for one in recoveries)
+            rows.append([method, number, rounds, *_accuracies(recoveries)])
+    columns = ["method", "erasure", "rounds", *ACCURACIES]
     return Table(f"After each erasure: rounds to {_threshold(dataset)}, mean ± sd", columns, rows)
 
 
