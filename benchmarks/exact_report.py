@@ -141,7 +141,7 @@ def _course_table(dataset: str, by_method: ByMethod) -> Table:
 def _course(dataset: str, title: str, by_method: ByMethod) -> Curves:
     """The whole of it, with whatever happened."""
     played = next(iter(by_method.values()))[0]
-    stretch = played.cell.scenario["run"]["stop"]["rounds"]
+    stretch = played.cell.scenario["run"]["stop"]["rounds"] // (1 + len(played.recoveries))
     script = played.cell.scenario["script"]
     joins = [float(event.get("at_s", event.get("after_round"))) for event in script if "join" in event]
     erasures = [float(stretch * number) for number in range(1, len(played.recoveries) + 1)]

@@ -35,6 +35,8 @@ METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
 """What each method changes in the run."""
 PLAYERS: Final = {"sisa": play_ensemble, "standalone": play_pooled}
 """Those that are more, or less, than a simulation."""
+MERGED: Final = ("fedcio",)
+"""Those that are one model only when they have ended."""
 SERVED: Final = (ENSEMBLE, "merged", "root", "all")
 """The cohort whose model stands for the run: the first of these that there is."""
 
@@ -57,14 +59,15 @@ class IsBack:
 
 
 def cell(dataset: str, method: str, seed: int, name: str, variant: Variant, preset: str, rounds: int | None) -> Cell:
-    small = DATASETS[dataset].small if preset == "small" else {}
-    setup = replace(DATASETS[dataset], **small, **variant.changes)
+    setup = replace(DATASETS[dataset], **variant.changes)
     rounds = rounds or setup.rounds
-    goes_on = preset in variant.until_back and method != "fedcio"  # which is one model only when it has ended
+    until_back = preset in variant.until_back
+    order = "U" if until_back else variant.order
+    total = rounds * (1 + order.count("U"))
     run: dict[str, Any] = {
         "model": dict(setup.model),
         "local": {**setup.local, **variant.local},
-        "stop": {"rounds": 2 * rounds if goes_on else rounds},
+        "stop": {"rounds": rounds if method in MERGED else total},
         "retention": {"updates": "none"},
         **METHODS[method],
     }
@@ -85,35 +88,32 @@ def cell(dataset: str, method: str, seed: int, name: str, variant: Variant, pres
         "data": data,
         "clients": NUM_CLIENTS,
         "training": {"path": "stacked"},
-        "script": _erasure_midway(method, leavers, rounds) if goes_on else _script(method, variant, leavers, rounds),
+        "script": _script(method, order, leavers, rounds),
     }
-    watch = IsBack(setup.threshold) if goes_on else None
+    if method == "retrain" and not until_back:
+        scenario["stop"] = {"virtual_s": float(total)}
+    watch = IsBack(setup.threshold) if until_back else None
     return Cell(dataset, method, seed, name, scenario, watch, PLAYERS.get(method, simulated))
 
 
-def _way(method: str) -> str:
-    return "reinit" if method in ("bmt", "mmt") else "auto" if method == "sisa" else "retrain"
-
-
-def _erasure_midway(method: str, leavers: Sequence[str], rounds: int) -> list[dict[str, Any]]:
-    """In the middle of a longer run, which ends as soon as the threshold is back: retraining may take all of it."""
-    return [{"after_round": rounds, "erase": [leavers[0]], "method": _way(method)}]
-
-
-def _script(method: str, variant: Variant, leavers: Sequence[str], rounds: int) -> list[dict[str, Any]]:
-    """Erasures when training has ended, which begins it anew; newcomers some rounds into the next stretch."""
-    way = _way(method)
-    events: list[dict[str, Any]] = []
-    for place, letter in enumerate(variant.order):
-        erased = variant.order[:place].count("U")
+def _script(method: str, order: str, leavers: Sequence[str], rounds: int) -> list[dict[str, Any]]:
+    """An erasure after every stretch of rounds, a newcomer some rounds later."""
+    way = {"bmt": "reinit", "mmt": "reinit", "sisa": "auto"}.get(method, "retrain")
+    events = []
+    for place, letter in enumerate(order):
+        erased = order[:place].count("U")
         if letter == "U":
-            leaver = leavers[erased]
-            events.append({"when": "finished", "erase": [leaver], "method": way, "recovery_rounds": rounds})
+            moment = (erased + 1) * rounds
+            event: dict[str, Any] = {"erase": [leavers[erased]], "method": way}
         else:
             moment = erased * rounds + min(JOINED_AFTER, rounds // 2)
-            # A line that begins again counts its rounds from 1; each of them takes a second.
-            restarts = way == "retrain"
-            events.append({"at_s": float(moment), "join": 1} if restarts else {"after_round": moment, "join": 1})
+            event = {"join": 1}
+        if method in MERGED:
+            events.append({"when": "finished", **event})
+        elif method == "retrain":  # begins again with round 1; each of its rounds takes a second
+            events.append({"at_s": float(moment), **event})
+        else:
+            events.append({"after_round": moment, **event})
     return events
 
 

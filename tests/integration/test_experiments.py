@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from benchmarks import exact, knot
-from benchmarks.exact_outcomes import outcome_of
-from benchmarks.experiments import Cell
+from benchmarks.exact_outcomes import outcome_of, served_rounds
+from benchmarks.exact_scenarios import cell
+from benchmarks.exact_variants import NAMED
+from benchmarks.experiments import Cell, simulated
 from lethe.simulation.results import ErasureRow, Results, RoundRow, ServedRow, SummaryRow
 
 
@@ -96,3 +98,11 @@ def test_rounds_are_counted_from_the_fence_and_the_first_is_one() -> None:
     assert recovery.accuracies == [0.8, 0.7, 0.8]
     assert recovery.rounds_to_threshold == 2  # not the first clean model: it has not been trained yet
     assert recovery.accuracy_before == 0.9
+
+
+@pytest.mark.parametrize("method", ["retrain", "bmt"])
+def test_who_joins_between_two_erasures_takes_part_until_the_end(method: str) -> None:
+    played = cell("digits", method, 1, "2U1N", NAMED["2U1N"].variant, "small", 4)
+    rounds = [row for row in served_rounds(simulated(played)) if row.kind == "aggregate"]
+    took_part = [[row.participants for row in rounds if row.epoch == epoch] for epoch in range(3)]
+    assert took_part == [[10] * 4, [9, 9, 9, 10], [9] * 4]
