@@ -30,17 +30,11 @@ def _mlp(side: int) -> dict[str, Any]:
     return {"name": "mlp", "params": {"input_shape": [side, side], "num_classes": 10, "hidden": [80]}}
 
 
-def _gpt2(num_classes: int) -> dict[str, Any]:
-    size = {"width": 32, "num_layers": 2, "num_heads": 4}
-    return {"name": "gpt2_classifier", "params": {"input_shape": [48], "num_classes": num_classes, **size}}
-
-
 LANGUAGES: Final = "ar,bg,de,el,en,es,fr,hi,it,ja,nl,pl,pt,ru,sw,th,tr,ur,vi,zh"
-TEXT: Final[Mapping[str, Any]] = {"epochs": 1, "batch_size": 20, "optimizer": "adamw", "learning_rate": 0.003}
-TEXT_NOTE: Final = (
-    "A GPT-2 of two layers reads the first 48 bytes of each text and begins with random weights. Pretrained weights of "
-    "GPT-2 and of the paper's Llama are not at hand; the paper's figures beside are of its pretrained GPT-2."
-)
+GPT2: Final[Mapping[str, Any]] = {
+    "name": "gpt2_classifier",
+    "params": {"input_shape": [48], "num_classes": 20, "width": 32, "num_layers": 2, "num_heads": 4},
+}
 
 DATASETS: Final[Mapping[str, Setup]] = {
     "mnist": Setup("mnist", _mlp(28), 0.75, {"retrain": 51, "bmt": 34, "mmt": 16}),
@@ -58,38 +52,28 @@ DATASETS: Final[Mapping[str, Setup]] = {
     "cifar10-small": Setup(
         "cifar10",
         {"name": "lenet5", "params": {"input_shape": [3, 32, 32], "num_classes": 10}},
-        0.30,
+        0.28,
         {},
-        local={"epochs": 1, "batch_size": 64, "optimizer": "adamw", "learning_rate": 0.001},
+        local={"epochs": 1, "batch_size": 64, "optimizer": "adamw", "learning_rate": 0.003},
         samples=300,
         rho=0.2,
-        rounds=30,
+        rounds=40,
         test_samples=1000,
         note="Made for two cores: LeNet-5 and 300 samples for each client, where the paper has 1000 and 45 %.",
     ),
     "language-identification": Setup(
         f"tsv:language_identification.tsv.gz?label=lang&classes={LANGUAGES}&length=48",
-        _gpt2(20),
-        0.70,
+        GPT2,
+        0.60,
         {"retrain": 16, "bmt": 11, "mmt": 6},
-        local=TEXT,
+        local={"epochs": 1, "batch_size": 20, "optimizer": "adamw", "learning_rate": 0.003},
         samples=100,
         rho=0.1,
         rounds=30,
         test_samples=300,
-        note=TEXT_NOTE,
-    ),
-    "multilingual-sentiments": Setup(
-        "tsv:multilingual_sentiments.tsv.gz?classes=negative,neutral,positive&length=48",
-        _gpt2(3),
-        0.65,
-        {"retrain": 49, "bmt": 22, "mmt": 7},
-        local=TEXT,
-        samples=100,
-        rho=0.1,
-        rounds=30,
-        test_samples=300,
-        note=TEXT_NOTE,
+        note="A GPT-2 of two layers reads the first 48 bytes of each text; client i holds mostly the languages i and "
+        "i + 10 of twenty. It begins with random weights: pretrained ones of GPT-2 and of the paper's Llama are not at "
+        "hand. The paper's figures beside are of its pretrained GPT-2, eight languages and a threshold of 70 %.",
     ),
     "digits": Setup(
         "digits", _mlp(8), 0.5, {}, local={"epochs": 1, "batch_size": 20, "learning_rate": 0.1}, samples=100, rounds=20
