@@ -6,91 +6,114 @@ train asynchronously, against asynchronous and synchronous training of everybody
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from benchmarks.experiments import Cell
 from services.simulation.durations import Pareto, draw
 
 NUM_CLUSTERS: Final = 5
 DURATIONS: Final = Pareto(alpha=1.0, scale_s=1.0, at_most_s=60.0)
-STEPS_AT_MOST: Final = 1000
-TEST_SAMPLES: Final = 1000
+STEPS_AT_MOST: Final = 100
+SGD: Final = {"epochs": 1, "batch_size": 20, "learning_rate": 0.1}
+ADAM: Final = {"epochs": 1, "batch_size": 20, "optimizer": "adamw", "learning_rate": 0.0003}
+BYTES: Final = 257
+"""A text's tokens, and the padding."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A data set with its model, the accuracy to reach, and when clients are erased."""
+    """A data set with its model, what is to be reached, and when clients are erased; the numbers are the paper's."""
 
     source: str
     partition: str
     model: Mapping[str, Any]
     target: float
     erased_at_s: float
-    samples: int = 300
     clients: int = 100
     asked: int = 30
     buffered: int = 15
-    local: Mapping[str, Any] = field(default_factory=lambda: {"epochs": 1, "batch_size": 20, "learning_rate": 0.1})
+    small: float = 0.5
+    """The share of these that the preset small has."""
+    samples: int = 300
+    test_samples: int = 1000
+    local: Mapping[str, Any] = field(default_factory=lambda: SGD)
+    figure: Literal["accuracy", "perplexity"] = "accuracy"
+
+    @property
+    def stop(self) -> dict[str, Any]:
+        return {"accuracy": self.target} if self.figure == "accuracy" else {"loss": math.log(self.target)}
+
+    @property
+    def goal(self) -> str:
+        return f"{self.target:.0%} test accuracy" if self.figure == "accuracy" else f"a perplexity of {self.target:g}"
 
 
-def _lenet(side: int = 28) -> dict[str, Any]:
-    return {"name": "lenet5", "params": {"input_shape": [side, side], "num_classes": 10}}
+def _model(name: str, input_shape: Sequence[int], num_classes: int, **params: Any) -> dict[str, Any]:
+    return {"name": name, "params": {"input_shape": list(input_shape), "num_classes": num_classes, **params}}
 
 
 DATASETS: Final[Mapping[str, Setup]] = {
-    "mnist": Setup("mnist", "dirichlet:5", _lenet(), 0.90, 20.0),
-    "mnist-writers": Setup("mnist", "writer:mnist_writers.npz", _lenet(), 0.90, 20.0),
-    "fashion-mnist": Setup("fashion-mnist", "dirichlet:5", _lenet(), 0.70, 20.0),
-    "cifar10": Setup(
-        "cifar10",
-        "dirichlet:5",
-        {"name": "cnn", "params": {"input_shape": [3, 32, 32], "num_classes": 10}},
-        0.45,
-        60.0,
-        asked=20,
+    "mnist": Setup("mnist", "dirichlet:5", _model("lenet5", [28, 28], 10), 0.90, 20.0),
+    "mnist-writers": Setup(
+        "mnist", "writer:mnist_writers.npz", _model("lenet5", [28, 28], 10), 0.90, 20.0, 250, 200, 150, small=0.2
+    ),
+    "fashion-mnist": Setup("fashion-mnist", "dirichlet:5", _model("lenet5", [28, 28], 10), 0.70, 20.0),
+    "cifar10": Setup("cifar10", "dirichlet:5", _model("cnn", [3, 32, 32], 10), 0.35, 20.0, 100, 20, 15, local=ADAM),
+    "cifar10-vgg16": Setup(
+        "cifar10", "dirichlet:5", _model("vgg16", [3, 32, 32], 10), 0.75, 600.0, 100, 20, 15, local=ADAM
     ),
     "location30": Setup(
         "npz:location30.npz",
         "dirichlet:5",
-        {"name": "mlp", "params": {"input_shape": [446], "num_classes": 30, "hidden": [128]}},
-        0.5,
-        60.0,
-        asked=60,
-        buffered=30,
+        _model("mlp", [446], 30, hidden=[128]),
+        0.50,
+        30.0,
+        100,
+        60,
+        30,
+        local={**SGD, "learning_rate": 0.3},
     ),
-    "digits": Setup(
-        "digits",
+    "tiny-shakespeare": Setup(
+        "text:tinyshakespeare.txt?length=64",
         "iid",
-        {"name": "mlp", "params": {"input_shape": [8, 8], "num_classes": 10}},
-        0.6,
-        6.0,
-        clients=40,
-        asked=20,
-        buffered=10,
+        _model("gpt2", [64], BYTES, width=64, num_layers=2),
+        20.0,
+        12.0,
+        70,
+        50,
+        25,
+        samples=100,
+        test_samples=100,
+        local={**ADAM, "batch_size": 10, "learning_rate": 0.003},
+        figure="perplexity",
     ),
+    "digits": Setup("digits", "iid", _model("mlp", [8, 8], 10), 0.6, 6.0, 40, 20, 10),
 }
 METHODS: Final = ("fedavg", "fedbuff", "random", "knot", "rapid", "federaser")
+VARIANTS: Final = {f"{num_erased} erased": num_erased for num_erased in (1, 2, 4)}
 
 
 @dataclass(frozen=True)
 class Preset:
+    """What is run when nothing else is asked for."""
+
     datasets: Sequence[str]
     methods: Sequence[str]
-    erased: Sequence[int]
-    share: float
-    """Of the clients, of those who train at a time, and of the buffer."""
+    variants: Sequence[str]
 
 
 PRESETS: Final = {
-    "small": Preset(("mnist", "mnist-writers", "fashion-mnist"), METHODS[:4], (1,), 0.5),
-    "full": Preset(("mnist", "mnist-writers", "fashion-mnist", "cifar10", "location30"), METHODS, (1, 2, 4), 1.0),
+    "small": Preset(("mnist", "fashion-mnist"), METHODS[:4], ("1 erased",)),
+    "full": Preset([name for name in DATASETS if name != "digits"], METHODS, list(VARIANTS)),
 }
 
 
-def setup_of(dataset: str, share: float) -> Setup:
+def setup_of(dataset: str, preset: str) -> Setup:
     whole = DATASETS[dataset]
+    share = whole.small if preset == "small" else 1.0
     return replace(
         whole,
         clients=round(whole.clients * share),
@@ -99,8 +122,8 @@ def setup_of(dataset: str, share: float) -> Setup:
     )
 
 
-def cell(dataset: str, method: str, seed: int, num_erased: int, share: float) -> Cell:
-    setup = setup_of(dataset, share)
+def cell(dataset: str, method: str, seed: int, variant: str, preset: str) -> Cell:
+    setup = setup_of(dataset, preset)
     asynchronous = {"algorithm": "fedbuff", "buffer_size": setup.buffered, "concurrency": setup.asked}
     synchronous = {"algorithm": "fedavg", "clients_per_round": setup.asked}
     run: dict[str, Any] = {
@@ -114,11 +137,11 @@ def cell(dataset: str, method: str, seed: int, num_erased: int, share: float) ->
         run["topology"] = {"kind": "clusters", "num_clusters": NUM_CLUSTERS, "assignment": method}
     event: dict[str, Any] = {
         "at_s": setup.erased_at_s + profiling_s(setup, method, seed),
-        "erase": leavers(setup, seed, num_erased),
+        "erase": leavers(setup, seed, VARIANTS[variant]),
         "method": method if method in ("rapid", "federaser") else "retrain",
     }
     if method == "federaser":
-        event["guarantee"] = "approximate"
+        event |= {"guarantee": "approximate", "fallback": "retrain"}  # where the leaver had contributed nothing yet
     scenario = {
         "seed": seed,
         "run": run,
@@ -126,14 +149,14 @@ def cell(dataset: str, method: str, seed: int, num_erased: int, share: float) ->
             "source": setup.source,
             "partition": setup.partition,
             "samples_per_client": setup.samples,
-            "test_samples": TEST_SAMPLES,
+            "test_samples": setup.test_samples,
         },
         "clients": setup.clients,
         "durations": DURATIONS.model_dump(),
         "script": [event],
-        "stop": {"accuracy": setup.target, "of": "best"},
+        "stop": {**setup.stop, "of": "best"},
     }
-    return Cell(dataset, method, seed, f"{num_erased} erased", scenario)
+    return Cell(dataset, method, seed, variant, scenario)
 
 
 def profiling_s(setup: Setup, method: str, seed: int) -> float:

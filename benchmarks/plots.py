@@ -44,6 +44,8 @@ class Curves:
     """A horizontal line and what it means, such as the target."""
     until: float | None = None
     """Where the horizontal axis ends; lines may go on."""
+    is_logarithmic: bool = False
+    """The vertical axis."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class Bars:
     groups: Sequence[str]
     series: Mapping[str, Sequence[tuple[float, float] | None]]
     x_label: str | None = None
+    is_logarithmic: bool = False
+    """The vertical axis."""
 
 
 Plot = Curves | Bars
@@ -81,6 +85,9 @@ def draw_svg(plot: Plot) -> str:
                 _draw_curves(axes, plot)
             case Bars():
                 _draw_bars(axes, plot)
+        if plot.is_logarithmic:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")
         axes.set_title(plot.title)
         axes.set_ylabel(plot.y_label)
         axes.grid(axis="y", color="#dddddd", linewidth=0.8)
@@ -108,7 +115,7 @@ def _draw_curves(axes: Axes, plot: Curves) -> None:
         axes.axhline(plot.level[1], color="#444444", linestyle="--", linewidth=1, label=plot.level[0])
     axes.set_xlabel(plot.x_label)
     if plot.until is not None:
-        axes.set_xlim(right=plot.until)
+        axes.set_xlim(min(x for line in plot.lines for x in line.x), plot.until)
 
 
 def _draw_bars(axes: Axes, plot: Bars) -> None:
@@ -125,8 +132,14 @@ def _draw_bars(axes: Axes, plot: Bars) -> None:
             error_kw={"elinewidth": 1, "capsize": 2},
             label=name,
         )
-        axes.bar_label(bars, fmt="%.3g", fontsize=7, padding=2)
+        axes.bar_label(bars, fmt=_short, fontsize=7, padding=2)
     axes.set_xticks(range(len(plot.groups)), plot.groups)
     if plot.x_label is not None:
         axes.set_xlabel(plot.x_label)
     axes.margins(y=0.12)
+    if not plot.is_logarithmic:
+        axes.set_ylim(bottom=0)
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -24,7 +24,7 @@ h1, h2, h3 { line-height: 1.2; } h2 { margin-top: 2.5rem; border-top: 1px solid 
 table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; padding-bottom: .4rem; }
 th, td { padding: .3rem .8rem; border-bottom: 1px solid #ddd; text-align: right; }
-th:first-child, td:first-child { text-align: left; }
+th:first-child, td:first-child { text-align: left; } td { white-space: nowrap; }
 figure { margin: 1.5rem 0; } figure svg { max-width: 100%; height: auto; }
 code { background: #f3f3f3; padding: 0 .25em; border-radius: 3px; }
 """

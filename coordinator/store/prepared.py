@@ -103,7 +103,6 @@ class _Plan:
                 value = bound.effective_value
                 self._constants[name] = value if process is None else process(value)
         columns = list(statement.exported_columns) if hasattr(statement, "exported_columns") else []
-        self._num_columns = len(columns)
         self._metadata = SimpleResultMetaData([column.key for column in columns])
         self._results: list[tuple[int, Process]] = []
         for place, column in enumerate(columns):
@@ -122,8 +121,6 @@ class _Plan:
             for name, key, process in self._lists:
                 text = self._expanded(text, name, parameters[key], process, bound)
             cursor = connection.execute(text, bound)
-            if len(cursor.description or ()) != self._num_columns:
-                raise InvariantBroken(f"a column without a name: {text}")
             return Found(self._metadata, map(self._row, cursor.fetchall()), cursor.rowcount)
         except sqlite3.Error as error:
             raise _translated(error, text) from error

@@ -160,20 +160,25 @@ async def slowest_round(connection: AsyncConnection) -> int | None:
     return reached
 
 
-async def served_accuracies(connection: AsyncConnection) -> list[float]:
-    """Of the heads of top-level lines, where they were judged."""
+async def served_figures(connection: AsyncConnection) -> tuple[list[float], list[float]]:
+    """Accuracies and losses of the heads of top-level lines, where they were judged."""
     c = t.cohorts.c
     statement = (
         sa.select(t.checkpoints.c.metrics)
         .join(t.cohorts, c.head_id == t.checkpoints.c.id)
         .where(c.kind.in_(TOP_LINES), c.parent_id.is_(None), c.phase != "retired")
     )
-    found = [accuracy_of(metrics) for metrics in (await connection.execute(statement)).scalars()]
-    return [accuracy for accuracy in found if accuracy is not None]
+    found = (await connection.execute(statement)).scalars().all()
+    accuracies, losses = map(accuracy_of, found), map(loss_of, found)
+    return [one for one in accuracies if one is not None], [one for one in losses if one is not None]
 
 
 def accuracy_of(metrics: dict[str, float]) -> float | None:
     return metrics.get("validation_accuracy", metrics.get("clients_accuracy"))
+
+
+def loss_of(metrics: dict[str, float]) -> float | None:
+    return metrics.get("validation_loss", metrics.get("clients_loss"))
 
 
 async def published(connection: AsyncConnection) -> list[Published]:

@@ -6,16 +6,21 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from coordinator.engine.entities import Run
 from coordinator.store import record
-from coordinator.store.record import Forgotten, Published, accuracy_of
+from coordinator.store.record import Forgotten, Published, accuracy_of, loss_of
 from lethe.simulation.clock import virtual_s
 from lethe.simulation.results import ErasureRow, Results, RoundRow, ServedRow, SummaryRow
 from lethe.simulation.site import Site
 from services.registry.kernels import run_kernel
 from services.training.rounds import EVALUATION_BATCH
+
+
+class Figures(NamedTuple):
+    accuracy: float
+    loss: float | None
 
 
 async def results_of(site: Site, stopped: str | None) -> Results:
@@ -63,7 +68,7 @@ def _round(one: Published) -> RoundRow:
         round=one.round,
         kind=kind,
         accuracy=accuracy_of(one.metrics),
-        loss=one.metrics.get("validation_loss", one.metrics.get("clients_loss")),
+        loss=loss_of(one.metrics),
         participants=one.participants,
         client_s=one.seconds,
         digest=one.digest,
@@ -94,19 +99,19 @@ def _seconds(instant: datetime | None) -> float | None:
 def served(published: list[Published], forgotten: list[Forgotten]) -> list[ServedRow]:
     """Replays what each top-level line served: its published models in turn, and after a fence what was left."""
     tops = {one.cohort for one in published if one.is_top}
-    changes: list[tuple[datetime, int, str, float | None, bool]] = []
+    changes: list[tuple[datetime, int, str, Figures | None, bool]] = []
     for request in forgotten:
         for line in request.lines:
             if line.cohort_name in tops and (at := request.erasure.fenced_at) is not None:
-                left = _accuracy_then(published, line.cohort_name, line.rollback_digest)
+                left = _figures_then(published, line.cohort_name, line.rollback_digest)
                 changes.append((at, line.epoch_after, line.cohort_name, left, line.action == "retired"))
-    judged = [(one, accuracy_of(one.metrics)) for one in published if one.is_top]
-    changes += [(one.at, one.epoch, one.cohort, accuracy, False) for one, accuracy in judged if accuracy is not None]
+    judged = [(one, _figures(one)) for one in published if one.is_top]
+    changes += [(one.at, one.epoch, one.cohort, figures, False) for one, figures in judged if figures is not None]
     changes.sort(key=lambda change: change[:2])  # what an epoch published comes after the fence that began it
-    lines: dict[str, float | None] = {}
+    lines: dict[str, Figures | None] = {}
     rows: list[ServedRow] = []
-    for position, (at, _, name, accuracy, is_retired) in enumerate(changes):
-        lines[name] = accuracy
+    for position, (at, _, name, figures, is_retired) in enumerate(changes):
+        lines[name] = figures
         if is_retired:
             del lines[name]
         if position + 1 == len(changes) or changes[position + 1][0] != at:
@@ -114,13 +119,23 @@ def served(published: list[Published], forgotten: list[Forgotten]) -> list[Serve
     return rows
 
 
-def _served(at: float, lines: dict[str, float | None]) -> ServedRow:
-    known = [accuracy for accuracy in lines.values() if accuracy is not None]
+def _served(at: float, lines: dict[str, Figures | None]) -> ServedRow:
+    known = [figures for figures in lines.values() if figures is not None]
     if not known:
         return ServedRow(at, None, None, None, len(lines))
-    return ServedRow(at, max(known), fmean(known), min(known), len(lines))
+    accuracies = [figures.accuracy for figures in known]
+    row = ServedRow(at, max(accuracies), fmean(accuracies), min(accuracies), len(lines))
+    losses = [figures.loss for figures in known if figures.loss is not None]
+    if not losses:
+        return row
+    return replace(row, best_loss=min(losses), mean_loss=fmean(losses), worst_loss=max(losses))
 
 
-def _accuracy_then(published: list[Published], cohort: str, digest: str | None) -> float | None:
-    found = [accuracy_of(one.metrics) for one in published if one.cohort == cohort and one.digest == digest]
+def _figures(one: Published) -> Figures | None:
+    accuracy = accuracy_of(one.metrics)
+    return None if accuracy is None else Figures(accuracy, loss_of(one.metrics))
+
+
+def _figures_then(published: list[Published], cohort: str, digest: str | None) -> Figures | None:
+    found = [_figures(one) for one in published if one.cohort == cohort and one.digest == digest]
     return found[0] if found else None

@@ -31,9 +31,9 @@ class RoundRow:
 
 @dataclass(frozen=True, slots=True)
 class ServedRow:
-    """The accuracies of what the run's top-level lines serve: changes with every published model and every fence.
+    """What the run's top-level lines serve, by accuracy and by loss: changes with every published model and fence.
 
-    A line without a model is left out; with none left all three are None. A model that was not judged changes nothing.
+    A line without a model is left out; with none left all are None. A model that was not judged changes nothing.
     """
 
     row: ClassVar = "served"
@@ -43,6 +43,9 @@ class ServedRow:
     worst: float | None
     lines: int
     """How many there are that have not been retired."""
+    best_loss: float | None = None
+    mean_loss: float | None = None
+    worst_loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,13 @@ class Results:
         """The first virtual second from `after_s` on at which the served accuracy was at least this."""
         found = (r.virtual_s for r in self.served if r.virtual_s >= after_s and (getattr(r, of) or 0.0) >= accuracy)
         return next(found, None)
+
+    def fell_to(
+        self, loss: float, *, after_s: float = 0.0, of: Literal["best", "mean", "worst"] = "best"
+    ) -> float | None:
+        """The first virtual second from `after_s` on at which the served loss was at most this."""
+        losses = ((row.virtual_s, getattr(row, f"{of}_loss")) for row in self.served)
+        return next((at for at, served in losses if at >= after_s and served is not None and served <= loss), None)
 
     def write(self, path: Path) -> None:
         """JSON lines; `row` says what each one is."""

@@ -12,7 +12,6 @@ from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Final
 
 from coordinator.engine import events as e
@@ -39,7 +38,6 @@ from services.tensors import codec
 
 RESULTS: Final = "results.jsonl"
 SCENARIO: Final = "scenario.json"
-SERVED: Final[dict[str, Callable[[list[float]], float]]] = {"best": max, "mean": fmean, "worst": min}
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,12 +302,9 @@ class _Simulation:
         if not published:
             return None
         async with self._site.database.read() as connection:
-            accuracies = await record.served_accuracies(connection)
-        stop = self._scenario.stop
-        if stop.accuracy is not None and not self._script.pending and accuracies:
-            reached = SERVED[stop.of](accuracies)
-            if reached >= stop.accuracy:
-                return f"served accuracy {reached:.4f} reached stop.accuracy {stop.accuracy:g}"
+            accuracies, losses = await record.served_figures(connection)
+        if not self._script.pending and (why := self._scenario.stop.why(accuracies, losses)) is not None:
+            return why
         for one in published:
             if self._watch is not None and self._watch(await self._progress(one, max(accuracies, default=None))):
                 return "the caller ended it"

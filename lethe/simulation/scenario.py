@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, Final, Literal
 
 import yaml
@@ -24,6 +25,7 @@ Count = Annotated[int, Field(ge=1, le=1_000_000)]
 VirtualSeconds = Annotated[float, Field(ge=0, le=1e9)]
 
 PARTITIONS: Final = ("iid", "dirichlet", "by-class", "writer", "random")
+_SERVED: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {"best": max, "mean": fmean, "worst": min}
 LONG_LEASE_S: Final = 86400.0
 """Nobody goes silent in a simulation, so leases need not be short."""
 
@@ -122,9 +124,24 @@ class Stop(Message):
     accuracy: Annotated[float, Field(ge=0, le=1)] | None = Field(
         default=None, description="When the served accuracy reaches this after the last event of the script."
     )
-    of: Literal["best", "mean", "worst"] = Field(
-        default="best", description="accuracy: over the run's top-level lines."
+    loss: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, description="When the served loss falls to this after the last event of the script."
     )
+    of: Literal["best", "mean", "worst"] = Field(
+        default="best", description="accuracy and loss: over the run's top-level lines."
+    )
+
+    def why(self, accuracies: Sequence[float], losses: Sequence[float]) -> str | None:
+        """Why these, of what the lines serve, are good enough to end; None when they are not."""
+        if self.accuracy is not None and accuracies:
+            accuracy = _SERVED[self.of](accuracies)
+            if accuracy >= self.accuracy:
+                return f"served accuracy {accuracy:.4f} reached stop.accuracy {self.accuracy:g}"
+        if self.loss is not None and losses:
+            loss = -_SERVED[self.of]([-loss for loss in losses])  # the best is the lowest
+            if loss <= self.loss:
+                return f"served loss {loss:.4f} fell to stop.loss {self.loss:g}"
+        return None
 
 
 class Scenario(Message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -66,9 +67,21 @@ class Script:
             key = str(number) if position == 0 else f"{number}.{position}"
             inbox_key = InboxKey(PRINCIPAL, "script", key, digests.of_json(event.model_dump(mode="json")), run.id)
             try:
-                await self._site.shell.handle(message, inbox_key)
+                await self._file(message, inbox_key)
             except Rejected as rejected:
                 raise CommandFailed(f"script.{number} was refused: {rejected.detail}") from rejected
+
+    async def _file(self, message: Message, inbox_key: InboxKey) -> None:
+        """Nobody is there to ask for another method when one does not apply, so an erasure's fallback does that."""
+        try:
+            await self._site.shell.handle(message, inbox_key)
+        except Rejected as rejected:
+            if rejected.code != "method-unavailable" or not isinstance(message, FileErasure):
+                raise
+            if message.fallback is None:
+                raise
+            instead = replace(message, method=message.fallback, params={}, guarantee="exact", fallback=None, audit=None)
+            await self._site.shell.handle(instead, inbox_key)
 
     def _messages(self, number: int, event: Event, run: Run) -> list[Message]:
         if event.join is not None:

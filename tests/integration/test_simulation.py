@@ -122,11 +122,22 @@ def test_a_caller_may_look_at_every_model_and_stop() -> None:
     assert (results.summary.status, results.rounds[-1].round) == ("stopped", 2)
 
 
-def test_it_stops_at_the_served_accuracy_or_the_virtual_second_that_was_given() -> None:
+def test_a_method_that_does_not_apply_gives_way_to_its_fallback() -> None:
+    early = {"at_s": 0.0, "erase": ["client-1"], "method": "federaser", "guarantee": "approximate"}
+    with pytest.raises(CommandFailed, match="nothing to mend"):
+        play(script=[early])
+    (erasure,) = play(script=[{**early, "fallback": "retrain"}]).erasures
+    assert (erasure.method, erasure.status) == ("retrain", "completed")
+
+
+def test_it_stops_at_the_served_accuracy_the_served_loss_or_the_virtual_second_that_was_given() -> None:
     learning = {"stop": {"rounds": 60}, "local": {"learning_rate": 0.5, "epochs": 2}}
     accurate = play(learning, stop={"accuracy": 0.4})
     assert accurate.summary.status == "stopped"
     assert accurate.reached(0.4) == accurate.summary.virtual_s == accurate.rounds[-1].virtual_s
+    certain = play(learning, stop={"loss": 1.9, "of": "worst"})
+    assert certain.summary.reason is not None and "fell to stop.loss 1.9" in certain.summary.reason
+    assert certain.fell_to(1.9, of="worst") == certain.summary.virtual_s == certain.rounds[-1].virtual_s
     late = play(learning, stop={"virtual_s": 30.0})
     assert late.summary.reason == "stop.virtual_s 30 is reached" and late.summary.virtual_s <= 30.0
 
