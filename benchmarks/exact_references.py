@@ -54,7 +54,7 @@ def _ensembles(scenario: Scenario, results: Results, home: Path, rounds: Sequenc
     for row in results.rounds:
         if row.kind == "aggregate" and row.cohort not in cut:
             digits = row.digest.removeprefix("sha256:")
-            models.setdefault(row.round, []).extend((home / "blobs").glob(f"*/{digits[:2]}/{digits}"))
+            models.setdefault(row.round, []).extend((home / "blobs").glob(f"*/{digits}"))
     judge = Judge(scenario)
     return [judge.accuracy_of(models[number]) for number in rounds]
 
