@@ -20,6 +20,10 @@ from lethe.simulation.scenario import parse
 from services.data.places import VARIABLE
 
 
+def simulated(cell: Cell) -> Results:
+    return simulate(parse(cell.scenario, cell.name), progress=cell.watch)
+
+
 @dataclass(frozen=True)
 class Cell:
     dataset: str
@@ -30,6 +34,7 @@ class Cell:
     """As in a scenario file."""
     watch: Callable[[Progress], bool] | None = None
     """Told of every published model; True ends the simulation."""
+    play: Callable[[Cell], Results] = simulated
 
     @property
     def name(self) -> str:
@@ -81,4 +86,4 @@ def _run(cell: Cell) -> Results:
     import structlog
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    return simulate(parse(cell.scenario, cell.name), progress=cell.watch)
+    return cell.play(cell)

@@ -142,7 +142,9 @@ def _effect_of_the_number(dataset: str, by_variant: Mapping[str, ByMethod]) -> S
     rows = [[method, *(spread(found[number]) for found in times.values())] for number, method in enumerate(methods)]
     table = Table(f"Virtual seconds to {DATASETS[dataset].goal}, mean ± sd", ["method", *by_variant], rows)
     series = {variant: [bar(values) for values in found] for variant, found in times.items()}
-    return Section(title, (), [table], [Bars(title, "virtual time to the target (s)", methods, series, True)])
+    return Section(
+        title, (), [table], [Bars(title, "virtual time to the target (s)", methods, series, is_logarithmic=True)]
+    )
 
 
 def saved(found: Sequence[Outcome], baseline: Sequence[Outcome]) -> str:

@@ -6,6 +6,7 @@ import io
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#888888")
 """Okabe and Ito's."""
 DASHES: Final = ("-", "--", "-.", ":")
+MARKS: Final = (":", "-.", "-")
+"""How instants of one kind, a second and a third are marked."""
+ONE_LINE: Final = 60
+"""Characters that labels of a legend may have together to stand in one line."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ class Bars:
     y_label: str
     groups: Sequence[str]
     series: Mapping[str, Sequence[tuple[float, float] | None]]
+    x_label: str | None = None
     is_logarithmic: bool = False
     """The vertical axis."""
 
@@ -88,7 +94,8 @@ def draw_svg(plot: Plot) -> str:
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
         handles, labels = axes.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+        ncols = len(labels) if len("".join(labels)) <= ONE_LINE else 4
+        figure.legend(handles, labels, loc="outside lower center", ncols=max(1, ncols), frameon=False)
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None})
     return file.getvalue()
@@ -101,9 +108,9 @@ def _draw_curves(axes: Axes, plot: Curves) -> None:
         axes.plot(line.x, line.y, color=colour, linestyle=style, linewidth=1.6, label=line.label)
         if line.low is not None and line.high is not None:
             axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
-    for name, instants in (plot.marks or {}).items():
+    for style, (name, instants) in zip(cycle(MARKS), (plot.marks or {}).items(), strict=False):
         for number, instant in enumerate([instants] if isinstance(instants, int | float) else instants):
-            axes.axvline(instant, color="#444444", linestyle=":", linewidth=1.4, label=None if number else name)
+            axes.axvline(instant, color="#444444", linestyle=style, linewidth=1.4, label=None if number else name)
     if plot.level is not None:
         axes.axhline(plot.level[1], color="#444444", linestyle="--", linewidth=1, label=plot.level[0])
     axes.set_xlabel(plot.x_label)
@@ -127,6 +134,8 @@ def _draw_bars(axes: Axes, plot: Bars) -> None:
         )
         axes.bar_label(bars, fmt=_short, fontsize=7, padding=2)
     axes.set_xticks(range(len(plot.groups)), plot.groups)
+    if plot.x_label is not None:
+        axes.set_xlabel(plot.x_label)
     axes.margins(y=0.12)
     if not plot.is_logarithmic:
         axes.set_ylim(bottom=0)

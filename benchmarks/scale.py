@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from benchmarks.figures import Printer
+from benchmarks.processes import status_kb
 from services.data.sources import Dataset
 from services.training.local_spec import LocalTraining
 from services.training.task import Classifier
@@ -125,8 +126,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def simulate_population(num_clients: int, num_rounds: int) -> dict[str, Any]:
     """The whole way of an update: claimed, trained, stored, recorded, aggregated, with its lineage."""
-    import resource
-
     import structlog
 
     from lethe.simulation import simulate
@@ -155,7 +154,7 @@ def simulate_population(num_clients: int, num_rounds: int) -> dict[str, Any]:
         "seconds_per_round": round(training_s / num_rounds, 3),
         "updates_per_s": round(results.summary.client_updates / training_s, 1),
         "coordinator_share": round(1 - results.training_s / training_s, 3),
-        "memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "memory_mb": round(status_kb(os.getpid(), "VmHWM") / 1024),
     }
 
 

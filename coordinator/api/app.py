@@ -79,11 +79,11 @@ def assemble() -> FastAPI:
         redirect_slashes=False,
         separate_input_output_schemas=False,
     )
-    app.router.routes.append(Express())
     for router in _ROUTERS:
         app.include_router(router)
     problems.install(app)
-    app.add_middleware(Doorkeeper)
+    app.add_middleware(Express)
+    app.add_middleware(Doorkeeper)  # the last one stands first
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app
 

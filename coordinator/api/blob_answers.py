@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from typing import Final
@@ -59,12 +60,21 @@ def wanted_range(header: str, num_bytes: int) -> tuple[int, int] | None:
 
 
 async def _small_blob(context: Context, federation_id: UUID, digest: str) -> bytes:
+    """Those who ask for a new model at the same moment wait for one reading of it."""
     key = cached_blob(federation_id, digest)
-    bus = context.coordinator.bus
-    data = await bus.cache_get(key)
-    if data is None:
-        data = b"".join([piece async for piece in context.coordinator.blobs.open(federation_id, digest)])
-        await bus.cache_set(key, data, SMALL_CACHED_S)
+    data = await context.coordinator.bus.cache_get(key)
+    if data is not None:
+        return data
+    reading = context.readings.get(key)
+    if reading is None:
+        reading = context.readings[key] = asyncio.create_task(_read(context, federation_id, digest))
+        reading.add_done_callback(lambda _: context.readings.pop(key))
+    return await asyncio.shield(reading)
+
+
+async def _read(context: Context, federation_id: UUID, digest: str) -> bytes:
+    data = b"".join([piece async for piece in context.coordinator.blobs.open(federation_id, digest)])
+    await context.coordinator.bus.cache_set(cached_blob(federation_id, digest), data, SMALL_CACHED_S)
     return data
 
 

@@ -25,6 +25,8 @@ class Context:
     lookout: Lookout
     metrics: Metrics
     bodies: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_BODIES))
+    readings: dict[str, asyncio.Task[bytes]] = field(default_factory=dict)
+    """Small blobs that are being read, by their place in the cache."""
     unready_because: str | None = "the coordinator is starting"
 
 

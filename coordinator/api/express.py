@@ -12,16 +12,14 @@ from uuid import UUID
 
 import orjson
 from fastapi import Request, Response
-from starlette.routing import BaseRoute, Match
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coordinator.api import blobs, work
+from coordinator.api import blobs, problems, work
 from coordinator.api.auth import Allow
 from services.core.digests import is_digest
 from services.wire.v1.work import Submission
 
 MOST_BODY_BYTES: Final = 16_384
-_GENERAL: Final = "lethe.general"
 _CLAIM: Final = "/v1/tasks/claim"
 _TASKS, _RESULT, _BLOBS = "/v1/tasks/", "/result", "/v1/blobs/"
 _LONGEST_PREFER: Final = 200
@@ -32,30 +30,28 @@ Handler = Callable[[Request], Awaitable[Response | None]]
 _may_work, _may_upload, _may_download = Allow("work"), Allow("upload"), Allow("download")
 
 
-class Express(BaseRoute):
-    """Stands first among the routes."""
+class Express:
+    """Stands before the routes."""
 
-    def __init__(self) -> None:
-        self.path = ""
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
 
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        if scope["type"] != "http" or scope["query_string"] or _GENERAL in scope:
-            return Match.NONE, {}
-        found = _handler(scope["method"], scope["path"])
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_plain = scope["type"] == "http" and not scope["query_string"]
+        found = _handler(scope["method"], scope["path"]) if is_plain else None
         if found is None:
-            return Match.NONE, {}
+            await self._app(scope, receive, send)
+            return
         path, handler = found
-        return Match.FULL, {"route": _Labelled(path), "lethe.handler": handler}
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        handler: Handler = scope["lethe.handler"]
-        response = await handler(request)
+        try:
+            response = await handler(request)
+        except tuple(problems.ANSWERS) as error:
+            response = await problems.answer_to(request, error)
         if response is None:
-            scope[_GENERAL] = True
-            again = _replayed(request, receive)
-            await scope["router"].app(scope, again, send)
+            await self._app(scope, _replayed(request, receive), send)
         else:
+            scope["route"] = _Labelled(path)
             await response(scope, receive, send)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -128,15 +128,6 @@ def problem(
     return Response(content, kind.status, headers=all_headers, media_type=MEDIA_TYPE)
 
 
-def install(app: FastAPI) -> None:
-    app.add_exception_handler(Rejected, _on_rejected)
-    app.add_exception_handler(RequestValidationError, _on_invalid)
-    app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(Unavailable, _on_unavailable)
-    app.add_exception_handler(StorageFull, _on_storage_full)
-    app.add_exception_handler(ClientDisconnect, _on_disconnect)
-
-
 async def _on_rejected(request: Request, error: Exception) -> Response:
     assert isinstance(error, Rejected)
     headers = {}
@@ -187,3 +178,23 @@ async def _on_storage_full(request: Request, error: Exception) -> Response:
 async def _on_disconnect(request: Request, error: Exception) -> Response:
     """Nobody is left to read it."""
     return Response(status_code=400)
+
+
+ANSWERS: Final[dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]] = {
+    Rejected: _on_rejected,
+    RequestValidationError: _on_invalid,
+    HTTPException: _on_http,
+    Unavailable: _on_unavailable,
+    StorageFull: _on_storage_full,
+    ClientDisconnect: _on_disconnect,
+}
+
+
+def install(app: FastAPI) -> None:
+    for kind, handler in ANSWERS.items():
+        app.add_exception_handler(kind, handler)
+
+
+async def answer_to(request: Request, error: Exception) -> Response:
+    """To one of the exceptions that have an answer, as the application would give it."""
+    return await next(handler for kind, handler in ANSWERS.items() if isinstance(error, kind))(request, error)

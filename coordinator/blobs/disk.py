@@ -6,16 +6,17 @@ import asyncio
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, ParamSpec, Protocol, TypeVar
+from typing import Final, Generic, ParamSpec, Protocol, TypeVar
 
 from coordinator.blobs.port import StorageFull
-from services.core.errors import InvariantBroken
 
 P = ParamSpec("P")
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
 
 READ_BYTES: Final = 2**20
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
@@ -31,7 +32,7 @@ class Disk(Protocol):
 
 
 class _ThisThread:
-    """For code that is on a thread of the disk's already."""
+    """Does everything where it is asked for."""
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return work(*args, **kwargs)
@@ -44,15 +45,6 @@ class _ThisThread:
 
 
 THIS_THREAD: Final = _ThisThread()
-
-
-def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that has nothing to wait for."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-    raise InvariantBroken("it waits after all")
 
 
 class DiskThreads:
@@ -74,6 +66,40 @@ class DiskThreads:
 
     async def close(self) -> None:
         await asyncio.to_thread(self._executor.shutdown)
+
+
+class Batches(Generic[A, B]):
+    """Work on items that come one by one, many at a time: all that have gathered while the last lot was worked on.
+
+    Threads that come and go between a busy loop's statements cost more than what they do for one small item."""
+
+    def __init__(self, disk: Disk, work: Callable[[Sequence[A]], list[B | Exception]]) -> None:
+        self._disk, self._work = disk, work
+        self._waiting: list[tuple[A, asyncio.Future[B]]] = []
+        self._working: asyncio.Task[None] | None = None
+
+    async def add(self, item: A) -> B:
+        outcome: asyncio.Future[B] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, outcome))
+        if self._working is None:
+            self._working = asyncio.create_task(self._run())
+        return await outcome
+
+    async def _run(self) -> None:
+        while self._waiting:
+            lot, self._waiting = self._waiting, []
+            try:
+                results = await self._disk.run(self._work, [item for item, _ in lot])
+            except Exception as error:  # the disk was shut down
+                results = [error] * len(lot)
+            for (_, outcome), result in zip(lot, results, strict=True):
+                if outcome.done():  # whoever waited has gone
+                    continue
+                if isinstance(result, Exception):
+                    outcome.set_exception(result)
+                else:
+                    outcome.set_result(result)
+        self._working = None
 
 
 @contextlib.contextmanager
@@ -108,29 +134,50 @@ def write_all(fd: int, data: bytes, at: int) -> None:
         view, at = view[written:], at + written
 
 
+def create(path: Path) -> int:
+    """A new file to write, in a directory that may have to be made first."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, flags, 0o600)
+
+
 def install(source: Path, target: Path) -> None:
     """Rename a file whose bytes are on the disk to its final place, durably."""
-    is_new_directory = not target.parent.exists()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    source.rename(target)
+    move(source, target)
     sync_directory(target.parent)
-    if is_new_directory:
-        sync_directory(target.parent.parent)
-        sync_directory(target.parent.parent.parent)
 
 
-def remove(path: Path, is_durable: bool = True) -> None:
-    """Durably: what was deleted does not come back with the power."""
+def move(source: Path, target: Path) -> None:
+    """Rename a file, into a directory that may have to be made first."""
     try:
-        path.unlink()
+        source.rename(target)
     except FileNotFoundError:
-        return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        sync_directory(target.parent.parent)
+        source.rename(target)
+
+
+def remove(paths: Iterable[Path], is_durable: bool) -> None:
+    """Durably: what was deleted does not come back with the power."""
+    changed = set()
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+            changed.add(path.parent)
     if is_durable:
-        sync_directory(path.parent)
+        for directory in changed:
+            sync_directory(directory)
 
 
 def sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    sync(path, os.O_DIRECTORY)
+
+
+def sync(path: Path, flags: int = 0) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         os.fsync(fd)
     finally:

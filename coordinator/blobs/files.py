@@ -1,4 +1,4 @@
-"""Blobs as files: `root/<owner>/<aa>/<hex>`, unfinished uploads in `root/parts/<owner>/<hex>.<sender>`.
+"""Blobs as files: `root/<owner>/<hex>`, unfinished uploads in `root/parts/<owner>/<hex>.<sender>`.
 
 A blob appears by rename after its bytes are on the disk, so a file under its final name is always whole.
 """
@@ -14,9 +14,10 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -24,24 +25,28 @@ from uuid import UUID
 from coordinator.blobs.disk import (
     READ_BYTES,
     THIS_THREAD,
+    Batches,
     Disk,
     DiskThreads,
-    at_once,
+    create,
     full_disk_noticed,
     install,
+    move,
     pieces_of,
     remove,
     size_of,
+    sync,
+    sync_directory,
     write_all,
 )
 from coordinator.blobs.port import Complete, Received, StorageFull, StoredBlob
 from coordinator.blobs.reception import (
     Check,
     checked_range,
+    digest_mismatch,
     hex_of,
     not_found,
     offset_mismatch,
-    once,
     receive_into,
     taken,
 )
@@ -54,7 +59,7 @@ PIECE_BYTES: Final = 2**20
 _NUM_THREADS: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Arriving:
     """An upload: where it ends up, where its parts wait, what it claims to be."""
 
@@ -63,6 +68,13 @@ class Arriving:
     digest: str
     offset: int
     total: int
+    body: bytes = b""
+    """All of it, if it is small and there."""
+
+    @cached_property
+    def unfinished(self) -> Path:
+        """Where a small body is written before it has its name."""
+        return Path(f"{self.part_path}.{os.urandom(8).hex()}")
 
 
 class FileBlobStore:
@@ -76,10 +88,11 @@ class FileBlobStore:
         self._reserve_bytes = reserve_bytes
         self._disk: Disk = THIS_THREAD if is_scratch else DiskThreads(_NUM_THREADS)
         self._is_durable = not is_scratch
+        self._small_ones: Batches[Arriving, Received] = Batches(self._disk, self._receive_small)
         self._parts.mkdir(parents=True, exist_ok=True)
 
     async def stat(self, owner: UUID, digest: str) -> int | None:
-        return await self._disk.run(size_of, self._path(owner, digest))
+        return size_of(self._path(owner, digest))
 
     async def part_size(self, owner: UUID, digest: str, sender: str) -> int | None:
         return await self._disk.run(size_of, self._part_path(owner, digest, sender)) or None
@@ -91,13 +104,10 @@ class FileBlobStore:
         if offset == 0 and total <= PIECE_BYTES:
             body, chunks = await taken(chunks, total)
             if len(body) == total:
-                return await self._disk.run(self._receive_at_once, arriving, body)
-        return await self._receive(self._disk, arriving, chunks)
-
-    async def _receive(self, disk: Disk, arriving: Arriving, chunks: AsyncIterable[bytes]) -> Received:
-        part = await disk.run(self._open_part, disk, arriving)
+                return await self._small_ones.add(replace(arriving, body=body))
+        part = await self._disk.run(self._open_part, arriving)
         if part is None:
-            inspection = await disk.run(_inspect, arriving.path)
+            inspection = await self._disk.run(_inspect, arriving.path)
             return Complete(inspection, inspection.num_bytes, existed=True)
         try:
             return await receive_into(
@@ -109,11 +119,61 @@ class FileBlobStore:
                 piece_bytes=PIECE_BYTES,
             )
         finally:
-            disk.submit(part.close)
+            self._disk.submit(part.close)
 
-    def _receive_at_once(self, arriving: Arriving, body: bytes) -> Received:
-        """A small body that is all there: one trip to a thread instead of one for each step."""
-        return at_once(self._receive(THIS_THREAD, arriving, once(body)))
+    def _receive_small(self, bodies: Sequence[Arriving]) -> list[Received | Exception]:
+        """Bodies that are all there: one trip to a thread for all that have gathered. They are written before the first
+        is synced, so that a file system with a journal writes it once for all of them."""
+        outcomes: list[Complete | Exception] = []
+        written: dict[int, Arriving] = {}
+        for number, arriving in enumerate(bodies):
+            try:
+                outcome, is_new = self._checked(arriving), not arriving.path.exists()
+                if is_new:
+                    self._write_small(arriving)
+                    written[number] = arriving
+                outcomes.append(replace(outcome, existed=not is_new))
+            except Exception as error:
+                outcomes.append(error)
+        for number, arriving in written.items():
+            try:
+                self._finish_small(arriving)
+            except Exception as error:
+                outcomes[number] = error
+        if self._is_durable:
+            for directory in {arriving.path.parent for arriving in written.values()}:
+                sync_directory(directory)
+        return [*outcomes]
+
+    def _checked(self, arriving: Arriving) -> Complete:
+        check = Check(arriving.total)
+        check.feed(arriving.body)
+        if check.digest != arriving.digest:
+            raise digest_mismatch(check.digest)
+        return Complete(check.finish(), arriving.total, existed=False)
+
+    def _write_small(self, arriving: Arriving) -> None:
+        """Under a name of its own until it is whole."""
+        with full_disk_noticed():
+            self._check_reserve(arriving.total)
+            fd = create(arriving.unfinished)
+            try:
+                write_all(fd, arriving.body, 0)
+            except BaseException:
+                arriving.unfinished.unlink()
+                raise
+            finally:
+                os.close(fd)
+
+    def _finish_small(self, arriving: Arriving) -> None:
+        with full_disk_noticed():
+            if self._is_durable:
+                sync(arriving.unfinished)
+            crashpoint("blob.before-rename")
+            move(arriving.unfinished, arriving.path)
+            crashpoint("blob.after-rename")
+        with contextlib.suppress(FileNotFoundError):
+            arriving.part_path.unlink()  # what an earlier upload left of it
 
     async def open(self, owner: UUID, digest: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         path = self._path(owner, digest)
@@ -136,21 +196,20 @@ class FileBlobStore:
     async def local(self, owner: UUID, digests: Iterable[str]) -> AsyncIterator[dict[str, Path]]:
         paths = {digest: self._path(owner, digest) for digest in digests}
         for digest, path in paths.items():
-            if await self._disk.run(size_of, path) is None:
+            if size_of(path) is None:
                 raise not_found(digest)
         yield paths
 
     async def adopt(self, owner: UUID, path: Path) -> tuple[str, Inspection, int]:
         return await self._disk.run(self._adopt, owner, path)
 
-    async def delete(self, owner: UUID, digest: str) -> None:
-        await self._disk.run(remove, self._path(owner, digest), self._is_durable)
+    async def delete(self, owner: UUID, *digests: str) -> None:
+        if digests:
+            await self._disk.run(remove, [self._path(owner, digest) for digest in digests], self._is_durable)
 
     async def list(self, owner: UUID) -> AsyncIterator[StoredBlob]:
-        directory = self._root / str(owner)
-        for shard in await self._disk.run(lambda: sorted(directory.glob("??"))):
-            for blob in await self._disk.run(_blobs_in, shard):
-                yield blob
+        for blob in await self._disk.run(_blobs_in, self._root / str(owner)):
+            yield blob
 
     async def sweep_parts(self, older_than_s: float) -> int:
         return await self._disk.run(self._sweep_parts, older_than_s)
@@ -162,14 +221,13 @@ class FileBlobStore:
         await self._disk.close()
 
     def _path(self, owner: UUID, digest: str) -> Path:
-        name = hex_of(digest)
-        return Path(f"{self._root}/{owner}/{name[:2]}/{name}")
+        return Path(f"{self._root}/{owner}/{hex_of(digest)}")
 
     def _part_path(self, owner: UUID, digest: str, sender: str) -> Path:
         sender_hash = hashlib.sha256(sender.encode()).hexdigest()[:24]
         return Path(f"{self._parts}/{owner}/{hex_of(digest)}.{sender_hash}")
 
-    def _open_part(self, disk: Disk, arriving: Arriving) -> _FilePart | None:
+    def _open_part(self, arriving: Arriving) -> _FilePart | None:
         """None when the blob is complete already."""
         if arriving.path.exists():
             return None
@@ -185,7 +243,7 @@ class FileBlobStore:
         if stored != arriving.offset:
             os.close(fd)
             raise offset_mismatch(stored)
-        return _FilePart(disk, fd, arriving.part_path, arriving.path)
+        return _FilePart(self._disk, fd, arriving.part_path, arriving.path)
 
     def _adopt(self, owner: UUID, source: Path) -> tuple[str, Inspection, int]:
         num_bytes = source.stat().st_size
@@ -199,8 +257,7 @@ class FileBlobStore:
         with full_disk_noticed():
             is_same_disk = source.stat().st_dev == self._root.stat().st_dev
             if is_same_disk and not self._is_durable:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                source.rename(path)
+                move(source, path)
                 return check.digest, inspection, num_bytes
             self._check_reserve(0 if is_same_disk else num_bytes)
             directory = self._parts / str(owner)
@@ -337,9 +394,9 @@ def _inspect(path: Path) -> Inspection:
     return inspector.finish()
 
 
-def _blobs_in(shard: Path) -> tuple[StoredBlob, ...]:
+def _blobs_in(directory: Path) -> tuple[StoredBlob, ...]:
     blobs = []
-    with contextlib.suppress(FileNotFoundError), os.scandir(shard) as entries:
+    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
                 status = entry.stat()

@@ -74,8 +74,8 @@ class BlobStore(Protocol):
     async def adopt(self, owner: UUID, path: Path) -> tuple[str, Inspection, int]:
         """Take a finished local file into the store: (digest, inspection, bytes). The path is gone afterwards."""
 
-    async def delete(self, owner: UUID, digest: str) -> None:
-        """Forget a complete blob; nothing happens when there is none."""
+    async def delete(self, owner: UUID, *digests: str) -> None:
+        """Forget complete blobs, durably; nothing happens where there is none."""
 
     def list(self, owner: UUID) -> AsyncIterator[StoredBlob]:
         """Every complete blob of the owner, in no particular order."""

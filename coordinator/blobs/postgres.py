@@ -146,9 +146,10 @@ class PostgresBlobStore:
         path.unlink()
         return digest, inspection, num_bytes
 
-    async def delete(self, owner: UUID, digest: str) -> None:
+    async def delete(self, owner: UUID, *digests: str) -> None:
+        own = (contents.c.owner == owner) & contents.c.digest.in_(digests) & contents.c.complete
         async with self._engine.begin() as connection:
-            await connection.execute(sa.delete(contents).where(_is_blob(owner, digest)))
+            await connection.execute(sa.delete(contents).where(own))
 
     async def list(self, owner: UUID) -> AsyncIterator[StoredBlob]:
         columns = (contents.c.digest, contents.c.num_bytes, contents.c.modified_at)

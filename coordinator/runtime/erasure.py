@@ -122,8 +122,9 @@ class Erasing:
         digests = sorted({a.digest for a in listed if a.kind not in ("key", "sealing-key")})
         for some in inventory.batched(digests, DELETED_AT_ONCE):
             async with self._database.write() as connection:
-                for digest in await inventory.forget_blobs(connection, federation_id, some):
-                    await self._blobs.delete(federation_id, digest)
+                forgotten = await inventory.forget_blobs(connection, federation_id, some)
+                await self._blobs.delete(federation_id, *forgotten)
+                for digest in forgotten:
                     await self._bus.cache_drop(cached_blob(federation_id, digest))
         await self._keeping.shred(_leavers(found))
         if found.erasure.fenced_at is not None:  # whatever was not finished before the fence never will be

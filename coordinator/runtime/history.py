@@ -67,8 +67,7 @@ class Keeping:
             if not place.is_unlearning:
                 found = await outbox.updates_to_collect(connection, job.cohort_id, job.params["up_to_round"])
                 unused = await outbox.forget_updates(connection, job.federation_id, found) if found else []
-                for digest in unused:
-                    await self._blobs.delete(job.federation_id, digest)
+                await self._blobs.delete(job.federation_id, *unused)
             await outbox.finish_chore(connection, job.id, token)
 
     async def thin(self, cohort_ids: Collection[UUID]) -> None:
@@ -80,8 +79,8 @@ class Keeping:
                 if place.policy is None or await kept.is_being_erased(connection, place.cohort_id):
                     continue
                 superfluous = cover(await kept.bytes_by_round(connection, place.cohort_id), place.policy).dropped
-                for digest in await kept.drop(connection, place.cohort_id, superfluous):
-                    await self._blobs.delete(place.federation_id, digest)
+                dropped = await kept.drop(connection, place.cohort_id, superfluous)
+                await self._blobs.delete(place.federation_id, *dropped)
 
     async def tidy(self) -> None:
         """What erasures left behind: copies of what is in no model any more, keys without an owner."""
@@ -149,8 +148,7 @@ class Keeping:
                 now = await self._database.now(connection)
                 announced, left = await kept.announce(connection, sealed, policy, now)
             crashpoint("history.after-announcement")
-            for digest in left:
-                await self._blobs.delete(federation_id, digest)
+            await self._blobs.delete(federation_id, *left)
             stored = [
                 await self._adopt(federation_id, paths[one], now) for one, copy in announced if copy is not _REFUSED
             ]
@@ -158,8 +156,7 @@ class Keeping:
         async with self._database.write() as connection:
             unwanted = [blob for blob in stored if not await kept.confirm(connection, blob)]
             is_all = not await kept.are_being_sealed(connection, [one.update_id for one in some])
-        for blob in unwanted:
-            await self._blobs.delete(federation_id, blob.digest)
+        await self._blobs.delete(federation_id, *(blob.digest for blob in unwanted))
         return is_all
 
     async def _adopt(self, federation_id: UUID, path: Path, now: datetime) -> Blob:

@@ -10,10 +10,9 @@ import asyncio
 import contextlib
 import hashlib
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -141,12 +140,11 @@ async def _outcome(
             out = Path(directory) / "out.safetensors"
             async with keeping.local(job.federation_id, job.inputs) as files:
                 crashpoint("kernel.before")
-                work = partial(run_kernel, job.kernel or "", dict(job.params), files, out)
-                figures = await loop.run_in_executor(executor, work)
+                figures, digest = await loop.run_in_executor(executor, _computed, job, files, out)
                 crashpoint("kernel.after")
             blob = None
-            if out.exists():
-                if not await _name(database, job, token, await loop.run_in_executor(executor, _digest_of, out)):
+            if digest is not None:
+                if not await _name(database, job, token, digest):
                     return None
                 blob = await _adopt(job.federation_id, blobs, out)
             crashpoint("kernel.after-adoption")
@@ -160,9 +158,13 @@ async def _outcome(
         return JobFailed(job.id, token, f"{type(error).__name__}: {error}", retryable=True)
 
 
-def _digest_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+def _computed(job: Job, files: Mapping[str, Path], out: Path) -> tuple[dict[str, Any], str | None]:
+    """A kernel's figures, and the digest of the model if it made one."""
+    figures = run_kernel(job.kernel or "", dict(job.params), files, out)
+    if not out.exists():
+        return figures, None
+    with out.open("rb") as file:
+        return figures, f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
 async def _name(database: Database, job: Job, token: str, digest: str) -> bool:

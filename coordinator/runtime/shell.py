@@ -33,6 +33,7 @@ from coordinator.engine.react import FollowUp, Wake, erasure_key, react, run_key
 from coordinator.engine.work import Refused
 from coordinator.store import tables
 from coordinator.store.database import Database, Unavailable
+from coordinator.store.prepared import prepared
 from coordinator.store.rows import write_changes
 from coordinator.store.slices import load
 from services.core.errors import InvariantBroken, Rejected
@@ -253,7 +254,7 @@ class Shell:
                 }
             )
         if rows:
-            await connection.execute(tables.journal.insert(), rows)
+            await connection.execute(_WRITE, rows)
 
 
 async def _next_in_log(connection: AsyncConnection, erasure_id: UUID) -> int:
@@ -264,12 +265,14 @@ async def _next_in_log(connection: AsyncConnection, erasure_id: UUID) -> int:
 
 
 _heads = tables.journal_heads
-_BUMP = (
+_BUMP = prepared(
     _heads.update()
     .where(_heads.c.run_id == sa.bindparam("run"))
     .values(seq=_heads.c.seq + sa.bindparam("count", type_=sa.Integer))
     .returning(_heads.c.seq)
 )
+
+_WRITE = prepared(tables.journal.insert())
 
 
 async def _reserve(connection: AsyncConnection, run_id: UUID, count: int) -> int:

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.store import tables as t
 from coordinator.store.paging import Position, page
+from coordinator.store.prepared import prepared
 from services.core.errors import Rejected
 from services.wire.v1.resources import Client, Credential, Federation, Page
 
@@ -32,7 +33,7 @@ class KnownCredential:
 
 
 _c = t.credentials.c
-_KNOWN = (
+_KNOWN = prepared(
     sa.select(_c.id, _c.role, _c.federation_id, _c.client_id, _c.secret_hash)
     .add_columns(t.clients.c.name.label("client_name"), t.clients.c.status.label("client_status"))
     .add_columns(t.clients.c.needed_by.label("needed_by"))

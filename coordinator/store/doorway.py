@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.store import tables as t
+from coordinator.store.prepared import prepared
 
 
 async def answers(connection: AsyncConnection) -> None:
@@ -27,8 +28,8 @@ _held_task = sa.exists().where(
     | sa.cast(t.tasks.c.work, sa.Text).contains(sa.bindparam("digest")),
 )
 _holds_task = sa.select(sa.exists().where(t.tasks.c.client_id == sa.bindparam("client"), t.tasks.c.status == "leased"))
-_recorded = sa.select(t.blobs.c.num_bytes).where(_own_blob)
-_readable = _recorded.where((t.blobs.c.uploaded_by == sa.bindparam("client")) | _held_task)
+_recorded = prepared(sa.select(t.blobs.c.num_bytes).where(_own_blob))
+_readable = prepared(_recorded.where((t.blobs.c.uploaded_by == sa.bindparam("client")) | _held_task))
 
 
 async def recorded_bytes(connection: AsyncConnection, federation_id: UUID, digest: str) -> int | None:

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.entities import SETTLED, Blob, Cohort, Run
 from coordinator.store import tables as t
-from coordinator.store.rows import fetch, to_row
+from coordinator.store.rows import fetch_by, to_row
 from services.core.ids import uuid7
 from services.history.spec import UpdateHistory
 from services.history.store import Kept
@@ -78,8 +78,8 @@ class Copy:
 
 
 async def places(connection: AsyncConnection, cohort_ids: Collection[UUID]) -> list[Place]:
-    cohorts = await fetch(connection, Cohort, t.cohorts.c.id.in_(cohort_ids))
-    runs = {run.id: run for run in await fetch(connection, Run, t.runs.c.id.in_({c.run_id for c in cohorts}))}
+    cohorts = await fetch_by(connection, Cohort, t.cohorts.c.id, cohort_ids)
+    runs = {run.id: run for run in await fetch_by(connection, Run, t.runs.c.id, {c.run_id for c in cohorts})}
     return [
         Place(runs[c.run_id].federation_id, c.id, runs[c.run_id].spec.history.updates, c.unlearning is not None)
         for c in cohorts

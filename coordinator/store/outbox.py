@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.engine.entities import Delivery, Job
 from coordinator.engine.messages import DeadlinePassed, LeaseRanOut, Message
 from coordinator.store import tables as t
+from coordinator.store.prepared import prepared
 from coordinator.store.rows import to_entity
 
 _now = sa.bindparam("now", type_=t.jobs.c.due_at.type)
@@ -33,7 +35,7 @@ _OLDEST = (
     .limit(1)
     .with_for_update(skip_locked=True, of=t.jobs)
 )
-_LEASE = (
+_LEASE = prepared(
     t.jobs.update()
     .where(t.jobs.c.id == _OLDEST.scalar_subquery())
     .values(
@@ -58,9 +60,9 @@ async def lease_job(
 
 _OWN = (t.jobs.c.id == sa.bindparam("job")) & (t.jobs.c.lease_token == sa.bindparam("token"))
 _HELD = t.jobs.update().where(_OWN, t.jobs.c.status == "leased")
-_RENEW = _HELD.values(due_at=sa.bindparam("until", type_=t.jobs.c.due_at.type))
-_NAME = _HELD.values(output=sa.bindparam("digest"))
-_FINISH = t.jobs.update().where(_OWN).values(status="done", due_at=None)
+_RENEW = prepared(_HELD.values(due_at=sa.bindparam("until", type_=t.jobs.c.due_at.type)))
+_NAME = prepared(_HELD.values(output=sa.bindparam("digest")))
+_FINISH = prepared(t.jobs.update().where(_OWN).values(status="done", due_at=None))
 
 
 async def renew_job(connection: AsyncConnection, job_id: UUID, token: str, until: datetime) -> bool:
@@ -78,12 +80,12 @@ async def finish_chore(connection: AsyncConnection, job_id: UUID, token: str) ->
 
 
 DUE_AT_ONCE = 200
-_LAPSED = (
+_LAPSED = prepared(
     sa.select(t.tasks.c.id, t.tasks.c.lease_token)
     .where(t.IS_LEASED_TASK, t.tasks.c.due_at <= sa.bindparam("now"))
     .limit(DUE_AT_ONCE)
 )
-_PASSED = (
+_PASSED = prepared(
     sa.select(t.rounds.c.id)
     .join(t.runs, t.runs.c.id == t.rounds.c.run_id)
     .where(t.rounds.c.status == "open", t.rounds.c.due_at <= sa.bindparam("now"), t.runs.c.status == "running")
@@ -99,7 +101,7 @@ async def due_messages(connection: AsyncConnection, now: datetime) -> list[Messa
     return messages
 
 
-_CLAIMABLE = (
+_CLAIMABLE = prepared(
     sa.select(t.tasks.c.client_id)
     .join(t.runs, t.runs.c.id == t.tasks.c.run_id)
     .where(
@@ -124,56 +126,65 @@ async def claimable_clients(connection: AsyncConnection, client_ids: Sequence[UU
     return list(found.scalars())
 
 
-_HELD_FOR_STORAGE = sa.select(t.runs.c.id).where(t.runs.c.status == "paused", t.runs.c.hold == "storage-full")
+_HELD_FOR_STORAGE = prepared(sa.select(t.runs.c.id).where(t.runs.c.status == "paused", t.runs.c.hold == "storage-full"))
 
 
 async def runs_held_for_storage(connection: AsyncConnection) -> list[UUID]:
     return list((await connection.execute(_HELD_FOR_STORAGE)).scalars())
 
 
+_is_being_sealed = sa.exists().where(t.kept_updates.c.update_id == t.updates.c.id, t.kept_updates.c.status == "sealing")
+_COLLECTABLE = prepared(
+    sa.select(t.updates.c.id, t.updates.c.digest)
+    .join(t.rounds, t.rounds.c.id == t.updates.c.consumed_by)
+    .where(
+        t.updates.c.cohort_id == sa.bindparam("cohort"),
+        t.updates.c.stored,
+        t.updates.c.digest.is_not(None),
+        t.rounds.c.number <= sa.bindparam("up_to_round"),
+        ~_is_being_sealed,
+    )
+)
+
+
 async def updates_to_collect(connection: AsyncConnection, cohort_id: UUID, up_to_round: int) -> list[tuple[UUID, str]]:
     """Stored updates of a cohort that its retention policy no longer keeps: (update id, digest). One that is being
     sealed, maybe by another process, stays until it is."""
-    updates, rounds = t.updates, t.rounds
-    is_being_sealed = sa.exists().where(
-        t.kept_updates.c.update_id == updates.c.id, t.kept_updates.c.status == "sealing"
+    found = await connection.execute(_COLLECTABLE, {"cohort": cohort_id, "up_to_round": up_to_round})
+    return [(row.id, row.digest) for row in found]
+
+
+_ids: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
+_digests: sa.BindParameter[Any] = sa.bindparam("digests", expanding=True)
+_DROP_UPDATES = prepared(t.updates.update().where(t.updates.c.id.in_(_ids)).values(stored=False))
+_made_of = t.contributions.c
+_CALIBRATED = prepared(sa.select(_made_of.digest).where(_made_of.update_id.in_(_ids), _made_of.digest.is_not(None)))
+_STILL_USED = prepared(
+    sa.union(
+        sa.select(t.updates.c.digest).where(t.updates.c.digest.in_(_digests), t.updates.c.stored),
+        sa.select(_made_of.digest)
+        .join(t.updates, t.updates.c.id == _made_of.update_id)
+        .where(_made_of.digest.in_(_digests), t.updates.c.stored),
+        sa.select(t.checkpoints.c.digest).where(t.checkpoints.c.digest.in_(_digests)),
     )
-    statement = (
-        sa.select(updates.c.id, updates.c.digest)
-        .join(rounds, rounds.c.id == updates.c.consumed_by)
-        .where(
-            updates.c.cohort_id == cohort_id,
-            updates.c.stored,
-            updates.c.digest.is_not(None),
-            rounds.c.number <= up_to_round,
-            ~is_being_sealed,
-        )
-    )
-    return [(row.id, row.digest) for row in await connection.execute(statement)]
+)
+_DROP_BLOBS = prepared(
+    t.blobs.delete().where(t.blobs.c.federation_id == sa.bindparam("owner"), t.blobs.c.digest.in_(_digests))
+)
 
 
 async def forget_updates(connection: AsyncConnection, federation_id: UUID, found: list[tuple[UUID, str]]) -> list[str]:
     """Mark updates as no longer stored and drop the records of blobs that nothing refers to any more."""
     ids, digests = [update_id for update_id, _ in found], {digest for _, digest in found}
-    c = t.contributions.c
-    await connection.execute(t.updates.update().where(t.updates.c.id.in_(ids)).values(stored=False))
-    calibrated = sa.select(c.digest).where(c.update_id.in_(ids), c.digest.is_not(None))
-    digests |= set((await connection.execute(calibrated)).scalars())
-    used = sa.union(
-        sa.select(t.updates.c.digest).where(t.updates.c.digest.in_(digests), t.updates.c.stored),
-        sa.select(c.digest)
-        .join(t.updates, t.updates.c.id == c.update_id)
-        .where(c.digest.in_(digests), t.updates.c.stored),
-        sa.select(t.checkpoints.c.digest).where(t.checkpoints.c.digest.in_(digests)),
-    )
-    kept = set((await connection.execute(used)).scalars())
-    unused = sorted(digests - kept)
-    own = (t.blobs.c.federation_id == federation_id) & t.blobs.c.digest.in_(unused)
-    await connection.execute(t.blobs.delete().where(own))
+    await connection.execute(_DROP_UPDATES, {"ids": ids})
+    digests |= set((await connection.execute(_CALIBRATED, {"ids": ids})).scalars())
+    used = set((await connection.execute(_STILL_USED, {"digests": list(digests)})).scalars())
+    unused = sorted(digests - used)
+    await connection.execute(_DROP_BLOBS, {"owner": federation_id, "digests": unused})
     return unused
 
 
-_WAITING_JOB = (
+_WAITING_JOB = prepared(
     sa.select(t.jobs.c.id)
     .where(
         t.jobs.c.kind.in_(sa.bindparam("kinds", expanding=True)),
@@ -201,12 +212,11 @@ async def orphans(connection: AsyncConnection, older_than: datetime, limit: int 
 
 
 async def forget_blob(connection: AsyncConnection, federation_id: UUID, digest: str) -> None:
-    own = (t.blobs.c.federation_id == federation_id) & (t.blobs.c.digest == digest)
-    await connection.execute(t.blobs.delete().where(own))
+    await connection.execute(_DROP_BLOBS, {"owner": federation_id, "digests": [digest]})
 
 
 _BUSY = t.cohorts.c.phase.in_(("starting", "asking", "computing"))
-_IN_LOCKSTEP = (
+_IN_LOCKSTEP = prepared(
     sa.select(t.cohorts.c.run_id)
     .join(t.runs, t.runs.c.id == t.cohorts.c.run_id)
     .where(t.cohorts.c.is_lockstep, t.runs.c.status == "running")
@@ -220,7 +230,9 @@ async def runs_in_lockstep(connection: AsyncConnection) -> list[UUID]:
     return sorted(set((await connection.execute(_IN_LOCKSTEP)).scalars()))
 
 
-_UNDER_WAY = sa.select(t.erasures.c.id).where(t.erasures.c.status.in_(("fenced", "executing", "requires_action")))
+_UNDER_WAY = prepared(
+    sa.select(t.erasures.c.id).where(t.erasures.c.status.in_(("fenced", "executing", "requires_action")))
+)
 
 
 async def erasures_under_way(connection: AsyncConnection) -> list[UUID]:

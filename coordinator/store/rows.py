@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.engine import entities
 from coordinator.engine.entities import Entity, State
 from coordinator.store import tables
+from coordinator.store.prepared import prepared
 from services.wire.v1.runs import RunSpec
 
 E = TypeVar("E", bound=Entity)
@@ -49,11 +50,12 @@ def _spec(text: bytes) -> RunSpec:
     return RunSpec.model_validate_json(text)
 
 
-def to_entity(kind: type[E], row: sa.Row[Any]) -> E:
-    values = dict(row._mapping)
+def to_entity(kind: type[E], row: Sequence[Any]) -> E:
+    """A table's columns are in the order of its record's fields."""
     if kind is entities.Run:
-        values["spec"] = _spec(orjson.dumps(values["spec"], option=orjson.OPT_SORT_KEYS))
-    return kind(**values)
+        values = dict(zip(FIELDS["runs"], row, strict=True))
+        row = [*{**values, "spec": _spec(orjson.dumps(values["spec"], option=orjson.OPT_SORT_KEYS))}.values()]
+    return kind(*row)
 
 
 def to_row(entity: Entity) -> dict[str, Any]:
@@ -89,7 +91,7 @@ def _select_by(table: sa.Table, column: sa.Column[Any], lock: bool) -> sa.Select
     among = column.in_(sa.bindparam("keys", expanding=True))
     if column.table is not table:
         among = table.c.id.in_(sa.select(column.table.c.cohort_id).where(among))
-    return _select(table, lock).where(among)
+    return prepared(_select(table, lock).where(among))
 
 
 async def write_changes(connection: AsyncConnection, before: State, after: State) -> None:
@@ -105,7 +107,7 @@ async def write_changes(connection: AsyncConnection, before: State, after: State
 
 async def _insert(connection: AsyncConnection, table: sa.Table, new: Sequence[Entity]) -> None:
     if new:
-        await connection.execute(table.insert(), [to_row(entity) for entity in new])
+        await connection.execute(_insert_statement(table), [to_row(entity) for entity in new])
 
 
 async def _update(connection: AsyncConnection, table: sa.Table, changed: Sequence[tuple[Entity, Entity]]) -> None:
@@ -121,9 +123,14 @@ async def _update(connection: AsyncConnection, table: sa.Table, changed: Sequenc
         await connection.execute(_update_statement(table, names), rows)
 
 
+@lru_cache(maxsize=64)
+def _insert_statement(table: sa.Table) -> sa.Insert:
+    return prepared(table.insert())
+
+
 @lru_cache(maxsize=512)
 def _update_statement(table: sa.Table, names: tuple[str, ...]) -> sa.Update:
-    return (
+    return prepared(
         table.update()
         .where(*(column == sa.bindparam(f"_{column.name}") for column in table.primary_key.columns))
         .values({name: sa.bindparam(f"_{name}") for name in names})

@@ -38,12 +38,17 @@ from coordinator.engine.entities import (
     Update,
 )
 from coordinator.engine.families import NEWCOMER, WALKS_ITS_HISTORY
+from coordinator.engine.programs import answers_to, is_filled
 from coordinator.store import history, kept
 from coordinator.store import tables as t
+from coordinator.store.prepared import prepared
 from coordinator.store.rows import fetch, fetch_by, to_entity
+from services.training.rounds import only_computes
 
 E = TypeVar("E", bound=Entity)
 _OPEN = ("standby", "ready", "leased")
+TRAINS_IN_ROUNDS = ("fedavg", "fedbuff", "fats")
+"""Programs that are nothing but `services.training.rounds`."""
 MAX_NAMED = 500
 """Up to so many clients of a new run are looked up by name; beyond, the whole federation is read."""
 
@@ -222,21 +227,28 @@ _CLAIMABLE = sa.and_(
     t.IS_CLAIMABLE_OR_LEASED,
     t.tasks.c.status == "ready",
 )
-_COHORTS_TO_CLAIM_FROM = (
+_COHORTS_TO_CLAIM_FROM = prepared(
     sa.select(t.cohorts)
     .where(t.cohorts.c.id.in_(sa.select(t.tasks.c.cohort_id).where(_CLAIMABLE)))
     .order_by(t.cohorts.c.id)
     .with_for_update()
 )
-_BUFFERED = sa.select(t.updates).where(
-    t.updates.c.cohort_id.in_(sa.bindparam("keys", expanding=True)), t.updates.c.status == "buffered"
+_BUFFERED = prepared(
+    sa.select(t.updates).where(
+        t.updates.c.cohort_id.in_(sa.bindparam("keys", expanding=True)), t.updates.c.status == "buffered"
+    )
 )
-_TASKS_TO_CLAIM = sa.select(t.tasks).where(_CLAIMABLE)
+_TASKS_TO_CLAIM = prepared(sa.select(t.tasks).where(_CLAIMABLE))
+_OPEN_TASKS = prepared(
+    sa.select(t.tasks).where(t.tasks.c.cohort_id.in_(sa.bindparam("keys", expanding=True)), t.IS_OPEN_TASK)
+)
 
 
-_BLOBS = sa.select(t.blobs).where(
-    t.blobs.c.federation_id.in_(sa.bindparam("owners", expanding=True)),
-    t.blobs.c.digest.in_(sa.bindparam("digests", expanding=True)),
+_BLOBS = prepared(
+    sa.select(t.blobs).where(
+        t.blobs.c.federation_id.in_(sa.bindparam("owners", expanding=True)),
+        t.blobs.c.digest.in_(sa.bindparam("digests", expanding=True)),
+    )
 )
 
 
@@ -437,7 +449,7 @@ class _Loader:
 
     def _merge(self, kind: type[E], found: list[E]) -> list[E]:
         merged: Any = {**{entity.key: entity for entity in found}, **getattr(self.state, kind.table)}
-        self.state = replace(self.state, **{kind.table: merged})
+        self.state = self.state.updated({kind.table: merged})
         return found
 
     async def _lock_cohorts(self) -> None:
@@ -495,7 +507,7 @@ class _Loader:
             wanted.append(own & (t.tasks.c.status == "failed"))
         whole = self._cohorts_with_open_work()
         if whole:
-            wanted.append(sa.and_(t.tasks.c.cohort_id.in_(whole), t.IS_OPEN_TASK))
+            await self._add_found(Task, _OPEN_TASKS, whole)
         if needs.runs:
             awaited = {c.awaiting for c in self.state.cohorts.values() if c.run_id in needs.runs and c.awaiting}
             wanted.append(sa.and_(t.tasks.c.run_id.in_(needs.runs), t.IS_OPEN_TASK))
@@ -532,9 +544,21 @@ class _Loader:
     async def _load_members(self) -> None:
         if self.needs.leaving:
             await self._add(Member, t.members.c.client_id.in_(self.needs.leaving))
-        cohort_ids = set(self.state.cohorts) if self.steps_program else self._cohorts_of(self.needs.runs)
+        cohort_ids = self._cohorts_of(self.needs.runs)
+        if self.steps_program:
+            cohort_ids |= {cohort.id for cohort in self.state.cohorts.values() if not self._only_computes(cohort)}
         if cohort_ids:
             await self._add_by(Member, t.members.c.cohort_id, cohort_ids)
+
+    def _only_computes(self, cohort: Cohort) -> bool:
+        """Whether the cohort's next step needs no members: there may be very many, and two of a round's three steps
+        only start a kernel."""
+        if cohort.in_force not in TRAINS_IN_ROUNDS or cohort.id in self.needs.programs or cohort.awaiting is None:
+            return False
+        phase = (cohort.program_state or {}).get("phase")
+        round, job = self.state.rounds.get(cohort.awaiting), self.state.jobs.get(cohort.awaiting)
+        is_answered = round is not None and is_filled(cohort, round) and bool(answers_to(self.state, round))
+        return (is_answered or job is not None) and only_computes(phase, self.state.runs[cohort.run_id].spec)
 
     def _cohorts_of(self, run_ids: set[UUID]) -> set[UUID]:
         return {c.id for c in self.state.cohorts.values() if c.run_id in run_ids}

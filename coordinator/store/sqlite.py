@@ -16,6 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool, StaticPool
 
+from coordinator.store.prepared import Found, Plans, driver, run
+
 T = TypeVar("T")
 PRAGMAS: Final = ("busy_timeout=5000", "journal_mode=WAL", "busy_timeout=0", "synchronous=FULL", "foreign_keys=ON")
 BUSY_ATTEMPTS: Final = 200
@@ -25,12 +27,14 @@ BUSY_ATTEMPTS: Final = 200
 class SqliteConnection:
     """The part of SQLAlchemy's `AsyncConnection` that the store uses."""
 
-    def __init__(self, connection: sa.Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: sa.Connection, plans: Plans) -> None:
+        self._connection, self._plans = connection, plans
 
     async def execute(
         self, statement: sa.Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
-    ) -> sa.CursorResult[Any]:
+    ) -> sa.CursorResult[Any] | Found:
+        if plan := self._plans.find(statement, parameters):
+            return plan.run(driver(self._connection), parameters)
         return self._connection.execute(statement, parameters)
 
     async def run_sync(self, work: Callable[[sa.Connection], T]) -> T:
@@ -48,6 +52,7 @@ class Sqlite:
         self._is_scratch = is_scratch
         self._writing = asyncio.Lock()
         self._open: dict[str, sa.Connection] = {}
+        self._plans = Plans()
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[SqliteConnection]:
@@ -56,20 +61,20 @@ class Sqlite:
             with self._kept("write") as connection:
                 await _begin(connection)
                 try:
-                    yield SqliteConnection(connection)
+                    yield SqliteConnection(connection, self._plans)
                     if self._is_scratch:
-                        connection.exec_driver_sql("COMMIT")
+                        run(connection, "COMMIT")
                     else:
                         await _commit(connection)
                 except BaseException:
                     with suppress(sa.exc.SQLAlchemyError):
-                        connection.exec_driver_sql("ROLLBACK")
+                        run(connection, "ROLLBACK")
                     raise
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[SqliteConnection]:
         with self._kept("read") as connection:
-            yield SqliteConnection(connection)
+            yield SqliteConnection(connection, self._plans)
 
     def close(self) -> None:
         for connection in self._open.values():
@@ -83,6 +88,7 @@ class Sqlite:
         connection = self._open.get(use)
         if connection is None:
             connection = self._open[use] = self._engine.connect()
+            connection.begin()  # says nothing to SQLite: whoever uses it finds a transaction and leaves its end to us
         try:
             yield connection
         except sa.exc.SQLAlchemyError:
@@ -107,7 +113,7 @@ async def _begin(connection: sa.Connection) -> None:
     """Wait for other processes' turn to write without holding up this one's event loop."""
     for attempt in range(BUSY_ATTEMPTS):
         try:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            run(connection, "BEGIN IMMEDIATE")
             return
         except OperationalError as error:
             if "locked" not in str(error) or attempt == BUSY_ATTEMPTS - 1:
@@ -117,7 +123,7 @@ async def _begin(connection: sa.Connection) -> None:
 
 async def _commit(connection: sa.Connection) -> None:
     """To its end, even when whoever waits for it is cancelled: SQLite must not be used otherwise meanwhile."""
-    committing = asyncio.ensure_future(asyncio.to_thread(connection.exec_driver_sql, "COMMIT"))
+    committing = asyncio.ensure_future(asyncio.to_thread(run, connection, "COMMIT"))
     try:
         await asyncio.shield(committing)
     except asyncio.CancelledError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 from typing import TYPE_CHECKING, Annotated, Final
@@ -96,6 +97,8 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if self.started:
+                gc.collect()
+                gc.freeze()  # what is there now stays: no need to look through it again and again
                 _announce(settings, url)
 
     config = uvicorn.Config(
@@ -104,6 +107,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=DRAIN_S,
         access_log=False,
+        proxy_headers=False,  # nothing here asks who the peer is
         log_config=None,
         lifespan="on",
     )

@@ -15,6 +15,7 @@ from services.data.dataset import Array, DataUnusable
 from services.data.partition import partition
 from services.data.places import find
 from services.data.sources import load
+from services.data.spoilt import spoil
 from services.training.task import Classifier
 
 KEPT_CLIENTS = 4096
@@ -50,7 +51,11 @@ class Holdings:
         """What the client trains on, without the samples that it must leave out."""
         number = self._numbers[name]
         test = np.empty(0, dtype=np.int64) if self._test is None else self._test[number]
-        task = Classifier(self._whole.take(self._rows(number), test), self._folders)
+        data = self._whole.take(self._rows(number), test)
+        if (how := self._data.spoilt.get(name)) is not None:
+            num_classes = int(self._whole.y_train.max()) + 1
+            data = spoil(data, how, num_classes, derive(self._seed, "spoilt", number))
+        task = Classifier(data, self._folders)
         if left_out:
             task.leave_out(left_out)
         return task

@@ -14,6 +14,7 @@ from lethe.failures import UNUSABLE, CommandFailed
 from lethe.run_file import PLACEHOLDER, describe
 from services.audit.spec import AuditPlan
 from services.core.errors import Rejected
+from services.data.spoilt import Spoilt
 from services.models.spec import validate as validate_model
 from services.simulation.durations import Duration, Fixed
 from services.wire.message import Message, Name
@@ -40,6 +41,11 @@ class Data(Message):
     )
     samples_per_client: Count | None = Field(default=None, description="At most so many each; needed with random.")
     test_samples: Count | None = Field(default=None, description="Judge models on so many; all when absent.")
+    spoilt: dict[Name, Spoilt] = Field(
+        default_factory=dict,
+        description="Clients whose training samples are useless (`noisy`: shuffled inputs) or harmful (`adversarial`: "
+        "wrong labels).",
+    )
 
     @model_validator(mode="after")
     def _partition_is_known(self) -> Data:
@@ -170,10 +176,11 @@ class Scenario(Message):
     @model_validator(mode="after")
     def _everybody_is_there(self) -> Scenario:
         known = set(self.names)
-        for number, event in enumerate(self.script):
-            if unknown := sorted({*(event.erase or ()), *(event.leave or ()), *event.samples} - known):
-                names = f"client-0 to client-{len(known) - 1}"
-                raise ValueError(f"script.{number}: there is no {', '.join(unknown)}; there are {names}")
+        named = {f"script.{n}": {*(e.erase or ()), *(e.leave or ()), *e.samples} for n, e in enumerate(self.script)}
+        for place, names in {"data.spoilt": set(self.data.spoilt), **named}.items():
+            if unknown := sorted(names - known):
+                there = f"client-0 to client-{len(known) - 1}"
+                raise ValueError(f"{place}: there is no {', '.join(unknown)}; there are {there}")
         if self.run.clients is not None:
             raise ValueError("run.clients: give the number of clients as `clients` of the scenario")
         return self

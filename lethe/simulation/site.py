@@ -23,10 +23,12 @@ from coordinator.store import accounts, record, schema
 from coordinator.store.database import Database
 from coordinator.tombstones.files import FileTombstoneLog
 from lethe.simulation.clock import BEGINNING, Bells, NamedEntropy, VirtualClock, virtual_s
+from lethe.simulation.jobs import Jobs
 from lethe.simulation.training import AtOnce
 from services.core.ids import uuid7
 
 JOB_LEASE_S: Final = 86400.0
+COLLECT: Final = "collect-updates"
 ENROLLED_AT_ONCE: Final = 10_000
 CLIENT_KEY: Final = client_key(UUID(int=0)).removesuffix(str(UUID(int=0)))
 
@@ -50,10 +52,12 @@ class Site:
         self._clockwork = Clockwork(self.database, self.bells, self.shell, self.blobs, self._keeping)
         chores = chore_runner(self.database, self.shell, self.blobs, erasing, self._keeping)
         kernels = kernel_runner(self.database, self.shell, self.blobs, self._keeping, AtOnce())
-        self._pumps = [
-            Pump(self.database, self.bells, CHORES, CHORE_KINDS, JOB_LEASE_S, chores),
-            Pump(self.database, self.bells, HISTORY, ("keep-updates",), JOB_LEASE_S, self._keeping.run),
-            Pump(self.database, self.bells, KERNELS, ("kernel",), JOB_LEASE_S, kernels),
+        others = tuple(kind for kind in CHORE_KINDS if kind != COLLECT)
+        self._pumps: list[Pump | Jobs] = [
+            Jobs(self.database, COLLECT, chores),
+            Pump(self.database, self.bells, CHORES, others, JOB_LEASE_S, chores),
+            Jobs(self.database, "keep-updates", self._keeping.run),
+            Jobs(self.database, "kernel", kernels),
         ]
         self.federation_id = uuid7(BEGINNING, self.entropy.draw("federation"))
         self.client_ids: dict[str, UUID] = {}

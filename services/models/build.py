@@ -32,9 +32,19 @@ def build(spec: ModelSpec, seed: int) -> nn.Module:
     params = params_of(spec)
     with torch.device("meta"):  # allocate and draw nothing yet
         model: nn.Module = MODELS[spec.name](params)
-    model.to_empty(device="cpu")
+    _allocate(model)
     initialise(model, torch.Generator().manual_seed(seed))
     return model
+
+
+def _allocate(model: nn.Module) -> None:
+    """What `to_empty` does, which takes a second to import a compiler first."""
+    for module in model.modules():
+        for name, param in module.named_parameters(recurse=False):
+            empty = torch.empty(param.shape, dtype=param.dtype)
+            setattr(module, name, nn.Parameter(empty, requires_grad=param.requires_grad))
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, torch.empty(buffer.shape, dtype=buffer.dtype))
 
 
 def initialise(model: nn.Module, generator: torch.Generator) -> None:

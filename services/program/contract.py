@@ -136,6 +136,8 @@ class CohortView:
     """Digest of the running vectors up to the head, where the run keeps them."""
     erasure: Erasure | None = None
     """Set for unlearning programs."""
+    is_part: bool = False
+    """Whether the cohort is a part of a larger one, so that nobody is served its models."""
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import json
 import math
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, NoReturn
 
 from services.core import digests
@@ -58,6 +59,7 @@ class Layout:
 
     tensors: tuple[TensorInfo, ...]
 
+    @lru_cache(maxsize=256)  # noqa: B019  # a value, and there are few
     def digest(self) -> str:
         return digests.of_json([[info.name, info.dtype, list(info.shape)] for info in self.tensors])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,13 +45,7 @@ def evaluate_model(params: Mapping[str, Any], inputs: Mapping[str, Path], out: P
 
     The data blob is safetensors with `x` (as the clients would store it) and `y` (integers).
     """
-    data = codec.read(inputs[params["data"]])
-    x, y = data.get("x"), data.get("y")
-    if x is None or y is None or y.shape != x.shape[:1] or y.dtype.kind not in "ui" or x.ndim < 2 or not y.size:
-        found = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in data.items())
-        raise KernelFailed(f"the validation blob needs x (samples first) and integer y of equal length; it has {found}")
-    samples, labels = as_inputs(x), y.astype(np.int64)
-    task = Classifier(Dataset(samples[:1], labels[:1], samples, labels))
+    task = _validation_set(inputs[params["data"]])
     try:
         model = task.model(ModelSpec.model_validate(params["model"]))
         load_weights(model, inputs[params["weights"]])
@@ -60,3 +55,15 @@ def evaluate_model(params: Mapping[str, Any], inputs: Mapping[str, Path], out: P
     if not np.isfinite(metrics["loss"]):
         raise KernelFailed("the model's loss on the validation blob is not finite")
     return metrics
+
+
+@lru_cache(maxsize=1)
+def _validation_set(blob: Path) -> Classifier:
+    """Kept, because every round of a run is judged on the same; a blob's path says what is in it."""
+    data = codec.read(blob)
+    x, y = data.get("x"), data.get("y")
+    if x is None or y is None or y.shape != x.shape[:1] or y.dtype.kind not in "ui" or x.ndim < 2 or not y.size:
+        found = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in data.items())
+        raise KernelFailed(f"the validation blob needs x (samples first) and integer y of equal length; it has {found}")
+    samples, labels = as_inputs(x), y.astype(np.int64)
+    return Classifier(Dataset(samples[:1], labels[:1], samples, labels))

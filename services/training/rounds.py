@@ -24,6 +24,7 @@ from services.program.contract import (
     UpdateRef,
 )
 from services.wire.message import Id, Message
+from services.wire.v1.runs import RunSpec
 
 EVALUATION_BATCH = 512
 
@@ -123,6 +124,14 @@ def resume(
     raise InvariantBroken(f"training in phase {state.phase} cannot take {type(outcome).__name__}")
 
 
+def only_computes(phase: str | None, spec: RunSpec) -> bool:
+    """Whether the next step from this phase is a kernel, whatever the outcome is (of asking: as long as somebody
+    answered): nobody is asked and nothing published."""
+    judged = spec.validation
+    is_judged = judged.data is not None and judged.every == 1 and judged.parts
+    return phase == "asking" or (phase in ("aggregating", "measuring", "accumulating") and is_judged)
+
+
 def _aggregate(
     state: TrainingState, updates: tuple[UpdateRef, ...], view: CohortView, algorithm: Algorithm
 ) -> tuple[TrainingState, Step]:
@@ -174,6 +183,8 @@ def _over_updates(kernel: str, state: TrainingState, algorithm: Algorithm, given
 
 
 def _is_judged(view: CohortView, round: int) -> bool:
+    if view.is_part and not view.spec.validation.parts:
+        return False
     return round % view.spec.validation.every == 0 or round == _last_round(view)
 
 

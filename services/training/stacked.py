@@ -86,10 +86,11 @@ class DualLayer:
         self._orders: Sequence[Tensor] = ()
         self._errors = torch.zeros(num, most, layer.out_features)
         self._bias_moves = torch.zeros(num, 1, layer.out_features)
-        self._first_outputs = [torch.addmm(layer.bias.detach(), own, layer.weight.detach().T) for own in samples]
+        base = layer.weight.detach().T.contiguous()
+        self._first_outputs = [torch.addmm(layer.bias.detach(), own, base) for own in samples]
         # of this epoch, in its order
         self._outputs, self._new_errors = torch.zeros_like(self._errors), torch.zeros_like(self._errors)
-        self._between = torch.zeros(num, most, most)
+        self._between = torch.empty(num, most, most)
 
     def begin_epoch(self, orders: Sequence[Tensor]) -> None:
         """From here on, each copy's samples are counted in its order."""
@@ -101,7 +102,9 @@ class DualLayer:
             if not is_first:
                 outputs = torch.addmm(outputs, products, self._errors[slot, :size], alpha=-self._learning_rate)
             torch.index_select(outputs, 0, order, out=self._outputs[slot, :size])
-            self._between[slot, :size, :size] = products[order][:, order]
+            if size < self._between.shape[1]:
+                self._between[slot].zero_()
+            self._between[slot, :size, :size] = products.index_select(0, order).index_select(1, order)
 
     def outputs(self, first: int, num: int, width: int) -> Tensor:
         """After ReLU, for the samples from `first` on, of the first `num` copies."""
@@ -120,15 +123,16 @@ class DualLayer:
     def add_moves(self, weight: Tensor, bias: Tensor, shares: Tensor) -> None:
         """Add the sum over the copies of share * (trained - base)."""
         self._end_epoch()
+        moves = torch.zeros(weight.T.shape)
         for own, errors, share in zip(self._samples, self._errors, shares.tolist(), strict=True):
-            weight.addmm_(errors[: len(own)].T, own, alpha=-self._learning_rate * share)
+            moves.addmm_(own.T, errors[: len(own)], alpha=-self._learning_rate * share)
+        weight.add_(moves.T)
         bias.addmv_(self._bias_moves[:, 0].T, shares)
 
     def _end_epoch(self) -> None:
         for errors, order, new in zip(self._errors, self._orders, self._new_errors, strict=False):
             errors.index_add_(0, order, new[: len(order)])
         self._orders = ()
-        self._new_errors.zero_()
 
 
 def _copies(param: Tensor, num: int) -> Tensor:

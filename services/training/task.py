@@ -122,7 +122,12 @@ class Classifier:
         yield from _batches(*self.train_arrays, self.order(seed), batch_size)
 
     def eval_batches(self, batch_size: int) -> Iterator[Batch]:
-        yield from _batches(self._data.x_test, self._data.y_test, np.arange(self.num_eval), batch_size)
+        import torch
+
+        inputs, labels = torch.from_numpy(self._data.x_test), torch.from_numpy(self._data.y_test)
+        for first in range(0, self.num_eval, batch_size):
+            rows = slice(first, first + batch_size)
+            yield inputs[rows], labels[rows]
 
     def leave_out(self, samples: Collection[int]) -> Collection[int]:
         self._data, self._products = self._whole.without(samples), None

@@ -450,7 +450,7 @@ async def test_a_store_killed_at_half_an_upload_goes_on_from_there(address: str,
 
 
 async def test_a_store_killed_before_the_rename_has_the_part_and_not_the_blob(address: str, tmp_path: Path) -> None:
-    data = tensor_file(tmp_path)
+    data = tensor_file(tmp_path, 300_000)
     (tmp_path / "data").write_bytes(data)
     await asyncio.to_thread(upload_until_killed, address, tmp_path / "data", "blob.before-rename")
     digest = digests.of_bytes(data)
@@ -469,6 +469,21 @@ async def test_a_store_killed_after_the_rename_has_the_blob(address: str, tmp_pa
     await asyncio.to_thread(upload_until_killed, address, tmp_path / "data", "blob.after-rename")
     async with opened(address) as (_, store):
         assert await read(store, digests.of_bytes(data)) == data
+
+
+async def test_a_store_killed_before_a_small_blob_is_there_takes_it_again(address: str, tmp_path: Path) -> None:
+    data = tensor_file(tmp_path)
+    (tmp_path / "data").write_bytes(data)
+    await asyncio.to_thread(upload_until_killed, address, tmp_path / "data", "blob.before-rename")
+    digest = digests.of_bytes(data)
+    async with opened(address) as (_, store):
+        assert await store.stat(OWNER, digest) is None
+        offset = await store.part_size(OWNER, digest, SENDER) or 0
+        received = await store.receive(
+            OWNER, digest, sender=SENDER, offset=offset, total=len(data), chunks=stream(data[offset:])
+        )
+        assert isinstance(received, Complete)
+        assert await read(store, digest) == data
 
 
 # What only the file store can show

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pytest
-import sqlalchemy as sa
-from sqlalchemy.engine import Engine
 
 from coordinator.engine.entities import Job, State
 from coordinator.engine.messages import ClaimTasks
 from coordinator.store import outbox, schema, slices
 from coordinator.store import tables as t
 from coordinator.store.database import Database
+from coordinator.store.prepared import driver
 from coordinator.store.rows import to_row
 
 pytestmark = pytest.mark.anyio
@@ -37,19 +35,6 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
     await database.close()
 
 
-@pytest.fixture
-def executed() -> Iterator[list[tuple[str, Any]]]:
-    """Statements and their parameters."""
-    seen: list[tuple[str, Any]] = []
-
-    def note(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
-        seen.append((statement, parameters))
-
-    sa.event.listen(Engine, "before_cursor_execute", note)
-    yield seen
-    sa.event.remove(Engine, "before_cursor_execute", note)
-
-
 async def test_a_fence_waits_behind_no_other_chore(database: Database) -> None:
     kinds = ("post", "collect-updates", "fence", "purge")
     waiting = [job(1, "post"), job(2, "purge"), job(3, "fence"), job(4, "post"), job(5, "fence")]
@@ -65,29 +50,22 @@ async def test_a_fence_waits_behind_no_other_chore(database: Database) -> None:
     assert order == [3, 5, 1, 2, 4]
 
 
-async def test_looking_for_work_does_not_go_through_what_is_done(
-    database: Database, executed: list[tuple[str, Any]]
-) -> None:
+async def test_looking_for_work_does_not_go_through_what_is_done(database: Database) -> None:
     """Each statement has an index that holds open work only."""
-    client = UUID(int=2)
+    client, executed = UUID(int=2), list[str]()
     async with database.write() as connection:
-        executed.clear()
+        own = await connection.run_sync(driver)
+        own.set_trace_callback(executed.append)
         await outbox.has_job(connection, ("kernel",), NOW)
         await outbox.lease_job(connection, ("kernel",), NOW, 1.0, "token")
         await outbox.due_messages(connection, NOW)
         await outbox.claimable_clients(connection, [client], NOW)
         await slices.load(connection, [ClaimTasks(client)], State())
-        looks = [(sql, values) for sql, values in executed if " jobs" in sql or " tasks" in sql]
-        plans = [
-            [row.detail for row in await connection.run_sync(lambda sync: _explained(sync, sql, values))]  # noqa: B023
-            for sql, values in looks
-        ]
+        own.set_trace_callback(None)
+        looks = [sql for sql in executed if " jobs" in sql or " tasks" in sql]
+        plans = [[detail for *_, detail in own.execute(f"EXPLAIN QUERY PLAN {sql}")] for sql in looks]
     assert len(plans) >= 6
-    for (sql, _), plan in zip(looks, plans, strict=True):
+    for sql, plan in zip(looks, plans, strict=True):
         of_work = [step for step in plan if step.startswith(("SCAN jobs", "SCAN tasks", "SEARCH tasks"))]
         assert of_work, (sql, plan)
         assert any(name in of_work[0] for name in ("ix_jobs_open", "ix_tasks_claimable", "ix_tasks_due")), (sql, plan)
-
-
-def _explained(connection: sa.Connection, sql: str, values: Any) -> list[Any]:
-    return list(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", values))

@@ -14,18 +14,21 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine import messages as m
 from coordinator.engine.decide import decide
-from coordinator.engine.entities import Erasure, State
+from coordinator.engine.entities import Erasure, Member, State
 from coordinator.engine.react import FollowUp, react
 from coordinator.engine.work import Refused
-from coordinator.store import outbox, tables
+from coordinator.store import outbox, slices, tables
 from coordinator.store.database import Database
 from coordinator.store.inventory import Found, dossier, inventory
-from coordinator.store.rows import TABLES, fetch, write_changes
+from coordinator.store.rows import TABLES, fetch, fetch_by, write_changes
 from coordinator.store.slices import load
+from services.core.digests import of_json
 from services.core.errors import Rejected
 from tests.property.engine_machine import EngineMachine
 from tests.property.seeded_walks import walk
 from tests.support.world import FEDERATION, START, World
+
+DATA = of_json("validation data")
 
 
 @dataclass
@@ -149,3 +152,25 @@ def test_slices_lead_to_the_same_decisions_as_the_whole_world(seed: int, store: 
             assert isinstance(self.world, StoredWorld) and self.world.is_stored_as_it_is()
 
     walk([seed], machine_type=StoredMachine)
+
+
+def test_a_round_reads_the_members_of_its_cohort_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = StoredWorld()
+    world.store = store
+    world.enrol("a", "b", "c")
+    world.store_blob(DATA)
+    world.provenance[DATA] = frozenset()
+    run_id = world.create_run(validation={"data": DATA})
+    world.settle()
+
+    read: list[type[Any]] = []
+
+    async def fetch_noted(connection: AsyncConnection, kind: type[Any], *arguments: Any) -> list[Any]:
+        read.append(kind)
+        return await fetch_by(connection, kind, *arguments)
+
+    monkeypatch.setattr(slices, "fetch_by", fetch_noted)
+    world.claim_and_submit("a", "b", "c")
+    world.settle()
+    assert world.cohort(run_id).round == 1
+    assert read.count(Member) == 1

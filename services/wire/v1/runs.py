@@ -35,6 +35,10 @@ class Validation(Message):
     every: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=1, description="Judge every n-th round (and the last)."
     )
+    parts: bool = Field(
+        default=True,
+        description="Judge the parts of a tree and the clients' own models of a bi-model, too; nobody is served these.",
+    )
 
 
 class StopRule(Message):
@@ -90,6 +94,8 @@ class RunSpec(Message):
         judged = self.validation.data is not None or self.validation.at_clients
         if self.stop.accuracy is not None and not judged:
             raise ValueError("stop.accuracy needs validation.data or validation.at_clients")
+        if self.stop.accuracy is not None and not self.validation.parts:
+            raise ValueError("stop.accuracy is looked at in every cohort: it needs validation.parts")
         if self.stop.max_std is not None and self.stop.accuracy is None:
             raise ValueError("stop.max_std needs stop.accuracy")
         if self.model.name == "custom" and self.init is None:

@@ -101,7 +101,9 @@ def test_a_model_that_learned_from_the_client_carries_its_canary_and_another_doe
 
 def test_the_leavers_audit_returns_scores_of_memory_and_the_remaining_clients_only_accuracy(digits: Dataset) -> None:
     rng = np.random.default_rng(0)
-    memorised = Dataset(digits.x_train[:120], rng.integers(0, 10, 120), digits.x_test, rng.integers(0, 10, 297))
+    memorised = Dataset(
+        digits.x_train[:120], rng.integers(0, 10, 120), digits.x_test, rng.integers(0, 10, len(digits.x_test))
+    )
     model = learned(memorised, epochs=150)
     work = Audit(role="leaver", num_shadows=4, canary=CANARY, shadow_training=LocalTraining(epochs=30))
     found = audit(Classifier(memorised), model, work, SPEC, 0, CPU)

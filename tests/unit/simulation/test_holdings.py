@@ -79,3 +79,20 @@ def test_the_coordinators_test_set_has_as_many_samples_as_wanted() -> None:
     fifty = holdings(test_samples=50).test_set()
     assert fifty["x"].shape[0] == len(fifty["y"]) == 50
     assert len(np.unique(fifty["y"])) > 5
+
+
+def test_the_samples_of_a_noisy_client_say_nothing_about_their_labels() -> None:
+    (clean, labels), (noisy, same) = (
+        found.task_of("client-1").train_arrays for found in (holdings(), holdings(spoilt={"client-1": "noisy"}))
+    )
+    assert (labels == same).all()
+    assert np.sort(noisy.ravel()).tolist() == np.sort(clean.ravel()).tolist()
+    assert (noisy != clean).any(axis=(1, 2, 3)).all()
+
+
+def test_the_labels_of_an_adversarial_client_are_all_wrong_and_nobody_elses() -> None:
+    clean, spoilt = holdings(), holdings(spoilt={"client-1": "adversarial"})
+    right, wrong = (found.task_of("client-1").train_arrays[1] for found in (clean, spoilt))
+    assert (right != wrong).all() and set(wrong.tolist()) == set(range(10))
+    assert rows(clean, 1) == rows(spoilt, 1)
+    assert (clean.task_of("client-2").train_arrays[1] == spoilt.task_of("client-2").train_arrays[1]).all()

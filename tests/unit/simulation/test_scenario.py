@@ -56,6 +56,12 @@ def test_events_name_clients_that_are_there_or_will_have_joined() -> None:
     assert joined.names[-1] == "client-4"
 
 
+def test_only_clients_that_are_there_can_have_spoilt_samples() -> None:
+    message = fault(data={"source": "digits", "spoilt": {"client-9": "noisy"}})
+    assert "data.spoilt: there is no client-9; there are client-0 to client-3" in message
+    assert "'noisy' or 'adversarial'" in fault(data={"source": "digits", "spoilt": {"client-1": "evil"}})
+
+
 def test_an_unknown_partition_is_shown_with_those_there_are() -> None:
     message = fault(data={"source": "digits", "partition": "dirichlett:0.5"})
     assert "data: partition: found 'dirichlett:0.5'; known are iid, dirichlet, by-class, writer, random" in message

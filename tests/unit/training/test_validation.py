@@ -73,6 +73,20 @@ def test_every_nth_round_and_the_last_are_judged() -> None:
     assert [bool(c.metrics) for c in world.checkpoints(run_id)] == [True, False, True, True]
 
 
+@pytest.mark.parametrize("kind", ["tree", "bi_model"])
+def test_parts_that_nobody_is_served_need_not_be_judged(kind: str) -> None:
+    world, run_id = started("a", "b", "c", topology={"kind": kind}, validation={"data": DATA, "parts": False})
+    advance(world, "a", "b", "c")
+    parts = {c.id for c in world.state.cohorts.values() if c.parent_id is not None}
+    judged = [(c.cohort_id in parts, bool(c.metrics)) for c in world.checkpoints(run_id) if c.round]
+    assert set(judged) == {(True, False), (False, True)}
+
+
+def test_a_stop_rule_on_accuracy_needs_every_cohort_judged() -> None:
+    with pytest.raises(ValueError, match=r"validation.parts"):
+        started("a", validation={"data": DATA, "parts": False}, stop={"accuracy": 0.9})
+
+
 def test_nothing_is_judged_when_nothing_is_asked_for() -> None:
     world, run_id = started("a")
     advance(world, "a")
