@@ -75,6 +75,7 @@ def bar(values: Iterable[float | None]) -> tuple[float, float] | None:
 def draw_svg(plot: Plot) -> str:
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter
 
     # The salt makes equal plots equal bytes.
     with matplotlib.rc_context({"svg.hashsalt": plot.title, "font.size": 10}):
@@ -88,6 +89,7 @@ def draw_svg(plot: Plot) -> str:
         if plot.is_logarithmic:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5)))
         axes.set_title(plot.title)
         axes.set_ylabel(plot.y_label)
         axes.grid(axis="y", color="#dddddd", linewidth=0.8)
