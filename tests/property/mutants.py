@@ -79,7 +79,7 @@ MUTANTS: Final = (
         "buffered updates survive the fence",
         (runs.stop_cohort, "if buffered:", "if False:"),
         (evolve._fresh_program, '"num_buffered": 0,', ""),
-        (programs.collect, " and u.epoch == round.epoch", ""),
+        (programs.answers_to, " and u.epoch == round.epoch", ""),
     ),
     mutant(
         "epoch not raised",
@@ -224,7 +224,7 @@ MUTANTS: Final = (
     mutant("base not rebound to what is sent", (work.claim_tasks, "newest.number - 1,", "task.base_round,")),
     mutant("num_open not decremented", (evolve._without_open_task, "round.num_open - 1", "round.num_open")),
     mutant("contributions not in the order of names", (programs.collect, "u.client_name", "u.id")),
-    mutant("updates of another cohort collected", (programs.collect, "u.cohort_id == round.cohort_id and ", "")),
+    mutant("updates of another cohort collected", (programs.answers_to, "u.cohort_id == round.cohort_id and ", "")),
     mutant("stragglers not revoked", (programs.collect, "draft.revoke(withdrawn)", "pass")),
     mutant("cancelled run goes on", (runs.cancel_run, "_stop_work(draft, run.id)", "pass")),
     mutant("paused run hands out work", (work.claim_tasks, 'run.status != "running" or ', "")),
