@@ -31,10 +31,14 @@ def _mlp(side: int) -> dict[str, Any]:
 
 
 LANGUAGES: Final = "ar,bg,de,el,en,es,fr,hi,it,ja,nl,pl,pt,ru,sw,th,tr,ur,vi,zh"
-GPT2: Final[Mapping[str, Any]] = {
-    "name": "gpt2_classifier",
-    "params": {"input_shape": [48], "num_classes": 20, "width": 32, "num_layers": 2, "num_heads": 4},
-}
+
+
+def _gpt2(num_classes: int) -> dict[str, Any]:
+    size = {"input_shape": [48], "width": 32, "num_layers": 2, "num_heads": 4}
+    return {"name": "gpt2_classifier", "params": {**size, "num_classes": num_classes}}
+
+
+TEXTS: Final[Mapping[str, Any]] = {"epochs": 1, "batch_size": 20, "optimizer": "adamw", "learning_rate": 0.003}
 
 DATASETS: Final[Mapping[str, Setup]] = {
     "mnist": Setup("mnist", _mlp(28), 0.75, {"retrain": 51, "bmt": 34, "mmt": 16}),
@@ -63,10 +67,10 @@ DATASETS: Final[Mapping[str, Setup]] = {
     ),
     "language-identification": Setup(
         f"tsv:language_identification.tsv.gz?label=lang&classes={LANGUAGES}&length=48",
-        GPT2,
+        _gpt2(20),
         0.60,
         {"retrain": 16, "bmt": 11, "mmt": 6},
-        local={"epochs": 1, "batch_size": 20, "optimizer": "adamw", "learning_rate": 0.003},
+        local=TEXTS,
         samples=100,
         rho=0.1,
         rounds=30,
@@ -74,6 +78,19 @@ DATASETS: Final[Mapping[str, Setup]] = {
         note="A GPT-2 of two layers reads the first 48 bytes of each text; client i holds mostly the languages i and "
         "i + 10 of twenty. It begins with random weights: pretrained ones of GPT-2 and of the paper's Llama are not at "
         "hand. The paper's figures beside are of its pretrained GPT-2, eight languages and a threshold of 70 %.",
+    ),
+    "multilingual-sentiments": Setup(
+        "tsv:multilingual_sentiments.tsv.gz?classes=negative,neutral,positive&length=48",
+        _gpt2(3),
+        0.38,
+        {},
+        local=TEXTS,
+        samples=200,
+        rho=0.5,
+        rounds=30,
+        test_samples=1000,
+        note="Without pretrained weights a GPT-2 of this size learns next to nothing of it (39 % on three classes, on "
+        "pooled validation texts): the threshold is just above chance, and the figures show that it runs, not more.",
     ),
     "digits": Setup(
         "digits", _mlp(8), 0.5, {}, local={"epochs": 1, "batch_size": 20, "learning_rate": 0.1}, samples=100, rounds=20
