@@ -223,7 +223,7 @@ class _Simulation:
             if instant is None:
                 if await self._look():
                     continue
-                return None
+                return self._script.what_never_came()
             if (limit := self._scenario.stop.virtual_s) is not None and instant > limit:
                 return f"stop.virtual_s {limit:g} is reached"
             await self._move_to(instant)

@@ -51,6 +51,13 @@ class Script:
                 return True
         return False
 
+    def what_never_came(self) -> str | None:
+        """Of the events, when nothing is left to wait for."""
+        if not self.pending:
+            return None
+        names = ", ".join(f"script.{number}" for number in self.pending)
+        return f"the moment of {names} never came: the run had ended before"
+
     async def _has_come(self, event: Event, run: Run) -> bool:
         if event.at_s is not None:
             return False

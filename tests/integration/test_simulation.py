@@ -156,6 +156,12 @@ def test_a_model_that_does_not_fit_the_data_is_refused_before_anything_happens()
         play({"model": wrong})
 
 
+def test_an_event_whose_moment_never_came_is_named_at_the_end() -> None:
+    summary = play(script=[{"after_round": 50, "join": 1}]).summary
+    assert summary.status == "stopped"
+    assert summary.reason == "the moment of script.0 never came: the run had ended before"
+
+
 def test_a_run_that_cannot_go_on_ends_with_its_reason() -> None:
     results = play({"local": {"learning_rate": 100.0, "weight_decay": 10.0, "batch_size": 8, "epochs": 5}})
     assert results.summary.status in ("paused", "failed")
