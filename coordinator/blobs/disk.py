@@ -90,7 +90,7 @@ class Batches(Generic[A, B]):
             lot, self._waiting = self._waiting, []
             try:
                 results = await self._disk.run(self._work, [item for item, _ in lot])
-            except Exception as error:  # the disk was shut down
+            except Exception as error:  # the disk was shut down, or a directory cannot be synced
                 results = [error] * len(lot)
             for (_, outcome), result in zip(lot, results, strict=True):
                 if outcome.done():  # whoever waited has gone

@@ -135,13 +135,17 @@ class FileBlobStore:
                 outcomes.append(replace(outcome, existed=not is_new))
             except Exception as error:
                 outcomes.append(error)
+        changed: set[Path] = set()
         for number, arriving in written.items():
             try:
                 self._finish_small(arriving)
+                changed.add(arriving.path.parent)
             except Exception as error:
                 outcomes[number] = error
+                with contextlib.suppress(OSError):
+                    arriving.unfinished.unlink()
         if self._is_durable:
-            for directory in {arriving.path.parent for arriving in written.values()}:
+            for directory in changed:
                 sync_directory(directory)
         return [*outcomes]
 

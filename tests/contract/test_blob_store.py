@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -501,6 +502,23 @@ async def test_uploads_stop_while_the_reserve_is_all_that_is_left(tmp_path: Path
     with pytest.raises(StorageFull):
         await store.probe()
     assert made.exists()
+    await store.close()
+
+
+async def test_a_small_upload_that_the_disk_does_not_take_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    data, store = tensor_file(tmp_path), FileBlobStore(tmp_path / "blobs")
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", refuse)
+        with pytest.raises(StorageFull):
+            await put(store, data)
+    assert not [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
+    await put(store, data)
+    assert await read(store, digests.of_bytes(data)) == data
     await store.close()
 
 
