@@ -87,8 +87,14 @@ class Connection:
             self._socket.setblocking(False)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await loop.sock_connect(self._socket, self._address)
+        try:
+            num_sent = self._socket.sendmsg(pieces)  # head and body together, as far as there is room
+        except BlockingIOError:
+            num_sent = 0
         for piece in pieces:
-            await loop.sock_sendall(self._socket, piece)
+            if num_sent < len(piece):
+                await loop.sock_sendall(self._socket, memoryview(piece)[num_sent:])
+            num_sent = max(0, num_sent - len(piece))
             self.num_sent += len(piece)
         return await self._receive(loop, self._socket)
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from typing import Final
 
+_ARMED: Final = os.environ.get("LETHE_CRASH_AT")
 _passages: Counter[str] = Counter()
 
 
 def crashpoint(name: str) -> None:
-    armed = os.environ.get("LETHE_CRASH_AT")
-    if armed is None:
+    if _ARMED is None:
         return
-    wanted, _, passage = armed.partition(":")
+    wanted, _, passage = _ARMED.partition(":")
     if wanted != name:
         return
     _passages[name] += 1

@@ -8,7 +8,7 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -17,6 +17,10 @@ from lethe.failures import UNUSABLE, CommandFailed, require
 if TYPE_CHECKING:
     from coordinator.runtime.coordinator import Coordinator
     from coordinator.runtime.settings import Settings
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEPT_BYTES: Final = 8 << 20
+_LARGEST_KEPT_BYTES: Final = 4 << 20
 
 
 class Blobs(StrEnum):
@@ -78,18 +82,31 @@ def configure_logging(*, as_json: bool) -> None:
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
 
 
 def prepare_process(settings: Settings) -> None:
-    """Logging; one thread for tensor kernels unless told otherwise; as many open connections as the host allows."""
+    """Logging; one thread for tensor kernels unless told otherwise; as many open connections as the host allows;
+    memory for bodies at hand."""
     import resource
 
     configure_logging(as_json=settings.log_json)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    _keep_freed_memory()
+
+
+def _keep_freed_memory() -> None:
+    """Left alone, the C library gives the memory of each large body back and asks for it again with the next one: a
+    thousand page faults a round of small models. Where there is no such switch, nothing happens."""
+    import ctypes
+
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
 
 
 async def upgrade_schema(coordinator: Coordinator) -> None:

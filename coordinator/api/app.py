@@ -11,6 +11,7 @@ from typing import Any, Final
 import structlog
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.types import Receive, Scope, Send
 
 from coordinator.api import (
     blobs,
@@ -55,6 +56,18 @@ _ROUTERS: Final = (
 )
 
 
+class Api(FastAPI):
+    """FastAPI with the doorkeeper and the express way before all its own machinery."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._door = Doorkeeper(Express(super().__call__))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = self
+        await self._door(scope, receive, send)
+
+
 def create_app(coordinator: Coordinator) -> FastAPI:
     """An app that starts and closes the coordinator with its lifespan."""
     app = assemble()
@@ -68,7 +81,7 @@ def create_app(coordinator: Coordinator) -> FastAPI:
 
 def assemble() -> FastAPI:
     """Routes and their documentation, without a coordinator behind them."""
-    app = FastAPI(
+    app = Api(
         title="Lethe",
         version=metadata.version("lethe"),
         description="The coordinator for federated learning that can forget. Every error is a problem document.",
@@ -82,8 +95,6 @@ def assemble() -> FastAPI:
     for router in _ROUTERS:
         app.include_router(router)
     problems.install(app)
-    app.add_middleware(Express)
-    app.add_middleware(Doorkeeper)  # the last one stands first
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app
 

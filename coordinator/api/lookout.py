@@ -9,6 +9,7 @@ import asyncio
 from typing import Final
 from uuid import UUID
 
+from coordinator.gathering import others_have_come
 from coordinator.store import outbox
 from coordinator.store.database import Database
 
@@ -31,7 +32,7 @@ class Lookout:
 
     async def _look(self) -> None:
         while self._asking:
-            await asyncio.sleep(0)  # let the requests that have arrived get here, too
+            await others_have_come()
             asked = dict(list(self._asking.items())[:MOST_AT_ONCE])
             for client_id in asked:
                 del self._asking[client_id]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -15,23 +16,33 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.requests = Counter("lethe_requests", "Answers.", ["route", "status"], registry=registry)
-        self.seconds = Histogram(
+        requests = Counter("lethe_requests", "Answers.", ["route", "status"], registry=registry)
+        seconds = Histogram(
             "lethe_request_seconds", "Time to the answer's end.", ["route"], buckets=_SECONDS, registry=registry
         )
+        self._requests_of = cache(requests.labels)  # finding a label again costs more than counting
+        self._seconds_of = cache(seconds.labels)
         self.rejections = Counter("lethe_rejections", "Refused requests by problem code.", ["code"], registry=registry)
-        self.events = Counter("lethe_events", "What the engine decided, by type.", ["type"], registry=registry)
+        events = Counter("lethe_events", "What the engine decided, by type.", ["type"], registry=registry)
+        self._events_of = cache(events.labels)
         self.waiting_polls = Gauge("lethe_waiting_polls", "Long polls that wait for work.", registry=registry)
         self.uploads = Gauge("lethe_uploads_in_flight", "Blobs being received.", registry=registry)
-        self.bytes_in = Counter("lethe_bytes_in", "Bytes of request bodies.", registry=registry)
-        self.bytes_out = Counter("lethe_bytes_out", "Bytes of answers.", registry=registry)
+        self._bytes_in = Counter("lethe_bytes_in", "Bytes of request bodies.", registry=registry)
+        self._bytes_out = Counter("lethe_bytes_out", "Bytes of answers.", registry=registry)
         self._runs = Gauge("lethe_runs", "Runs by status.", ["status"], registry=registry)
         self._open_tasks = Gauge("lethe_open_tasks", "Unfinished tasks by status.", ["status"], registry=registry)
         self._oldest_kernel = Gauge("lethe_oldest_kernel_seconds", "Age of the oldest open kernel.", registry=registry)
         self._is_ready = Gauge("lethe_ready", "Whether the database answers.", registry=registry)
 
     def observe(self, event: Event) -> None:
-        self.events.labels(type(event).__name__).inc()
+        self._events_of(type(event).__name__).inc()
+
+    def answered(self, route: str, status: int, elapsed_s: float, bytes_in: int, bytes_out: int) -> None:
+        self._requests_of(route, str(status)).inc()
+        self._seconds_of(route).observe(elapsed_s)
+        if bytes_in:
+            self._bytes_in.inc(bytes_in)
+        self._bytes_out.inc(bytes_out)
 
     def text(self, figures: Figures | None, now: datetime | None) -> bytes:
         """The exposition. Without `figures`, because the database is away, only what this process knows."""

@@ -13,7 +13,7 @@ from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.api.context import Context
-from coordinator.api.problems import problem
+from coordinator.api.problems import answer_to_bug, problem
 
 log = structlog.get_logger()
 
@@ -37,19 +37,15 @@ class Doorkeeper:
                 await self._app(scope, counted.receive, counted.send)
         except Exception as error:
             log.error("request.broke", method=scope["method"], path=scope["path"], exc_info=error)
-            if counted.status is not None:
+            if counted.status is None:
+                answer = await answer_to_bug(Request(scope), error)
+                await answer(scope, receive, counted.send)
+            elif not counted.is_complete:
                 raise  # too late for another answer: the server cuts the connection
-            answer = problem(Request(scope), "internal", "something broke here; the coordinator's log has the trace")
-            await answer(scope, receive, counted.send)
         finally:
             route = getattr(scope.get("route"), "path", "unknown")
             elapsed_s = time.perf_counter() - started_at
-            metrics = context.metrics
-            metrics.requests.labels(route, str(counted.status or 0)).inc()
-            metrics.seconds.labels(route).observe(elapsed_s)
-            metrics.bytes_in.inc(counted.bytes_in)
-            metrics.bytes_out.inc(counted.bytes_out)
-            log.debug("request.answered", method=scope["method"], route=route, status=counted.status, seconds=elapsed_s)
+            context.metrics.answered(route, counted.status or 0, elapsed_s, counted.bytes_in, counted.bytes_out)
 
 
 class _Counted:
@@ -58,6 +54,7 @@ class _Counted:
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive, self._send = receive, send
         self.status: int | None = None
+        self.is_complete = False
         self.bytes_in = 0
         self.bytes_out = 0
 
@@ -71,6 +68,7 @@ class _Counted:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-        elif body := message.get("body"):
-            self.bytes_out += len(body)
+        else:
+            self.bytes_out += len(message.get("body", b""))
+            self.is_complete = not message.get("more_body", False)
         await self._send(message)

@@ -180,6 +180,10 @@ async def _on_disconnect(request: Request, error: Exception) -> Response:
     return Response(status_code=400)
 
 
+async def answer_to_bug(request: Request, error: Exception) -> Response:
+    return problem(request, "internal", "something broke here; the coordinator's log has the trace")
+
+
 ANSWERS: Final[dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]] = {
     Rejected: _on_rejected,
     RequestValidationError: _on_invalid,
@@ -193,6 +197,7 @@ ANSWERS: Final[dict[type[Exception], Callable[[Request, Exception], Awaitable[Re
 def install(app: FastAPI) -> None:
     for kind, handler in ANSWERS.items():
         app.add_exception_handler(kind, handler)
+    app.add_exception_handler(Exception, answer_to_bug)
 
 
 async def answer_to(request: Request, error: Exception) -> Response:

@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -28,6 +28,7 @@ from coordinator.blobs.disk import (
     Batches,
     Disk,
     DiskThreads,
+    begin_writing,
     create,
     full_disk_noticed,
     install,
@@ -39,11 +40,12 @@ from coordinator.blobs.disk import (
     sync_directory,
     write_all,
 )
-from coordinator.blobs.port import Complete, Received, StorageFull, StoredBlob
+from coordinator.blobs.port import Complete, Examined, Received, StorageFull, StoredBlob
 from coordinator.blobs.reception import (
     Check,
     checked_range,
     digest_mismatch,
+    examine,
     hex_of,
     not_found,
     offset_mismatch,
@@ -125,25 +127,25 @@ class FileBlobStore:
         """Bodies that are all there: one trip to a thread for all that have gathered. They are written before the first
         is synced, so that a file system with a journal writes it once for all of them."""
         outcomes: list[Complete | Exception] = []
-        written: dict[int, Arriving] = {}
-        for number, arriving in enumerate(bodies):
-            try:
-                outcome, is_new = self._checked(arriving), not arriving.path.exists()
-                if is_new:
-                    self._write_small(arriving)
-                    written[number] = arriving
-                outcomes.append(replace(outcome, existed=not is_new))
-            except Exception as error:
-                outcomes.append(error)
+        written: dict[int, tuple[Arriving, int]] = {}
         changed: set[Path] = set()
-        for number, arriving in written.items():
-            try:
-                self._finish_small(arriving)
-                changed.add(arriving.path.parent)
-            except Exception as error:
-                outcomes[number] = error
-                with contextlib.suppress(OSError):
-                    arriving.unfinished.unlink()
+        with contextlib.ExitStack() as files:
+            for number, arriving in enumerate(bodies):
+                try:
+                    outcome, is_new = self._checked(arriving), not arriving.path.exists()
+                    if is_new:
+                        written[number] = arriving, self._write_small(arriving, files)
+                    outcomes.append(replace(outcome, existed=not is_new))
+                except Exception as error:
+                    outcomes.append(error)
+            for number, (arriving, fd) in written.items():
+                try:
+                    self._finish_small(arriving, fd)
+                    changed.add(arriving.path.parent)
+                except Exception as error:
+                    outcomes[number] = error
+                    with contextlib.suppress(OSError):
+                        arriving.unfinished.unlink()
         if self._is_durable:
             for directory in changed:
                 sync_directory(directory)
@@ -156,23 +158,25 @@ class FileBlobStore:
             raise digest_mismatch(check.digest)
         return Complete(check.finish(), arriving.total, existed=False)
 
-    def _write_small(self, arriving: Arriving) -> None:
-        """Under a name of its own until it is whole."""
+    def _write_small(self, arriving: Arriving, files: contextlib.ExitStack) -> int:
+        """Under a name of its own until it is whole. Returns the file, which is open as long as `files`."""
         with full_disk_noticed():
             self._check_reserve(arriving.total)
             fd = create(arriving.unfinished)
+            files.callback(os.close, fd)
             try:
                 write_all(fd, arriving.body, 0)
+                if self._is_durable:
+                    begin_writing(fd)
             except BaseException:
                 arriving.unfinished.unlink()
                 raise
-            finally:
-                os.close(fd)
+        return fd
 
-    def _finish_small(self, arriving: Arriving) -> None:
+    def _finish_small(self, arriving: Arriving, fd: int) -> None:
         with full_disk_noticed():
             if self._is_durable:
-                sync(arriving.unfinished)
+                os.fsync(fd)
             crashpoint("blob.before-rename")
             move(arriving.unfinished, arriving.path)
             crashpoint("blob.after-rename")
@@ -204,8 +208,8 @@ class FileBlobStore:
                 raise not_found(digest)
         yield paths
 
-    async def adopt(self, owner: UUID, path: Path) -> tuple[str, Inspection, int]:
-        return await self._disk.run(self._adopt, owner, path)
+    async def adopt(self, owner: UUID, path: Path, examined: Examined | None = None) -> Examined:
+        return await self._disk.run(self._adopt, owner, path, examined)
 
     async def delete(self, owner: UUID, *digests: str) -> None:
         if digests:
@@ -224,6 +228,7 @@ class FileBlobStore:
     async def close(self) -> None:
         await self._disk.close()
 
+    @lru_cache(maxsize=4096)  # noqa: B019  # stores are few and live as long as their process
     def _path(self, owner: UUID, digest: str) -> Path:
         return Path(f"{self._root}/{owner}/{hex_of(digest)}")
 
@@ -249,31 +254,33 @@ class FileBlobStore:
             raise offset_mismatch(stored)
         return _FilePart(self._disk, fd, arriving.part_path, arriving.path)
 
-    def _adopt(self, owner: UUID, source: Path) -> tuple[str, Inspection, int]:
-        num_bytes = source.stat().st_size
-        check = Check(num_bytes)
-        for data in pieces_of(source):
-            check.feed(data)
-        inspection, path = check.finish(), self._path(owner, check.digest)
+    def _adopt(self, owner: UUID, source: Path, examined: Examined | None) -> Examined:
+        if examined is None:
+            examined = examine(source)
+        path = self._path(owner, examined.digest)
         if path.exists():
             source.unlink()
-            return check.digest, inspection, num_bytes
+            return examined
         with full_disk_noticed():
             is_same_disk = source.stat().st_dev == self._root.stat().st_dev
             if is_same_disk and not self._is_durable:
                 move(source, path)
-                return check.digest, inspection, num_bytes
-            self._check_reserve(0 if is_same_disk else num_bytes)
-            directory = self._parts / str(owner)
-            directory.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix="adopted-", dir=directory) as inbox:
-                moved = Path(shutil.move(source, Path(inbox, "blob")))  # a rename, or a copy from another file system
-                with moved.open("rb") as file:
-                    os.fsync(file.fileno())
-                crashpoint("blob.before-rename")
-                install(moved, path)
-                crashpoint("blob.after-rename")
-        return check.digest, inspection, num_bytes
+                return examined
+            self._check_reserve(0 if is_same_disk else examined.num_bytes)
+            if is_same_disk:
+                self._take_place(source, path)
+            else:
+                directory = self._parts / str(owner)
+                directory.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryDirectory(prefix="adopted-", dir=directory) as inbox:
+                    self._take_place(Path(shutil.move(source, Path(inbox, "blob"))), path)
+        return examined
+
+    def _take_place(self, source: Path, path: Path) -> None:
+        sync(source)
+        crashpoint("blob.before-rename")
+        install(source, path)
+        crashpoint("blob.after-rename")
 
     def _check_reserve(self, wanted_bytes: int) -> None:
         disk = os.statvfs(self._root)

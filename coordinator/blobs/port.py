@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from services.tensors.inspection import Inspection
@@ -39,6 +39,14 @@ class Complete:
 
 
 Received = Partial | Complete
+
+
+class Examined(NamedTuple):
+    """What a local file is."""
+
+    digest: str
+    inspection: Inspection
+    num_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +79,8 @@ class BlobStore(Protocol):
     def local(self, owner: UUID, digests: Iterable[str]) -> AbstractAsyncContextManager[dict[str, Path]]:
         """Complete blobs as files to read (never to write), valid inside the context. Rejects `not-found`."""
 
-    async def adopt(self, owner: UUID, path: Path) -> tuple[str, Inspection, int]:
-        """Take a finished local file into the store: (digest, inspection, bytes). The path is gone afterwards."""
+    async def adopt(self, owner: UUID, path: Path, examined: Examined | None = None) -> Examined:
+        """Take a finished local file into the store; it need not be examined twice. The path is gone afterwards."""
 
     async def delete(self, owner: UUID, *digests: str) -> None:
         """Forget complete blobs, durably; nothing happens where there is none."""

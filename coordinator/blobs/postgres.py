@@ -24,11 +24,11 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from coordinator.blobs.disk import pieces_of
-from coordinator.blobs.port import Complete, Received, StorageFull, StoredBlob
-from coordinator.blobs.reception import Check, checked_range, hex_of, not_found, offset_mismatch, receive_into
+from coordinator.blobs.port import Complete, Examined, Received, StorageFull, StoredBlob
+from coordinator.blobs.reception import Check, checked_range, examine, hex_of, not_found, offset_mismatch, receive_into
 from coordinator.crashpoints import crashpoint
 from services.core.errors import InvariantBroken
-from services.tensors.inspection import Inspection, Inspector
+from services.tensors.inspection import Inspector
 
 CHUNK_BYTES: Final = 2**20
 _LIST_PAGE: Final = 1000
@@ -137,14 +137,16 @@ class PostgresBlobStore:
         finally:
             shutil.rmtree(directory)  # on the loop: it must also happen in a cancelled task, and unlinking is quick
 
-    async def adopt(self, owner: UUID, path: Path) -> tuple[str, Inspection, int]:
-        digest, inspection, num_bytes = await asyncio.to_thread(_check_file, path)
+    async def adopt(self, owner: UUID, path: Path, examined: Examined | None = None) -> Examined:
+        if examined is None:
+            examined = await asyncio.to_thread(examine, path)
+        digest, num_bytes = examined.digest, examined.num_bytes
         if await self._find(owner, digest) is None:
             sender = f"adopted-{uuid.uuid4()}"  # never a client's, and never that of another adoption of equal bytes
             pieces = _in_threads(pieces_of(path))
             await self.receive(owner, digest, sender=sender, offset=0, total=num_bytes, chunks=pieces)
         path.unlink()
-        return digest, inspection, num_bytes
+        return examined
 
     async def delete(self, owner: UUID, *digests: str) -> None:
         own = (contents.c.owner == owner) & contents.c.digest.in_(digests) & contents.c.complete
@@ -316,14 +318,6 @@ def _full_database_noticed() -> Iterator[None]:
         if getattr(error.orig, "sqlstate", None) in (_DISK_FULL, _READ_ONLY):
             raise StorageFull(errno.ENOSPC, str(error.orig)) from error
         raise
-
-
-def _check_file(path: Path) -> tuple[str, Inspection, int]:
-    num_bytes = path.stat().st_size
-    check = Check(num_bytes)
-    for data in pieces_of(path):
-        check.feed(data)
-    return check.digest, check.finish(), num_bytes
 
 
 def _append_to(path: Path, data: bytes) -> None:

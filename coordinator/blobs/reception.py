@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterable, AsyncIterator
+from pathlib import Path
 from typing import Protocol
 
-from coordinator.blobs.port import Complete, Partial, Received, StorageFull
+from coordinator.blobs.disk import pieces_of
+from coordinator.blobs.port import Complete, Examined, Partial, Received, StorageFull
 from coordinator.crashpoints import crashpoint
 from services.core.digests import is_digest
 from services.core.errors import Rejected
@@ -34,6 +36,14 @@ class Check:
 
     def finish(self) -> Inspection:
         return self._inspector.finish()
+
+
+def examine(path: Path) -> Examined:
+    check = Check(path.stat().st_size)
+    for data in pieces_of(path):
+        check.feed(data)
+    inspection = check.finish()
+    return Examined(check.digest, inspection, inspection.num_bytes)
 
 
 class Part(Protocol):

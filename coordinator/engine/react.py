@@ -32,8 +32,9 @@ KERNELS = "jobs:kernel"
 CHORES = "jobs:chore"
 NOTICES = "jobs:notice"
 HISTORY = "jobs:history"
+RETENTION = "jobs:retention"
 CLOCK = "clock"
-BELLS: Final = {"kernel": KERNELS, "notify": NOTICES, "keep-updates": HISTORY}
+BELLS: Final = {"kernel": KERNELS, "notify": NOTICES, "keep-updates": HISTORY, "collect-updates": RETENTION}
 """Of jobs that have a pump of their own; all others are chores."""
 
 

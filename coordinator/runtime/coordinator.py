@@ -15,7 +15,7 @@ from coordinator.blobs.port import BlobStore
 from coordinator.bus.local import LocalBus
 from coordinator.bus.port import Bus
 from coordinator.engine.events import Event
-from coordinator.engine.react import CHORES, HISTORY, KERNELS, NOTICES
+from coordinator.engine.react import CHORES, HISTORY, KERNELS, NOTICES, RETENTION
 from coordinator.runtime.clockwork import Clockwork
 from coordinator.runtime.erasure import SIGNING_KEY, Erasing
 from coordinator.runtime.history import Keeping
@@ -29,7 +29,10 @@ from coordinator.store.database import Database
 from coordinator.tombstones.files import FileTombstoneLog
 
 log = structlog.get_logger()
-CHORE_KINDS = ("post", "collect-updates", "drop-blob", "fence", "purge")
+CHORE_KINDS = ("post", "drop-blob", "fence", "purge")
+
+RETENTION_S = 0.5
+"""Updates that retention drops wait so long for those of the next rounds: one trip to the disk for all of them."""
 
 
 class Coordinator:
@@ -44,8 +47,8 @@ class Coordinator:
         self.bus = _bus(settings)
         self.blobs = _blob_store(settings, self.database)
         self.shell = Shell(self.database, self.bus, observe=self._observe)
-        keys, scratch = SealingKeys(settings.evidence_path / "keys"), Scratch(settings.home / "scratch")
-        self.keeping = Keeping(self.database, self.blobs, keys, scratch)
+        keys, self._scratch = SealingKeys(settings.evidence_path / "keys"), Scratch(settings.home / "scratch")
+        self.keeping = Keeping(self.database, self.blobs, keys, self._scratch)
         self.erasing = Erasing(
             self.database,
             self.shell,
@@ -67,12 +70,15 @@ class Coordinator:
         if again := await self.erasing.refence():
             log.warning("erasures.fenced-again", count=again, reason="the database is older than the tombstones")
         self._spawn(Clockwork(self.database, self.bus, self.shell, self.blobs, self.keeping).forever())
-        chores = chore_runner(self.database, self.shell, self.blobs, self.erasing, self.keeping)
+        chores = chore_runner(self.database, self.shell, self.blobs, self.erasing)
         lease_s = self.settings.kernel_lease_s
         self._spawn(Pump(self.database, self.bus, CHORES, CHORE_KINDS, lease_s, chores).forever())
         notices = Pump(self.database, self.bus, NOTICES, ("notify",), lease_s, self.notifying.run)
         history = Pump(self.database, self.bus, HISTORY, ("keep-updates",), lease_s, self.keeping.run)
-        for slow in (notices, history):  # apart from the chores: these must hold up no fence
+        retention = Pump(
+            self.database, self.bus, RETENTION, ("collect-updates",), lease_s, self.keeping.collect, rest_s=RETENTION_S
+        )
+        for slow in (notices, history, retention):  # apart from the chores: these must hold up no fence
             self._spawn(slow.forever())
         if self.settings.compute == "threads":
             self._spawn_kernels()
@@ -90,6 +96,7 @@ class Coordinator:
                 await task
         await self.shell.close()
         self._kernels.shutdown(wait=False, cancel_futures=True)
+        self._scratch.close()
         await self.bus.close()
         await self.blobs.close()
         await self.database.close()
@@ -104,7 +111,7 @@ class Coordinator:
             observer(event)
 
     def _spawn_kernels(self) -> None:
-        runner = kernel_runner(self.database, self.shell, self.blobs, self.keeping, self._kernels)
+        runner = kernel_runner(self.database, self.shell, self.blobs, self.keeping, self._scratch, self._kernels)
         pump = Pump(self.database, self.bus, KERNELS, ("kernel",), self.settings.kernel_lease_s, runner)
         self._spawn(pump.forever())
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from datetime import timedelta
@@ -19,7 +17,8 @@ from uuid import UUID, uuid4
 
 import structlog
 
-from coordinator.blobs.port import BlobStore, StorageFull
+from coordinator.blobs.port import BlobStore, Examined, StorageFull
+from coordinator.blobs.reception import examine
 from coordinator.bus.port import Bus
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import Job
@@ -34,6 +33,7 @@ from coordinator.engine.messages import (
 )
 from coordinator.runtime.erasure import Erasing
 from coordinator.runtime.history import Keeping
+from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.shell import Shell
 from coordinator.store import outbox
 from coordinator.store.database import Database, Unavailable
@@ -56,11 +56,19 @@ class Pump:
     """One worker on the outbox; run several for parallel kernels."""
 
     def __init__(
-        self, database: Database, bus: Bus, bell: str, kinds: tuple[str, ...], lease_s: float, run: Runner
+        self,
+        database: Database,
+        bus: Bus,
+        bell: str,
+        kinds: tuple[str, ...],
+        lease_s: float,
+        run: Runner,
+        *,
+        rest_s: float = 0.0,
     ) -> None:
-        """`bell`: the key that is rung when there is such a job."""
+        """`bell`: the key that is rung when there is such a job; `rest_s`: how long such work may wait for more."""
         self._database, self._bus, self._bell = database, bus, bell
-        self._kinds, self._lease_s, self._run = kinds, lease_s, run
+        self._kinds, self._lease_s, self._run, self._rest_s = kinds, lease_s, run, rest_s
 
     async def forever(self) -> None:
         is_rung = False
@@ -71,6 +79,8 @@ class Pump:
                         is_rung = False
                     else:
                         is_rung = await waiter.wait(LOOK_EVERY_S)
+                        if is_rung and self._rest_s:
+                            await asyncio.sleep(self._rest_s)
                 except Unavailable as error:
                     log.warning("pump.waits", error=str(error)[:200])
                     await asyncio.sleep(LOOK_EVERY_S)
@@ -117,12 +127,14 @@ class Pump:
 Runner = Callable[[Job, str], Awaitable[None]]
 
 
-def kernel_runner(database: Database, shell: Shell, blobs: BlobStore, keeping: Keeping, executor: Executor) -> Runner:
+def kernel_runner(
+    database: Database, shell: Shell, blobs: BlobStore, keeping: Keeping, scratch: Scratch, executor: Executor
+) -> Runner:
     """Run a kernel over local files in the executor and take its model into the store."""
 
     async def run(job: Job, token: str) -> None:
         log.info("kernel.started", kernel=job.kernel, job=str(job.id), run=str(job.run_id), attempt=job.attempt)
-        if outcome := await _outcome(job, token, database, blobs, keeping, executor):
+        if outcome := await _outcome(job, token, database, blobs, keeping, scratch, executor):
             if job.epoch > 0:
                 crashpoint("erasure.in-recovery")
             await shell_patiently(shell, outcome)
@@ -131,22 +143,21 @@ def kernel_runner(database: Database, shell: Shell, blobs: BlobStore, keeping: K
 
 
 async def _outcome(
-    job: Job, token: str, database: Database, blobs: BlobStore, keeping: Keeping, executor: Executor
+    job: Job, token: str, database: Database, blobs: BlobStore, keeping: Keeping, scratch: Scratch, executor: Executor
 ) -> JobDone | JobFailed | None:
     """None: the result is not wanted any more, and was not stored."""
     loop = asyncio.get_running_loop()
     try:
-        with tempfile.TemporaryDirectory(prefix="lethe-kernel-") as directory:
-            out = Path(directory) / "out.safetensors"
+        with scratch.file() as out:
             async with keeping.local(job.federation_id, job.inputs) as files:
                 crashpoint("kernel.before")
-                figures, digest = await loop.run_in_executor(executor, _computed, job, files, out)
+                figures, made = await loop.run_in_executor(executor, _computed, job, files, out)
                 crashpoint("kernel.after")
             blob = None
-            if digest is not None:
-                if not await _name(database, job, token, digest):
+            if made is not None:
+                if not await _name(database, job, token, made.digest):
                     return None
-                blob = await _adopt(job.federation_id, blobs, out)
+                blob = await _adopt(job.federation_id, blobs, out, made)
             crashpoint("kernel.after-adoption")
             return JobDone(job.id, token, blob, figures)
     except StorageFull as error:
@@ -158,13 +169,10 @@ async def _outcome(
         return JobFailed(job.id, token, f"{type(error).__name__}: {error}", retryable=True)
 
 
-def _computed(job: Job, files: Mapping[str, Path], out: Path) -> tuple[dict[str, Any], str | None]:
-    """A kernel's figures, and the digest of the model if it made one."""
+def _computed(job: Job, files: Mapping[str, Path], out: Path) -> tuple[dict[str, Any], Examined | None]:
+    """A kernel's figures, and what its model is if it made one."""
     figures = run_kernel(job.kernel or "", dict(job.params), files, out)
-    if not out.exists():
-        return figures, None
-    with out.open("rb") as file:
-        return figures, f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+    return figures, examine(out) if out.exists() else None
 
 
 async def _name(database: Database, job: Job, token: str, digest: str) -> bool:
@@ -177,21 +185,18 @@ async def _name(database: Database, job: Job, token: str, digest: str) -> bool:
             await asyncio.sleep(LOOK_EVERY_S)
 
 
-async def _adopt(federation_id: UUID, blobs: BlobStore, out: Path) -> RecordBlob:
-    digest, inspection, num_bytes = await blobs.adopt(federation_id, out)
+async def _adopt(federation_id: UUID, blobs: BlobStore, out: Path, made: Examined) -> RecordBlob:
+    digest, inspection, num_bytes = await blobs.adopt(federation_id, out, made)
     layout = inspection.layout
     return RecordBlob(federation_id, digest, num_bytes, layout.digest(), layout.updatable().digest(), inspection.finite)
 
 
-def chore_runner(database: Database, shell: Shell, blobs: BlobStore, erasing: Erasing, keeping: Keeping) -> Runner:
+def chore_runner(database: Database, shell: Shell, blobs: BlobStore, erasing: Erasing) -> Runner:
     async def run(job: Job, token: str) -> None:
         match job.kind:
             case "post":
                 with contextlib.suppress(Rejected):
                     await shell_patiently(shell, POSTS[job.params["message"]](job))
-            case "collect-updates":
-                await keeping.collect(job, token)
-                return
             case "drop-blob":
                 async with database.write() as connection:
                     await outbox.forget_blob(connection, job.federation_id, job.params["digest"])

@@ -1,5 +1,5 @@
-"""Directories for unsealed updates while a kernel reads them. Each is locked by its user, so that what a killed process
-left behind is told apart from what is in use."""
+"""Places for unsealed updates while a kernel reads them, and for what it makes of them. Each directory is locked by its
+user, so that what a killed process left behind is told apart from what is in use."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 
 class Scratch:
@@ -17,6 +18,23 @@ class Scratch:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._own = contextlib.ExitStack()
+        self._directory: Path | None = None
+
+    def close(self) -> None:
+        self._own.close()
+        self._directory = None
+
+    @contextlib.contextmanager
+    def file(self) -> Iterator[Path]:
+        """Where to write a file that is moved on or gone afterwards."""
+        if self._directory is None:
+            self._directory = self._own.enter_context(self.directory())
+        path = self._directory / uuid4().hex
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def directory(self) -> Iterator[Path]:

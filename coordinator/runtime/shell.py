@@ -31,6 +31,7 @@ from coordinator.engine.journal import Entry, entry
 from coordinator.engine.messages import Envelope, Message
 from coordinator.engine.react import FollowUp, Wake, erasure_key, react, run_key
 from coordinator.engine.work import Refused
+from coordinator.gathering import others_have_come
 from coordinator.store import tables
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.prepared import prepared
@@ -137,6 +138,7 @@ class Shell:
             await self._bell.wait()
             self._bell.clear()
             while self._mailbox:
+                await others_have_come()
                 batch = [self._mailbox.popleft() for _ in range(min(MAX_BATCH, len(self._mailbox)))]
                 await self._settle(batch)
 

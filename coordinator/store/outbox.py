@@ -133,6 +133,27 @@ async def runs_held_for_storage(connection: AsyncConnection) -> list[UUID]:
     return list((await connection.execute(_HELD_FOR_STORAGE)).scalars())
 
 
+_COLLECTIONS = prepared(
+    sa.select(t.jobs.c.id, t.jobs.c.params)
+    .where(
+        t.jobs.c.cohort_id == sa.bindparam("cohort"),
+        t.jobs.c.kind == "collect-updates",
+        t.IS_OPEN_JOB,
+        t.jobs.c.status == "ready",
+    )
+    .with_for_update(skip_locked=True)
+)
+_DONE = prepared(t.jobs.update().where(t.jobs.c.id.in_(sa.bindparam("jobs", expanding=True))).values(status="done"))
+
+
+async def take_collections(connection: AsyncConnection, cohort_id: UUID) -> list[int]:
+    """The retention of later rounds, for whoever carries out an earlier one: up to which round each goes."""
+    waiting = [(row.id, row.params) for row in await connection.execute(_COLLECTIONS, {"cohort": cohort_id})]
+    if waiting:
+        await connection.execute(_DONE, {"jobs": [job_id for job_id, _ in waiting]})
+    return [params["up_to_round"] for _, params in waiting]
+
+
 _is_being_sealed = sa.exists().where(t.kept_updates.c.update_id == t.updates.c.id, t.kept_updates.c.status == "sealing")
 _COLLECTABLE = prepared(
     sa.select(t.updates.c.id, t.updates.c.digest)

@@ -6,23 +6,37 @@ Postgres they are statements like any other.
 
 from __future__ import annotations
 
+import json
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
+import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import IteratorResult
 from sqlalchemy.engine.result import SimpleResultMetaData
 
+from coordinator.store.tables import Instant
 from services.core.errors import InvariantBroken
 
 S = TypeVar("S", bound=sa.Executable)
 Process = Callable[[Any], Any]
+
+
+def _json(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except ValueError:  # NaN and the like, which the slower reader takes
+        return json.loads(text)
+
+
 _MARK: Final = "lethe_prepared"
-_DIALECT: Final = sqlite.dialect(paramstyle="named")
+_DIALECT: Final = sqlite.dialect(paramstyle="named", json_deserializer=_json)
 
 
 def prepared(statement: S) -> S:
@@ -73,10 +87,68 @@ class Plans:
         return plan
 
 
+# Values on their way to SQLite and back, as SQLAlchemy writes them, but quicker.
+
+
+def _writer(kind: sa.types.TypeEngine[Any]) -> Process | None:
+    return _instant_text if isinstance(kind, Instant) else kind.dialect_impl(_DIALECT).bind_processor(_DIALECT)
+
+
+def _reader(kind: sa.types.TypeEngine[Any]) -> Process | None:
+    if isinstance(kind, sa.Uuid):
+        return _uuid
+    if isinstance(kind, Instant):
+        return _instant
+    return kind.dialect_impl(_DIALECT).result_processor(_DIALECT, None)
+
+
 @lru_cache(maxsize=100_000)
 def _uuid(text: str | None) -> UUID | None:
     """The same ids are read again and again."""
     return None if text is None else UUID(text)
+
+
+def _instant(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def _instant_text(instant: datetime | None) -> str | None:
+    return None if instant is None else instant.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+
+
+class _Parameter(NamedTuple):
+    name: str
+    key: str
+    """Its name where the statement is used."""
+    process: Process | None
+    is_list: bool
+
+
+def _filled(text: str, constants: Mapping[str, str], named: Mapping[str, _Parameter]) -> tuple[str, list[_Parameter]]:
+    """A statement with its constants in so many words, and with question marks for its parameters, in their order.
+
+    SQLite looks at the value of a parameter that it compares with the condition of a partial index, and so compiles
+    such a statement anew each time. And its driver fills question marks faster than names."""
+    order: list[_Parameter] = []
+
+    def fill(match: re.Match[str]) -> str:
+        name = match["list"] or match["name"]
+        if name not in named:
+            return constants.get(name, match[0])
+        order.append(named[name])
+        return match[0] if named[name].is_list else "?"
+
+    return re.sub(r"__\[POSTCOMPILE_(?P<list>\w+)\]|:(?P<name>\w+)", fill, text), order
+
+
+def _literal(bound: sa.BindParameter[Any]) -> str:
+    if bound.value is None:
+        return "NULL"
+    literal = bound.type.dialect_impl(_DIALECT).literal_processor(_DIALECT)
+    if literal is None:
+        raise InvariantBroken(f"a constant of a prepared statement cannot be written down: {bound}")
+    value: Any = bound.effective_value
+    return (", ".join(map(literal, value)) or "NULL") if bound.expanding else literal(value)
 
 
 class _Plan:
@@ -87,29 +159,20 @@ class _Plan:
         compiled = statement.compile(dialect=_DIALECT, column_keys=names if is_insert else None)
         if is_insert and compiled.insert_prefetch:
             raise InvariantBroken(f"columns of a prepared insert have defaults: {compiled.insert_prefetch}")
-        self._text = str(compiled)
-        self._constants: dict[str, Any] = {}
-        self._values: list[tuple[str, str, Process | None]] = []
-        self._lists: list[tuple[str, str, Process | None]] = []
+        constants: dict[str, str] = {}
+        named: dict[str, _Parameter] = {}
         for name, bound in compiled.binds.items():
-            process = bound.type.dialect_impl(_DIALECT).bind_processor(_DIALECT)
-            if bound.expanding and not bound.required:
-                self._text = self._expanded(self._text, name, bound.effective_value, process, self._constants)
-            elif bound.expanding:
-                self._lists.append((name, bound.key, process))
-            elif bound.required or is_insert:
-                self._values.append((name, bound.key, process))
+            if not bound.required and not is_insert:
+                constants[name] = _literal(bound)
             else:
-                value = bound.effective_value
-                self._constants[name] = value if process is None else process(value)
+                named[name] = _Parameter(name, bound.key, _writer(bound.type), bound.expanding)
+        self._text, self._parameters = _filled(str(compiled), constants, named)
         columns = list(statement.exported_columns) if hasattr(statement, "exported_columns") else []
         self._metadata = SimpleResultMetaData([column.key for column in columns])
         self._results: list[tuple[int, Process]] = []
         for place, column in enumerate(columns):
-            is_uuid = isinstance(column.type, sa.Uuid)
-            result = _uuid if is_uuid else column.type.dialect_impl(_DIALECT).result_processor(_DIALECT, None)
-            if result is not None:
-                self._results.append((place, result))
+            if (process := _reader(column.type)) is not None:
+                self._results.append((place, process))
 
     def run(self, connection: sqlite3.Connection, parameters: Any) -> Found:
         text = self._text
@@ -117,27 +180,24 @@ class _Plan:
             if isinstance(parameters, Sequence):
                 cursor = connection.executemany(text, [self._bound(one) for one in parameters])
                 return Found(self._metadata, (), cursor.rowcount)
-            bound = self._bound(parameters or {})
-            for name, key, process in self._lists:
-                text = self._expanded(text, name, parameters[key], process, bound)
-            cursor = connection.execute(text, bound)
+            for name, key, _, is_list in self._parameters:
+                if is_list:
+                    marks = ", ".join("?" * len(parameters[key])) or "NULL"
+                    text = text.replace(f"__[POSTCOMPILE_{name}]", marks)
+            cursor = connection.execute(text, self._bound(parameters))
             return Found(self._metadata, map(self._row, cursor.fetchall()), cursor.rowcount)
         except sqlite3.Error as error:
             raise _translated(error, text) from error
 
-    def _bound(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        bound = dict(self._constants)
-        for name, key, process in self._values:
+    def _bound(self, parameters: Mapping[str, Any]) -> list[Any]:
+        bound: list[Any] = []
+        for _, key, process, is_list in self._parameters:
             value = parameters[key]
-            bound[name] = value if process is None else process(value)
+            if is_list:
+                bound.extend(value if process is None else map(process, value))
+            else:
+                bound.append(value if process is None else process(value))
         return bound
-
-    def _expanded(
-        self, text: str, name: str, values: Sequence[Any], process: Process | None, bound: dict[str, Any]
-    ) -> str:
-        names = [f"{name}_{number}" for number in range(len(values))]
-        bound.update(zip(names, values if process is None else map(process, values), strict=True))
-        return text.replace(f"__[POSTCOMPILE_{name}]", ", ".join(f":{one}" for one in names) or "NULL")
 
     def _row(self, row: tuple[Any, ...]) -> Sequence[Any]:
         if not self._results:

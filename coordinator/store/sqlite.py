@@ -123,7 +123,7 @@ async def _begin(connection: sa.Connection) -> None:
 
 async def _commit(connection: sa.Connection) -> None:
     """To its end, even when whoever waits for it is cancelled: SQLite must not be used otherwise meanwhile."""
-    committing = asyncio.ensure_future(asyncio.to_thread(run, connection, "COMMIT"))
+    committing = asyncio.get_running_loop().run_in_executor(None, run, connection, "COMMIT")
     try:
         await asyncio.shield(committing)
     except asyncio.CancelledError:

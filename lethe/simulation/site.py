@@ -10,7 +10,7 @@ from uuid import UUID
 from coordinator.blobs.files import FileBlobStore
 from coordinator.engine.events import Event
 from coordinator.engine.messages import RecordBlob
-from coordinator.engine.react import CHORES, CLOCK, HISTORY, KERNELS, client_key
+from coordinator.engine.react import CHORES, CLOCK, HISTORY, KERNELS, RETENTION, client_key
 from coordinator.runtime.clockwork import Clockwork
 from coordinator.runtime.coordinator import CHORE_KINDS
 from coordinator.runtime.erasure import SIGNING_KEY, Erasing
@@ -28,7 +28,6 @@ from lethe.simulation.training import AtOnce
 from services.core.ids import uuid7
 
 JOB_LEASE_S: Final = 86400.0
-COLLECT: Final = "collect-updates"
 ENROLLED_AT_ONCE: Final = 10_000
 CLIENT_KEY: Final = client_key(UUID(int=0)).removesuffix(str(UUID(int=0)))
 
@@ -45,17 +44,17 @@ class Site:
         evidence = home / "evidence"
         evidence.mkdir(parents=True, exist_ok=True)
         tombstones = FileTombstoneLog(evidence / "tombstones.jsonl")
-        self._keeping = Keeping(self.database, self.blobs, SealingKeys(evidence / "keys"), Scratch(home / "unsealed"))
+        self._scratch = Scratch(home / "scratch")
+        self._keeping = Keeping(self.database, self.blobs, SealingKeys(evidence / "keys"), self._scratch)
         erasing = Erasing(
             self.database, self.shell, self.blobs, self.bells, tombstones, evidence / SIGNING_KEY, self._keeping
         )
         self._clockwork = Clockwork(self.database, self.bells, self.shell, self.blobs, self._keeping)
-        chores = chore_runner(self.database, self.shell, self.blobs, erasing, self._keeping)
-        kernels = kernel_runner(self.database, self.shell, self.blobs, self._keeping, AtOnce())
-        others = tuple(kind for kind in CHORE_KINDS if kind != COLLECT)
+        chores = chore_runner(self.database, self.shell, self.blobs, erasing)
+        kernels = kernel_runner(self.database, self.shell, self.blobs, self._keeping, self._scratch, AtOnce())
         self._pumps: list[Pump | Jobs] = [
-            Jobs(self.database, COLLECT, chores),
-            Pump(self.database, self.bells, CHORES, others, JOB_LEASE_S, chores),
+            Jobs(self.database, "collect-updates", self._keeping.collect),
+            Pump(self.database, self.bells, CHORES, CHORE_KINDS, JOB_LEASE_S, chores),
             Jobs(self.database, "keep-updates", self._keeping.run),
             Jobs(self.database, "kernel", kernels),
         ]
@@ -76,6 +75,7 @@ class Site:
 
     async def close(self) -> None:
         await self.shell.close()
+        self._scratch.close()
         await self.blobs.close()
         await self.database.close()
 
@@ -100,11 +100,11 @@ class Site:
 
     async def turn(self) -> set[str] | None:
         """Do what bells were rung for. Returns the ids of the clients among them; None when no bell was rung."""
-        known = (CHORES, HISTORY, KERNELS, CLOCK)
-        rung = {key for key in self.bells.take() if key in known or key.startswith(CLIENT_KEY)}
+        jobs = {CHORES, HISTORY, KERNELS, RETENTION}
+        rung = {key for key in self.bells.take() if key in jobs or key == CLOCK or key.startswith(CLIENT_KEY)}
         if not rung:
             return None
-        if rung & {CHORES, HISTORY, KERNELS}:
+        if rung & jobs:
             for pump in self._pumps:
                 await pump.drain()
         if CLOCK in rung:

@@ -97,7 +97,13 @@ def parse_length(first_bytes: bytes, total_bytes: int, max_header_bytes: int = M
 
 
 def parse_header(header: bytes, total_bytes: int) -> Header:
-    """`header` is the JSON part alone; `total_bytes` the size of the whole file."""
+    """`header` is the JSON part alone; `total_bytes` the size of the whole file. All updates of a model have the same
+    one: those of usual size are remembered."""
+    parse = _parsed_before if len(header) <= _REMEMBERED_BYTES else _parse
+    return parse(header, total_bytes)
+
+
+def _parse(header: bytes, total_bytes: int) -> Header:
     entries = _load_json(header)
     _check_metadata(entries.pop("__metadata__", {}))
     data_start = LENGTH_BYTES + len(header)
@@ -115,6 +121,10 @@ def parse_header(header: bytes, total_bytes: int) -> Header:
     return Header(
         Layout(tuple(info for info, _, _ in placed)), tuple(data_start + begin for _, begin, _ in placed), data_start
     )
+
+
+_REMEMBERED_BYTES: Final = 65_536
+_parsed_before = lru_cache(maxsize=16)(_parse)
 
 
 def read_header(fd: int, max_header_bytes: int = MAX_HEADER_BYTES) -> Header:

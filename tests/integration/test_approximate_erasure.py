@@ -223,6 +223,8 @@ async def test_a_method_without_its_history_is_refused_and_nothing_changes(tmp_p
         f.work()
         run_id = await f.create_run(stop={"rounds": 3}, retention={"updates": 1})
         await f.wait_for_run(run_id)
+        for row in await f.rows(t.jobs, t.jobs.c.kind == "collect-updates"):
+            await f.wait(t.jobs, row.id, lambda job: job.status == "done")
         before = await f.heads(run_id)
         with pytest.raises(Rejected, match="stored") as refused:
             await f.erase("c2", method="federaser", guarantee="approximate")

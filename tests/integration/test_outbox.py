@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from coordinator.engine.entities import Job, State
 from coordinator.engine.messages import ClaimTasks
-from coordinator.store import outbox, schema, slices
+from coordinator.store import doorway, outbox, schema, slices
 from coordinator.store import tables as t
 from coordinator.store.database import Database
 from coordinator.store.prepared import driver
@@ -69,3 +70,28 @@ async def test_looking_for_work_does_not_go_through_what_is_done(database: Datab
         of_work = [step for step in plan if step.startswith(("SCAN jobs", "SCAN tasks", "SEARCH tasks"))]
         assert of_work, (sql, plan)
         assert any(name in of_work[0] for name in ("ix_jobs_open", "ix_tasks_claimable", "ix_tasks_due")), (sql, plan)
+
+
+async def test_looking_for_work_compiles_nothing_anew(database: Database) -> None:
+    """SQLite asks its authorizer while it compiles a statement, and never while it runs one."""
+    compiled = list[tuple[object, ...]]()
+
+    def note(*what: object) -> int:
+        compiled.append(what)
+        return sqlite3.SQLITE_OK
+
+    async with database.write() as connection:
+        own = await connection.run_sync(driver)
+        own.set_authorizer(note)
+        for number in range(3):
+            compiled.clear()
+            client, now = UUID(int=number), NOW + timedelta(seconds=number)
+            await outbox.has_job(connection, ("kernel",), now)
+            await outbox.lease_job(connection, ("kernel",), now, 1.0, f"token {number}")
+            await outbox.due_messages(connection, now)
+            await outbox.claimable_clients(connection, [client], now)
+            await outbox.take_collections(connection, client)
+            await doorway.bytes_for_client(connection, FEDERATION, f"sha256:{number:064}", client)
+            await slices.load(connection, [ClaimTasks(client)], State())
+            assert bool(compiled) == (number == 0), compiled
+        own.set_authorizer(None)

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from coordinator.blobs.files import FileBlobStore
+from coordinator.blobs.port import Examined
 from coordinator.engine.entities import Job
 from coordinator.runtime import history
 from coordinator.store import tables as t
@@ -72,7 +73,7 @@ async def test_federaser_walks_through_sealed_updates_to_the_same_models(tmp_pat
             assert await kinds_by_round(f, 1) == {1: "forgotten", 2: "forgotten", 3: "forgotten"}
             made[name] = {place: digest for place, digest in (await f.published(run_id)).items() if place[1] == 1}
             await assert_nothing_is_left_of(f, "c2")
-            assert not list((f.coordinator.settings.home / "scratch").glob("*"))
+            assert not list((f.coordinator.settings.home / "scratch").glob("*/*"))
     assert made["plain"] == made["sealed"]
 
 
@@ -184,11 +185,11 @@ async def test_an_update_that_is_erased_while_it_is_sealed_is_not_kept(
     """Its copy is named when the purge comes, and stored only afterwards."""
     real, reached, may_go_on = FileBlobStore.adopt, asyncio.Event(), asyncio.Event()
 
-    async def slow(self: Any, owner: UUID, path: Path) -> Any:
+    async def slow(self: Any, owner: UUID, path: Path, examined: Examined | None = None) -> Any:
         if "lethe-sealed-" in str(path):
             reached.set()
             await may_go_on.wait()
-        return await real(self, owner, path)
+        return await real(self, owner, path, examined)
 
     async with federation(tmp_path, *NAMES) as f:
         f.work()

@@ -30,6 +30,16 @@ STATEMENTS: dict[str, tuple[Any, dict[str, Any] | None]] = {
         {"names": ["a", "b"]},
     ),
     "an instant": (sa.select(t.clients.c.name).where(t.clients.c.created_at <= sa.bindparam("now")), {"now": NOW}),
+    "constants": (
+        sa.select(t.clients.c.name, sa.literal("it's :names").label("said"))
+        .where(t.clients.c.status == "active", t.clients.c.exclusions.is_(None), sa.literal(True), _among)
+        .limit(2),
+        {"names": ["a", "b", "c"]},
+    ),
+    "a parameter twice": (
+        sa.select(t.clients.c.name).where((_own & (t.clients.c.name == "a")) | _own).order_by(t.clients.c.name),
+        {"federation": FEDERATION},
+    ),
     "no parameters": (sa.select(sa.func.count().label("num")).select_from(t.clients), None),
 }
 

@@ -6,11 +6,11 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from coordinator.store import prepared, sqlite
 from coordinator.store.sqlite import Sqlite
 
 pytestmark = pytest.mark.anyio
@@ -51,16 +51,18 @@ async def test_a_block_that_fails_changes_nothing_and_the_next_goes_on(database:
 
 
 async def test_a_cancelled_commit_is_carried_to_its_end(database: Sqlite, monkeypatch: pytest.MonkeyPatch) -> None:
-    may_end, in_thread = threading.Event(), asyncio.to_thread
+    may_end, at_once = threading.Event(), prepared.run
 
-    async def slowly(work: Any, *args: Any) -> Any:
-        return await in_thread(lambda: (may_end.wait(5), work(*args)))
+    def slowly(connection: sa.Connection, text: str) -> None:
+        if text == "COMMIT":
+            may_end.wait(5)
+        at_once(connection, text)
 
     async def write() -> None:
         async with database.write() as connection:
             await connection.execute(ADD)
 
-    monkeypatch.setattr(asyncio, "to_thread", slowly)
+    monkeypatch.setattr(sqlite, "run", slowly)
     writing = asyncio.create_task(write())
     await asyncio.sleep(0.01)
     writing.cancel()
