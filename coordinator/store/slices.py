@@ -488,7 +488,8 @@ class _Loader:
         if _only_claims(needs) and not self._cohorts_with_open_work():
             await self._add_found(Task, _TASKS_TO_CLAIM, needs.claimants)
             return
-        if _single_way(needs) == (t.tasks.c.id, needs.tasks) and not self._cohorts_with_open_work():
+        lookup = _single_way(needs)
+        if lookup is not None and lookup[0] is t.tasks.c.id and not self._cohorts_with_open_work():
             await self._add_by(Task, t.tasks.c.id, needs.tasks)
             return
         wanted: list[sa.ColumnElement[bool]] = []
