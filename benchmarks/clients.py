@@ -47,7 +47,7 @@ async def take_part(
     session = {"agent_version": "benchmark", "protocol": 1, "devices": []}
     expect(200, "session", await connection.json("POST", "/v1/sessions", session))
     waiting.set()
-    done = 0
+    done, update = 0, payload.update(number, 0)
     while num_tasks is None or done < num_tasks:
         claim = await patiently(connection, tally, "POST", "/v1/tasks/claim", headers=[("Prefer", f"wait={WAIT_S}")])
         at = time.time()
@@ -55,8 +55,9 @@ async def take_part(
             continue
         for grant in expect(200, "claim", claim).json()["tasks"]:
             tally.receipts.append({"run": grant["run_id"], "round": grant["round"], "client": number, "at": at})
-            await _carry_out(connection, grant, payload.update(number, len(tally.receipts)), tally)
+            await _carry_out(connection, grant, update, tally)
             done += 1
+            update = payload.update(number, done)
 
 
 async def _carry_out(
