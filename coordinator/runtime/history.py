@@ -64,10 +64,12 @@ class Keeping:
             raise InvariantBroken("retention without a cohort")
         async with self._database.write() as connection:
             (place,) = await kept.places(connection, [job.cohort_id])
-            others = await outbox.take_collections(connection, job.cohort_id) if job.kind == "collect-updates" else []
+            up_to_round = job.params["up_to_round"]
+            if job.kind == "collect-updates":
+                others = await outbox.take_collections(connection, job.cohort_id, job.epoch)
+                up_to_round = max(up_to_round, *others, 0)
             if not place.is_unlearning:
-                up_to_round = max(job.params["up_to_round"], *others, 0)
-                found = await outbox.updates_to_collect(connection, job.cohort_id, up_to_round)
+                found = await outbox.updates_to_collect(connection, job.cohort_id, job.epoch, up_to_round)
                 unused = await outbox.forget_updates(connection, job.federation_id, found) if found else []
                 await self._blobs.delete(job.federation_id, *unused)
             await outbox.finish_chore(connection, job.id, token)

@@ -137,6 +137,7 @@ _COLLECTIONS = prepared(
     sa.select(t.jobs.c.id, t.jobs.c.params)
     .where(
         t.jobs.c.cohort_id == sa.bindparam("cohort"),
+        t.jobs.c.epoch == sa.bindparam("epoch"),
         t.jobs.c.kind == "collect-updates",
         t.IS_OPEN_JOB,
         t.jobs.c.status == "ready",
@@ -146,9 +147,10 @@ _COLLECTIONS = prepared(
 _DONE = prepared(t.jobs.update().where(t.jobs.c.id.in_(sa.bindparam("jobs", expanding=True))).values(status="done"))
 
 
-async def take_collections(connection: AsyncConnection, cohort_id: UUID) -> list[int]:
+async def take_collections(connection: AsyncConnection, cohort_id: UUID, epoch: int) -> list[int]:
     """The retention of later rounds, for whoever carries out an earlier one: up to which round each goes."""
-    waiting = [(row.id, row.params) for row in await connection.execute(_COLLECTIONS, {"cohort": cohort_id})]
+    found = await connection.execute(_COLLECTIONS, {"cohort": cohort_id, "epoch": epoch})
+    waiting = [(row.id, row.params) for row in found]
     if waiting:
         await connection.execute(_DONE, {"jobs": [job_id for job_id, _ in waiting]})
     return [params["up_to_round"] for _, params in waiting]
@@ -162,16 +164,21 @@ _COLLECTABLE = prepared(
         t.updates.c.cohort_id == sa.bindparam("cohort"),
         t.updates.c.stored,
         t.updates.c.digest.is_not(None),
+        t.rounds.c.epoch <= sa.bindparam("epoch"),
         t.rounds.c.number <= sa.bindparam("up_to_round"),
         ~_is_being_sealed,
     )
 )
 
 
-async def updates_to_collect(connection: AsyncConnection, cohort_id: UUID, up_to_round: int) -> list[tuple[UUID, str]]:
-    """Stored updates of a cohort that its retention policy no longer keeps: (update id, digest). One that is being
-    sealed, maybe by another process, stays until it is."""
-    found = await connection.execute(_COLLECTABLE, {"cohort": cohort_id, "up_to_round": up_to_round})
+async def updates_to_collect(
+    connection: AsyncConnection, cohort_id: UUID, epoch: int, up_to_round: int
+) -> list[tuple[UUID, str]]:
+    """Stored updates of a cohort that its retention policy no longer keeps: (update id, digest). What came after an
+    erasure is not judged by the rounds before it. One that is being sealed, maybe by another process, stays until it
+    is."""
+    wanted = {"cohort": cohort_id, "epoch": epoch, "up_to_round": up_to_round}
+    found = await connection.execute(_COLLECTABLE, wanted)
     return [(row.id, row.digest) for row in found]
 
 

@@ -90,7 +90,7 @@ async def test_looking_for_work_compiles_nothing_anew(database: Database) -> Non
             await outbox.lease_job(connection, ("kernel",), now, 1.0, f"token {number}")
             await outbox.due_messages(connection, now)
             await outbox.claimable_clients(connection, [client], now)
-            await outbox.take_collections(connection, client)
+            await outbox.take_collections(connection, client, number)
             await doorway.bytes_for_client(connection, FEDERATION, f"sha256:{number:064}", client)
             await slices.load(connection, [ClaimTasks(client)], State())
             assert bool(compiled) == (number == 0), compiled
