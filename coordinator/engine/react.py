@@ -74,8 +74,11 @@ def react(event: e.Event, after: State) -> Iterator[Command]:
             yield Wake(CLOCK)
             change = "first_clean" if event.first_clean_at is not None else status
             yield from _announcement(after, erasure_id, change, status, reason)
-        case e.CohortWaits() | e.CheckpointPublished() | e.UnlearningStopped():
+        case e.CohortWaits() | e.UnlearningStopped():
             yield Wake(CLOCK)
+        case e.CheckpointPublished(checkpoint=checkpoint):
+            if checkpoint.epoch > 0:  # an erasure may wait for it
+                yield Wake(CLOCK)
         case e.RoundFilled(round_id=round_id) | e.RoundStarved(round_id=round_id):
             yield FollowUp(m.CollectRound(round_id))
         case e.RoundOpened(tasks=tasks) | e.OthersAsked(tasks=tasks):

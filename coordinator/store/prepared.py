@@ -28,6 +28,14 @@ S = TypeVar("S", bound=sa.Executable)
 Process = Callable[[Any], Any]
 
 
+def _json_text(value: Any) -> str:
+    try:
+        text = orjson.dumps(value).decode()
+    except TypeError:  # keys that are numbers, numbers of more than 64 bits
+        return json.dumps(value)
+    return json.dumps(value) if "null" in text else text  # it may have been NaN, which the slower writer keeps
+
+
 def _json(text: str) -> Any:
     try:
         return orjson.loads(text)
@@ -36,7 +44,7 @@ def _json(text: str) -> Any:
 
 
 _MARK: Final = "lethe_prepared"
-_DIALECT: Final = sqlite.dialect(paramstyle="named", json_deserializer=_json)
+_DIALECT: Final = sqlite.dialect(paramstyle="named", json_serializer=_json_text, json_deserializer=_json)
 
 
 def prepared(statement: S) -> S:

@@ -115,12 +115,17 @@ async def _update(connection: AsyncConnection, table: sa.Table, changed: Sequenc
     keys = [column.name for column in table.primary_key.columns]
     batches: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for known, entity in changed:
-        row = to_row(entity)
-        names = tuple(name for name in row if getattr(known, name) != getattr(entity, name))
+        names = tuple(name for name in FIELDS[entity.table] if _differ(getattr(known, name), getattr(entity, name)))
         if names:
+            row = to_row(entity)
             batches.setdefault(names, []).append({f"_{name}": row[name] for name in (*keys, *names)})
     for names, rows in batches.items():
         await connection.execute(_update_statement(table, names), rows)
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """What did not change is mostly the very same object: no need to compare it."""
+    return one is not other and one != other
 
 
 @lru_cache(maxsize=64)

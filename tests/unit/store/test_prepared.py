@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -99,3 +100,13 @@ def test_a_broken_rule_is_the_error_that_sqlalchemy_gives(connection: sa.Connect
 @pytest.mark.parametrize("kind", TABLES)
 def test_a_tables_columns_are_its_records_fields_in_their_order(kind: type) -> None:
     assert tuple(column.name for column in TABLES[kind].columns) == FIELDS[TABLES[kind].name]
+
+
+@pytest.mark.parametrize("value", [{}, [1, 2.5, "ü"], {"a": None}, {"a": float("inf")}, {"1": [True]}, {1: 2}, 2**70])
+def test_json_is_written_so_that_sqlalchemys_own_way_reads_it(connection: sa.Connection, value: Any) -> None:
+    rows = [{**client(9, "z"), "devices": value}]
+    plan = Plans().find(prepared(t.clients.insert()), rows)
+    assert plan is not None
+    plan.run(driver(connection), rows)
+    read = connection.execute(sa.select(t.clients.c.devices).where(t.clients.c.name == "z")).scalar_one()
+    assert read == json.loads(json.dumps(value))
