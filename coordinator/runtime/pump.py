@@ -102,7 +102,7 @@ class Pump:
 
     async def _one(self) -> bool:
         token = uuid4().hex
-        async with self._database.write() as connection:
+        async with self._database.write(is_durable=False) as connection:
             now = await self._database.now(connection)
             job = await outbox.lease_job(connection, self._kinds, now, self._lease_s, token)
         if job is None:
@@ -119,7 +119,7 @@ class Pump:
         while True:
             await asyncio.sleep(self._lease_s / 3)
             with contextlib.suppress(Unavailable):
-                async with self._database.write() as connection:
+                async with self._database.write(is_durable=False) as connection:
                     until = await self._database.now(connection) + timedelta(seconds=self._lease_s)
                     await outbox.renew_job(connection, job.id, token, until)
 

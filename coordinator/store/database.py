@@ -18,6 +18,9 @@ STUCK_TRANSACTION_S = 10
 """Postgres ends a transaction whose process went silent (stopped, partitioned) after this long, and frees its locks."""
 
 
+_HASTY = sa.text("SET LOCAL synchronous_commit TO off")
+
+
 class Unavailable(Exception):
     """The database cannot be reached, or gave up on a transaction; nothing is known to have changed. Try again."""
 
@@ -47,10 +50,13 @@ class Database:
         return self._postgres
 
     @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
-        """One transaction; commits when the block ends well."""
-        opening = self.engine.begin() if self._sqlite is None else self._sqlite.write()
+    async def write(self, *, is_durable: bool = True) -> AsyncIterator[AsyncConnection]:
+        """One transaction; commits when the block ends well. `is_durable=False`, for what can be had again, like a
+        lease: do not wait for the disk; the last such commits may be lost with the database's host."""
+        opening = self.engine.begin() if self._sqlite is None else self._sqlite.write(is_durable=is_durable)
         async with _translated(), opening as connection:
+            if not is_durable and self._sqlite is None:
+                await connection.execute(_HASTY)
             yield cast(AsyncConnection, connection)
 
     @asynccontextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -55,17 +55,18 @@ class Sqlite:
         self._plans = Plans()
 
     @asynccontextmanager
-    async def write(self) -> AsyncIterator[SqliteConnection]:
+    async def write(self, *, is_durable: bool = True) -> AsyncIterator[SqliteConnection]:
         """One transaction; commits when the block ends well. There is one writer at a time: others wait in line."""
+        is_hasty = not is_durable and not self._is_scratch
         async with self._writing:
-            with self._kept("write") as connection:
+            with self._kept("write") as connection, _in_haste(connection) if is_hasty else nullcontext():
                 await _begin(connection)
                 try:
                     yield SqliteConnection(connection, self._plans)
-                    if self._is_scratch:
-                        run(connection, "COMMIT")
-                    else:
+                    if is_durable and not self._is_scratch:
                         await _commit(connection)
+                    else:
+                        run(connection, "COMMIT")
                 except BaseException:
                     with suppress(sa.exc.SQLAlchemyError):
                         run(connection, "ROLLBACK")
@@ -107,6 +108,16 @@ def _connect(path: str, is_scratch: bool) -> sqlite3.Connection:
     if is_scratch:
         connection.execute("PRAGMA synchronous=OFF")
     return connection
+
+
+@contextmanager
+def _in_haste(connection: sa.Connection) -> Iterator[None]:
+    """Commits do not wait for the disk: they outlive the process, and the machine if a commit that waits follows."""
+    run(connection, "PRAGMA synchronous=NORMAL")
+    try:
+        yield
+    finally:
+        run(connection, "PRAGMA synchronous=FULL")
 
 
 async def _begin(connection: sa.Connection) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+import sqlalchemy as sa
 
 from coordinator.engine.entities import Job, State
 from coordinator.engine.messages import ClaimTasks
@@ -49,6 +50,16 @@ async def test_a_fence_waits_behind_no_other_chore(database: Database) -> None:
         assert leased is not None
         order.append(leased.id.int)
     assert order == [3, 5, 1, 2, 4]
+
+
+async def test_postgres_waits_for_the_disk_except_in_haste(postgres_url: str) -> None:
+    database = Database(postgres_url)
+    try:
+        for is_durable, setting in ((False, "off"), (True, "on")):
+            async with database.write(is_durable=is_durable) as connection:
+                assert (await connection.execute(sa.text("SHOW synchronous_commit"))).scalar_one() == setting
+    finally:
+        await database.close()
 
 
 async def test_looking_for_work_does_not_go_through_what_is_done(database: Database) -> None:

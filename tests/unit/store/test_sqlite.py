@@ -16,6 +16,7 @@ from coordinator.store.sqlite import Sqlite
 pytestmark = pytest.mark.anyio
 COUNT = sa.text("SELECT count(*) FROM t")
 ADD = sa.text("INSERT INTO t VALUES (7)")
+FULL = 2
 
 
 @pytest.fixture
@@ -48,6 +49,22 @@ async def test_a_block_that_fails_changes_nothing_and_the_next_goes_on(database:
     async with database.write() as connection:
         await connection.execute(ADD)
     assert await count(database) == 1
+
+
+async def test_only_a_commit_in_haste_does_not_wait_for_the_disk(database: Sqlite) -> None:
+    async def waits() -> bool:
+        async with database.write() as connection:
+            return bool((await connection.execute(sa.text("PRAGMA synchronous"))).scalar_one() == FULL)
+
+    async with database.write(is_durable=False) as connection:
+        await connection.execute(ADD)
+        assert (await connection.execute(sa.text("PRAGMA synchronous"))).scalar_one() == FULL - 1
+    assert await count(database) == 1
+    assert await waits()
+    with pytest.raises(sa.exc.OperationalError):
+        async with database.write(is_durable=False) as connection:
+            await connection.execute(sa.text("SELECT * FROM nowhere"))
+    assert await waits()
 
 
 async def test_a_cancelled_commit_is_carried_to_its_end(database: Sqlite, monkeypatch: pytest.MonkeyPatch) -> None:
