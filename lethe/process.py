@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from coordinator.runtime.coordinator import Coordinator
     from coordinator.runtime.settings import Settings
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _KEPT_BYTES: Final = 8 << 20
 _LARGEST_KEPT_BYTES: Final = 4 << 20
 
@@ -101,12 +101,14 @@ def prepare_process(settings: Settings) -> None:
 
 def _keep_freed_memory() -> None:
     """Left alone, the C library gives the memory of each large body back and asks for it again with the next one: a
-    thousand page faults a round of small models. Where there is no such switch, nothing happens."""
+    thousand page faults a round of small models. And it keeps apart what each thread frees, so that all of them hold
+    memory for bodies. Where there are no such switches, nothing happens."""
     import ctypes
 
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
+        mallopt(_M_ARENA_MAX, 1)
 
 
 async def upgrade_schema(coordinator: Coordinator) -> None:
