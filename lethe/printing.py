@@ -86,4 +86,7 @@ def _print_wide(table: Table) -> None:
         console.print(table)
     else:
         needed = Measurement.get(console, console.options.update(width=WIDEST), table).maximum
-        Console(width=needed).print(table)
+        with (wide := Console(width=needed)).capture() as text:
+            wide.print(table)
+        for line in text.get().splitlines():
+            print(line.rstrip())

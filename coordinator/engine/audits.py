@@ -12,9 +12,9 @@ from math import fsum, isfinite
 from typing import Any, Final, Literal
 
 from coordinator.engine import events as e
+from coordinator.engine.asking import new_task
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import GIVEN_UP, Cohort, Erasure, Line, Member, Round, Run, Task, Update
-from coordinator.engine.programs import new_task
 from services.audit.spec import Audit, AuditPlan, Canary
 from services.audit.verdict import judge
 from services.models.spec import CUSTOM, params_of

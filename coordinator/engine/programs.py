@@ -9,33 +9,30 @@ from uuid import UUID
 
 from coordinator.engine import events as e
 from coordinator.engine import families, forgetting
+from coordinator.engine.asking import asked, busy_clients, choose, leaver_tasks, new_task
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import Checkpoint, Cohort, Contribution, Member, Parent, Round, State, Task, Update
+from coordinator.engine.entities import Checkpoint, Cohort, Contribution, Parent, Round, State, Update
 from coordinator.engine.messages import RecallRound
+from coordinator.engine.views import history_of, reference_to, view_of
 from services.core.errors import InvariantBroken
 from services.core.seeds import derive
 from services.program.contract import (
     Abort,
     AskClients,
-    CohortView,
     Collected,
     Compute,
     Finish,
     FormCohorts,
     JoinCluster,
     Outcome,
-    PastRound,
-    Profiled,
     Publish,
     Published,
     Recall,
     Recalled,
     Step,
-    UpdateRef,
 )
 from services.registry.plans import PLANS
 from services.selection.policies import POLICIES
-from services.wire.v1.work import TaskKind
 
 LOCKSTEP_FIELDS: Final = ("kind", "round", "model", "num_clients", "quorum", "deadline_s")
 """A lock-step round is plain training: these fields of its `AskClients` say all of it."""
@@ -43,7 +40,7 @@ LOCKSTEP_FIELDS: Final = ("kind", "round", "model", "num_clients", "quorum", "de
 
 def start(draft: Draft, cohort_id: UUID) -> None:
     cohort = draft.state.cohorts[cohort_id]
-    view = replace(_view(draft, cohort), history=_history(draft, cohort))
+    view = replace(view_of(draft, cohort), history=history_of(draft, cohort))
     _take(draft, cohort_id, *PLANS[cohort.in_force].start(view))
 
 
@@ -53,7 +50,7 @@ def resume(draft: Draft, cohort_id: UUID, outcome: Outcome) -> None:
     if cohort.program_state is None:
         raise InvariantBroken(f"cohort {cohort_id} resumes a program that never started")
     state = program.state_type.model_validate(cohort.program_state)
-    _take(draft, cohort_id, *program.resume(state, outcome, _view(draft, cohort)))
+    _take(draft, cohort_id, *program.resume(state, outcome, view_of(draft, cohort)))
 
 
 def collect(draft: Draft, round: Round) -> None:
@@ -67,7 +64,7 @@ def collect(draft: Draft, round: Round) -> None:
     chosen.sort(key=lambda u: u.client_name)
     draft.emit(e.RoundClosed(round.id, tuple(u.id for u in chosen), draft.now))
     draft.revoke(withdrawn)
-    resume(draft, round.cohort_id, Collected(tuple(map(_reference, chosen))))
+    resume(draft, round.cohort_id, Collected(tuple(map(reference_to, chosen))))
 
 
 def answers_to(state: State, round: Round) -> list[Update]:
@@ -88,7 +85,7 @@ def recall(draft: Draft, message: RecallRound) -> None:
             continue
         is_left = str(c.client_id) not in leavers and draft.state.clients[c.client_id].status != "erased"
         if is_left and (digest := forgetting.recalled_digest(draft.state, c, update)) is not None:
-            found.append(replace(_reference(update), digest=digest))
+            found.append(replace(reference_to(update), digest=digest))
     resume(draft, cohort.id, Recalled(tuple(sorted(found, key=lambda u: u.client))))
 
 
@@ -118,7 +115,7 @@ def _take(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
     while isinstance(step, Publish):
         _publish(draft, cohort_id, step)
         cohort = draft.state.cohorts[cohort_id]
-        state, step = PLANS[cohort.in_force].resume(state, Published(), _view(draft, cohort))
+        state, step = PLANS[cohort.in_force].resume(state, Published(), view_of(draft, cohort))
     stored = state.model_dump(mode="json")
     match step:
         case AskClients():
@@ -254,7 +251,7 @@ def _base_of(cohort: Cohort, step: Publish) -> UUID | None:
 
 def _ask(draft: Draft, cohort_id: UUID, ask: AskClients, stored: dict[str, Any]) -> None:
     cohort = draft.state.cohorts[cohort_id]
-    chosen, standby = _choose(draft, cohort, ask)
+    chosen, standby = choose(draft, cohort, ask)
     if ask.close_at_deadline and not chosen and not ask.leavers:
         draft.emit(e.ProgramAdvanced(cohort_id, stored, "asking", None))
         resume(draft, cohort_id, Collected(()))
@@ -289,59 +286,23 @@ def _ask(draft: Draft, cohort_id: UUID, ask: AskClients, stored: dict[str, Any])
         close_at_deadline=ask.close_at_deadline,
     )
     tasks = [
-        *(_asked(new_task(draft, round, member, i, "ready"), ask) for i, member in enumerate(chosen)),
+        *(asked(new_task(draft, round, member, i, "ready"), ask) for i, member in enumerate(chosen)),
         *(new_task(draft, round, member, position, "standby") for position, member in enumerate(standby, len(chosen))),
-        *_leaver_tasks(draft, round, ask, len(chosen)),
+        *leaver_tasks(draft, round, ask, len(chosen)),
     ]
     draft.emit(e.RoundOpened(round, tuple(tasks)))
     draft.emit(e.ProgramAdvanced(cohort_id, stored, "asking", round.id))
     check_round(draft, round.id)
 
 
-def _leaver_tasks(draft: Draft, round: Round, ask: AskClients, position: int) -> list[Task]:
-    """Work for those whom the cohort's method makes it forget."""
-    members = {m.name: m for m in draft.state.members.values() if m.cohort_id == round.cohort_id}
-    tasks: list[Task] = []
-    for wanted in ask.leavers:
-        task = new_task(draft, round, members[wanted.client], position, "ready")
-        work = wanted.work.model_dump(mode="json") if wanted.work is not None else None
-        tasks.append(replace(task, kind=wanted.kind, work=work, position=position + len(tasks)))
-    return tasks
-
-
-def _asked(task: Task, ask: AskClients) -> Task:
-    """The task with what the asking adds to it; asynchronous rounds add nothing."""
-    if ask.local is None and ask.work is None:
-        return task
-    local = ask.local.model_dump(mode="json") if ask.local is not None else None
-    return replace(task, local=local, work=ask.work.model_dump(mode="json") if ask.work is not None else None)
-
-
-def new_task(draft: Draft, round: Round, member: Member, position: int, status: Literal["ready", "standby"]) -> Task:
-    return Task(
-        id=draft.new_id(),
-        run_id=round.run_id,
-        cohort_id=round.cohort_id,
-        round_id=round.id,
-        client_id=member.client_id,
-        client_name=member.name,
-        kind=round.kind,
-        status=status,
-        epoch=round.epoch,
-        round=round.number,
-        base_round=round.number - 1,
-        model_digest=round.model_digest,
-        position=position,
-    )
-
-
 def ask_others(draft: Draft, round: Round) -> None:
     """Nobody who was asked can answer any more: ask members who were not, as many as are missing."""
     cohort = draft.state.cohorts[round.cohort_id]
     run = draft.state.runs[cohort.run_id]
-    asked = {t.client_id for t in draft.state.tasks.values() if t.round_id == round.id}
+    taken = {t.client_id for t in draft.state.tasks.values() if t.round_id == round.id}
+    taken |= busy_clients(draft, cohort.id, round.kind)
     members = {m.name: m for m in draft.state.members.values() if m.cohort_id == cohort.id and m.active}
-    idle = sorted(name for name, m in members.items() if m.client_id not in asked | _busy(draft, cohort.id, round.kind))
+    idle = sorted(name for name, m in members.items() if m.client_id not in taken)
     num_in_hand = cohort.num_buffered if round.is_stream else round.num_received
     seed = derive(run.spec.seed, "selection", cohort.name)
     chosen = POLICIES[run.spec.selection](idle, max(1, round.quorum - num_in_hand), seed, round.number)
@@ -352,37 +313,6 @@ def ask_others(draft: Draft, round: Round) -> None:
         _hold_for_quorum(draft, cohort, round, num_in_hand)
     else:
         _end_emptied(draft, cohort, f"cohort {cohort.name} has no clients left")
-
-
-def _busy(draft: Draft, cohort_id: UUID, kind: TaskKind) -> set[UUID]:
-    """Clients that have such work in hand, or an answer waiting to be used."""
-    buffered = [u for u in draft.state.updates.values() if u.cohort_id == cohort_id and u.status == "buffered"]
-    in_hand = {t.client_id for t in draft.open_tasks(cohort_id) if t.kind == kind}
-    return in_hand | {u.client_id for u in buffered if u.kind == kind}
-
-
-def _choose(draft: Draft, cohort: Cohort, ask: AskClients) -> tuple[list[Member], list[Member]]:
-    """Who gets a task now, and (asynchronous rounds) who stands by to replace those that finish."""
-    run = draft.state.runs[cohort.run_id]
-    members = {m.name: m for m in draft.state.members.values() if m.cohort_id == cohort.id and m.active}
-    if len(members) != cohort.num_members:
-        raise InvariantBroken(f"cohort {cohort.id} has {cohort.num_members} members, and {len(members)} are known")
-    policy, seed = POLICIES[run.spec.selection], derive(run.spec.seed, "selection", cohort.name)
-    if ask.clients is not None:
-        return [members[name] for name in sorted(ask.clients) if name in members], []
-    if cohort.waits_for_group and ask.kind == "train":
-        drawn = families.drawn_together(draft, run, cohort.group, ask.round)
-        return [members[name] for name in sorted(members) if name in drawn], []
-    if ask.stream is None:
-        return [members[name] for name in policy(sorted(members), ask.num_clients, seed, ask.round)], []
-    open_tasks = [t for t in draft.open_tasks(cohort.id) if t.kind == ask.kind]
-    busy = _busy(draft, cohort.id, ask.kind)
-    idle = sorted(name for name, member in members.items() if member.client_id not in busy)
-    num_now = max(0, ask.stream.in_flight - len(open_tasks))
-    chosen = policy(idle, num_now, seed, ask.round)
-    rest = sorted(set(idle) - set(chosen))
-    standby = policy(rest, ask.stream.buffer - 1, seed, ask.round)
-    return [members[name] for name in chosen], [members[name] for name in standby]
 
 
 def check_round(draft: Draft, round_id: UUID) -> None:
@@ -425,69 +355,4 @@ def _hold_for_quorum(draft: Draft, cohort: Cohort, round: Round, num_received: i
     )
     draft.request(
         cohort, "post", {"message": "PauseRun", "run_id": str(cohort.run_id), "hold": "quorum", "reason": reason}
-    )
-
-
-def _view(draft: Draft, cohort: Cohort) -> CohortView:
-    run = draft.state.runs[cohort.run_id]
-    return CohortView(
-        name=cohort.name,
-        num_members=cohort.num_members,
-        num_members_of_run=cohort.num_clients_of_run,
-        spec=run.spec,
-        head=cohort.head_digest,
-        round=cohort.round,
-        sources=families.sources_of(cohort),
-        extra_rounds=cohort.extra_rounds,
-        profiled=_profiled(draft, cohort),
-        residuals=cohort.residuals,
-        erasure=forgetting.facts_of(cohort.unlearning) if cohort.unlearning is not None else None,
-        is_part=cohort.parent_id is not None,
-    )
-
-
-def _profiled(draft: Draft, cohort: Cohort) -> Profiled | None:
-    """What the clusters were formed from: the kept updates of those who were not erased since."""
-    formed_by = families.profile_of(draft.state, cohort.run_id)
-    if cohort.program != families.NEWCOMER or formed_by is None:
-        return None
-    known = [u for u in draft.state.updates.values() if u.cohort_id == formed_by.id and u.stored]
-    kept = [u for u in known if draft.state.clients[u.client_id].status != "erased" and u.status == "consumed"]
-    figures = (formed_by.program_state or {})["figures"]
-    return Profiled(tuple(map(_reference, sorted(kept, key=lambda u: u.client_name))), figures)
-
-
-def _history(draft: Draft, cohort: Cohort) -> tuple[PastRound, ...]:
-    """The rounds that a line made after its head before it was fenced, as long as all that the others sent is kept.
-
-    Where a round was made several times, what followed the last making counts.
-    """
-    if cohort.program != families.WALKS_ITS_HISTORY or cohort.head_id is None:
-        return ()
-    made = sorted((c for c in draft.state.checkpoints.values() if c.cohort_id == cohort.id), key=lambda c: c.epoch)
-    after = {c.base_id: c for c in made if c.epoch < cohort.epoch and c.base_id is not None}
-    found: list[PastRound] = []
-    checkpoint = after.get(cohort.head_id)
-    while checkpoint is not None:
-        sent = [draft.state.updates[c.update_id] for c in draft.state.contributions.values()
-                if c.checkpoint_id == checkpoint.id]  # fmt: skip
-        left = sorted(
-            (u for u in sent if draft.state.clients[u.client_id].status != "erased"), key=lambda u: u.client_name
-        )
-        if not left or not all(u.stored for u in left):
-            break
-        found.append(PastRound(checkpoint.digest, tuple(map(_reference, left))))
-        checkpoint = after.get(checkpoint.id)
-    return tuple(found)
-
-
-def _reference(update: Update) -> UpdateRef:
-    return UpdateRef(
-        update_id=update.id,
-        client=update.client_name,
-        digest=update.digest,
-        num_samples=update.num_samples,
-        base_round=update.base_round,
-        metrics=update.metrics,
-        seconds=update.seconds,
     )

@@ -12,6 +12,7 @@ from types import CodeType
 from typing import Any, Final
 
 from coordinator.engine import (
+    asking,
     decide,
     erasures,
     evolve,
@@ -219,7 +220,7 @@ MUTANTS: Final = (
     ),
     mutant(
         "client counted twice in a buffer",
-        (programs._busy, "return in_hand | {u.client_id for u in buffered if u.kind == kind}", "return in_hand"),
+        (asking.busy_clients, "return in_hand | {u.client_id for u in buffered if u.kind == kind}", "return in_hand"),
     ),
     mutant("base not rebound to what is sent", (work.claim_tasks, "newest.number - 1,", "task.base_round,")),
     mutant("num_open not decremented", (evolve._without_open_task, "round.num_open - 1", "round.num_open")),

@@ -1,0 +1,84 @@
+"""Whom a round asks, and the tasks that it hands out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+from uuid import UUID
+
+from coordinator.engine import families
+from coordinator.engine.draft import Draft
+from coordinator.engine.entities import Cohort, Member, Round, Task
+from services.core.errors import InvariantBroken
+from services.core.seeds import derive
+from services.program.contract import AskClients
+from services.selection.policies import POLICIES
+from services.wire.v1.work import TaskKind
+
+
+def choose(draft: Draft, cohort: Cohort, ask: AskClients) -> tuple[list[Member], list[Member]]:
+    """Who gets a task now, and (asynchronous rounds) who stands by to replace those that finish."""
+    run = draft.state.runs[cohort.run_id]
+    members = {m.name: m for m in draft.state.members.values() if m.cohort_id == cohort.id and m.active}
+    if len(members) != cohort.num_members:
+        raise InvariantBroken(f"cohort {cohort.id} has {cohort.num_members} members, and {len(members)} are known")
+    policy, seed = POLICIES[run.spec.selection], derive(run.spec.seed, "selection", cohort.name)
+    if ask.clients is not None:
+        return [members[name] for name in sorted(ask.clients) if name in members], []
+    if cohort.waits_for_group and ask.kind == "train":
+        drawn = families.drawn_together(draft, run, cohort.group, ask.round)
+        return [members[name] for name in sorted(members) if name in drawn], []
+    if ask.stream is None:
+        return [members[name] for name in policy(sorted(members), ask.num_clients, seed, ask.round)], []
+    open_tasks = [t for t in draft.open_tasks(cohort.id) if t.kind == ask.kind]
+    busy = busy_clients(draft, cohort.id, ask.kind)
+    idle = sorted(name for name, member in members.items() if member.client_id not in busy)
+    num_now = max(0, ask.stream.in_flight - len(open_tasks))
+    chosen = policy(idle, num_now, seed, ask.round)
+    rest = sorted(set(idle) - set(chosen))
+    standby = policy(rest, ask.stream.buffer - 1, seed, ask.round)
+    return [members[name] for name in chosen], [members[name] for name in standby]
+
+
+def busy_clients(draft: Draft, cohort_id: UUID, kind: TaskKind) -> set[UUID]:
+    """Clients that have such work in hand, or an answer waiting to be used."""
+    buffered = [u for u in draft.state.updates.values() if u.cohort_id == cohort_id and u.status == "buffered"]
+    in_hand = {t.client_id for t in draft.open_tasks(cohort_id) if t.kind == kind}
+    return in_hand | {u.client_id for u in buffered if u.kind == kind}
+
+
+def new_task(draft: Draft, round: Round, member: Member, position: int, status: Literal["ready", "standby"]) -> Task:
+    return Task(
+        id=draft.new_id(),
+        run_id=round.run_id,
+        cohort_id=round.cohort_id,
+        round_id=round.id,
+        client_id=member.client_id,
+        client_name=member.name,
+        kind=round.kind,
+        status=status,
+        epoch=round.epoch,
+        round=round.number,
+        base_round=round.number - 1,
+        model_digest=round.model_digest,
+        position=position,
+    )
+
+
+def asked(task: Task, ask: AskClients) -> Task:
+    """The task with what the asking adds to it; asynchronous rounds add nothing."""
+    if ask.local is None and ask.work is None:
+        return task
+    local = ask.local.model_dump(mode="json") if ask.local is not None else None
+    return replace(task, local=local, work=ask.work.model_dump(mode="json") if ask.work is not None else None)
+
+
+def leaver_tasks(draft: Draft, round: Round, ask: AskClients, position: int) -> list[Task]:
+    """Work for those whom the cohort's method makes it forget."""
+    members = {m.name: m for m in draft.state.members.values() if m.cohort_id == round.cohort_id}
+    tasks: list[Task] = []
+    for wanted in ask.leavers:
+        task = new_task(draft, round, members[wanted.client], position, "ready")
+        work = wanted.work.model_dump(mode="json") if wanted.work is not None else None
+        tasks.append(replace(task, kind=wanted.kind, work=work, position=position + len(tasks)))
+    return tasks
