@@ -13,7 +13,7 @@ from coordinator.api.auth import Caller, Downloader, Uploader
 from coordinator.api.blob_answers import MEDIA_TYPE, SMALL_BYTES, send_blob
 from coordinator.api.bodies import answer
 from coordinator.api.problems import problems
-from coordinator.blobs.port import Complete, Partial, StorageFull
+from coordinator.blobs.port import Complete, Partial, Received, StorageFull
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.messages import PauseRun, RecordBlob
 from coordinator.runtime.uploads import record_upload
@@ -64,11 +64,13 @@ async def put_blob(
         if num_bytes is not None:
             return answer(BlobInfo(digest=digest, bytes=num_bytes))
     try:
-        return await _receive(request, caller, owner, digest, offset=0, total=total)
+        received = await _receive(request, caller, owner, digest, offset=0, total=total)
     except Rejected as rejected:
         if rejected.code != "upload-offset-mismatch":
             raise
-        return await _continue_with_whole(request, caller, owner, digest, stored=rejected.extra["offset"], total=total)
+        stored = rejected.extra["offset"]
+        received = await _continue_with_whole(request, caller, owner, digest, stored=stored, total=total)
+    return await _record(caller, owner, digest, received)
 
 
 @router.patch(
@@ -99,7 +101,8 @@ async def append_to_blob(
     num_bytes = await _stored_bytes(caller, owner, digest)
     if num_bytes is not None:
         return answer(BlobInfo(digest=digest, bytes=num_bytes))
-    return await _receive(request, caller, owner, digest, offset=upload_offset, total=upload_length)
+    received = await _receive(request, caller, owner, digest, offset=upload_offset, total=upload_length)
+    return await _record(caller, owner, digest, received)
 
 
 @router.head(
@@ -150,7 +153,7 @@ async def get_blob(
 
 async def _continue_with_whole(
     request: Request, caller: Caller, owner: UUID, digest: str, *, stored: int, total: int
-) -> Response:
+) -> Received:
     """An earlier upload left its first part here: use of the new one, which starts at 0, what follows that part."""
     try:
         rest = _rest(request, stored)
@@ -171,13 +174,13 @@ async def _receive(
     offset: int,
     total: int,
     chunks: AsyncIterator[bytes] | None = None,
-) -> Response:
-    """Take the body into the store and record what it is."""
-    context, coordinator = caller.context, caller.context.coordinator
+) -> Received:
+    """Take the body into the store."""
+    context = caller.context
     async with context.bodies:
         with context.metrics.uploads.track_inprogress():
             try:
-                received = await coordinator.blobs.receive(
+                return await context.coordinator.blobs.receive(
                     owner,
                     digest,
                     sender=caller.principal.name,
@@ -188,6 +191,10 @@ async def _receive(
             except StorageFull as error:
                 await _pause_runs(caller, error)
                 raise
+
+
+async def _record(caller: Caller, owner: UUID, digest: str, received: Received) -> Response:
+    """Note what was received, if all of it was."""
     match received:
         case Partial(offset=stored):
             return Response(status_code=204, headers={"Upload-Offset": str(stored), "Upload-Complete": "?0"})
@@ -203,7 +210,7 @@ async def _receive(
                 finite=inspection.finite,
                 uploaded_by=caller.principal.client_id,
             )
-            await record_upload(coordinator, record)
+            await record_upload(caller.context.coordinator, record)
             return answer(BlobInfo(digest=digest, bytes=num_bytes), 200 if existed else 201)
 
 

@@ -3,7 +3,7 @@ same events. `Rejected` is raised for a caller's mistake and changes nothing."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, assert_never
 from uuid import UUID
@@ -112,7 +112,11 @@ def _record_blob(draft: Draft, message: m.RecordBlob) -> Blob:
     if uploader is not None and uploader.status == "erased" and uploader.needed_by is None:
         raise Rejected("client-erased", f"client {uploader.name} was erased from its federation; stop the agent")
     if known := draft.state.blobs.get((message.federation_id, message.digest)):
-        return known
+        if uploader is None or known.uploaded_by is None:
+            return known
+        again = replace(known, created_at=draft.now)  # so that retention of what it was before spares it
+        draft.emit(e.BlobRecorded(again))
+        return again
     blob = Blob(
         federation_id=message.federation_id,
         digest=message.digest,

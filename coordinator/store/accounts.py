@@ -34,9 +34,9 @@ class KnownCredential:
 
 _c = t.credentials.c
 _KNOWN = prepared(
-    sa.select(_c.id, _c.role, _c.federation_id, _c.client_id, _c.secret_hash)
+    sa.select(_c.id, _c.role, _c.federation_id, _c.client_id)
     .add_columns(t.clients.c.name.label("client_name"), t.clients.c.status.label("client_status"))
-    .add_columns(t.clients.c.needed_by.label("needed_by"))
+    .add_columns(t.clients.c.needed_by, _c.secret_hash)
     .outerjoin(t.clients, t.clients.c.id == _c.client_id)
     .where(_c.id == sa.bindparam("credential"), _c.revoked_at.is_(None))
 )
@@ -44,7 +44,7 @@ _KNOWN = prepared(
 
 async def known_credential(connection: AsyncConnection, credential_id: UUID) -> KnownCredential | None:
     row = (await connection.execute(_KNOWN, {"credential": credential_id})).first()
-    return None if row is None else KnownCredential(**row._mapping)
+    return None if row is None else KnownCredential(*row)
 
 
 async def client_ids(connection: AsyncConnection, federation_id: UUID, names: Sequence[str]) -> dict[str, UUID]:

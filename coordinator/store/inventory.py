@@ -250,8 +250,8 @@ class Steps:
 
 
 async def replayable_steps(connection: AsyncConnection, head_ids: list[UUID]) -> Steps:
-    """The aggregations and merges behind the given models, and how many of them can still be recomputed. They end where
-    a method made a model of a purged one."""
+    """The aggregations and merges behind the given models, and how many of them can still be recomputed, also when
+    retention has done what it has yet to do. They end where a method made a model of a purged one."""
     c, p = t.checkpoints.c, t.parents.c
     edges = sa.union_all(
         sa.select(c.id.label("child"), c.base_id.label("above")).where(c.base_id.is_not(None), c.kind != "forgotten"),
@@ -259,10 +259,18 @@ async def replayable_steps(connection: AsyncConnection, head_ids: list[UUID]) ->
     ).subquery()
     behind = sa.select(c.id).where(c.id.in_(head_ids)).cte("behind", recursive=True)
     behind = behind.union(sa.select(edges.c.above).join(behind, edges.c.child == behind.c.id))
+    will_be_dropped = sa.exists().where(
+        t.IS_OPEN_JOB,
+        t.jobs.c.kind.in_(("collect-updates", "keep-updates")),
+        t.jobs.c.cohort_id == t.rounds.c.cohort_id,
+        t.jobs.c.epoch >= t.rounds.c.epoch,
+        t.jobs.c.params["up_to_round"].as_integer() >= t.rounds.c.number,
+    )
     missing_update = (
         sa.select(t.contributions.c.checkpoint_id)
         .join(t.updates, t.updates.c.id == t.contributions.c.update_id)
-        .where(t.contributions.c.checkpoint_id == c.id, ~t.updates.c.stored)
+        .join(t.rounds, t.rounds.c.id == t.updates.c.consumed_by)
+        .where(t.contributions.c.checkpoint_id == c.id, ~t.updates.c.stored | will_be_dropped)
         .exists()
     )
     rows = await connection.execute(

@@ -187,8 +187,17 @@ _digests: sa.BindParameter[Any] = sa.bindparam("digests", expanding=True)
 _DROP_UPDATES = prepared(t.updates.update().where(t.updates.c.id.in_(_ids)).values(stored=False))
 _made_of = t.contributions.c
 _CALIBRATED = prepared(sa.select(_made_of.digest).where(_made_of.update_id.in_(_ids), _made_of.digest.is_not(None)))
+_sent_before = sa.exists().where(
+    t.updates.c.id.in_(_ids), t.updates.c.digest == t.blobs.c.digest, t.updates.c.received_at >= t.blobs.c.created_at
+)
 _STILL_USED = prepared(
     sa.union(
+        sa.select(t.blobs.c.digest).where(  # uploaded again, to be submitted again
+            t.blobs.c.federation_id == sa.bindparam("owner"),
+            t.blobs.c.digest.in_(_digests),
+            t.blobs.c.uploaded_by.is_not(None),
+            ~_sent_before,
+        ),
         sa.select(t.updates.c.digest).where(t.updates.c.digest.in_(_digests), t.updates.c.stored),
         sa.select(_made_of.digest)
         .join(t.updates, t.updates.c.id == _made_of.update_id)
@@ -206,7 +215,8 @@ async def forget_updates(connection: AsyncConnection, federation_id: UUID, found
     ids, digests = [update_id for update_id, _ in found], {digest for _, digest in found}
     await connection.execute(_DROP_UPDATES, {"ids": ids})
     digests |= set((await connection.execute(_CALIBRATED, {"ids": ids})).scalars())
-    used = set((await connection.execute(_STILL_USED, {"digests": list(digests)})).scalars())
+    wanted = {"owner": federation_id, "ids": ids, "digests": list(digests)}
+    used = set((await connection.execute(_STILL_USED, wanted)).scalars())
     unused = sorted(digests - used)
     await connection.execute(_DROP_BLOBS, {"owner": federation_id, "digests": unused})
     return unused
@@ -230,7 +240,7 @@ async def has_job(connection: AsyncConnection, kinds: Sequence[str], now: dateti
 
 async def orphans(connection: AsyncConnection, older_than: datetime, limit: int = 100) -> list[tuple[UUID, str]]:
     """Clients' uploads that were never submitted: (federation, digest)."""
-    used = sa.select(t.updates.c.digest).where(t.updates.c.digest == t.blobs.c.digest).exists()
+    used = sa.select(t.updates.c.digest).where(t.updates.c.digest == t.blobs.c.digest, t.updates.c.stored).exists()
     statement = (
         sa.select(t.blobs.c.federation_id, t.blobs.c.digest)
         .where(t.blobs.c.uploaded_by.is_not(None), t.blobs.c.created_at < older_than, ~used)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
@@ -18,8 +19,6 @@ from uuid import UUID
 import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.engine import IteratorResult
-from sqlalchemy.engine.result import SimpleResultMetaData
 
 from coordinator.store.tables import Instant
 from services.core.errors import InvariantBroken
@@ -60,10 +59,10 @@ def driver(connection: sa.Connection) -> sqlite3.Connection:
     return own
 
 
-def run(connection: sa.Connection, text: str) -> None:
+def run(connection: sqlite3.Connection, text: str) -> None:
     """One word to the driver, like COMMIT."""
     try:
-        driver(connection).execute(text)
+        connection.execute(text)
     except sqlite3.Error as error:
         raise _translated(error, text) from error
 
@@ -72,12 +71,30 @@ def _translated(error: sqlite3.Error, text: str) -> BaseException:
     return sa.exc.DBAPIError.instance(text, None, error, sqlite3.Error, hide_parameters=True)
 
 
-class Found(IteratorResult[Any]):
-    """What a statement found, like SQLAlchemy's own, and how many rows it changed."""
+class Found:
+    """What a statement found, and how many rows it changed: the part of SQLAlchemy's result that the store uses."""
 
-    def __init__(self, metadata: SimpleResultMetaData, rows: Iterable[Sequence[Any]], rowcount: int) -> None:
-        super().__init__(metadata, iter(rows))
-        self.rowcount = rowcount
+    __slots__ = ("_rows", "rowcount")
+
+    def __init__(self, rows: list[Any], rowcount: int) -> None:
+        self._rows, self.rowcount = rows, rowcount
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._rows)
+
+    def first(self) -> Any | None:
+        return self._rows[0] if self._rows else None
+
+    def scalar(self) -> Any | None:
+        return self._rows[0][0] if self._rows else None
+
+    def scalar_one_or_none(self) -> Any | None:
+        if len(self._rows) > 1:
+            raise sa.exc.MultipleResultsFound(f"{len(self._rows)} rows where one was expected")
+        return self.scalar()
+
+    def scalars(self) -> Iterator[Any]:
+        return (row[0] for row in self._rows)
 
 
 class Plans:
@@ -90,7 +107,7 @@ class Plans:
         """None for statements that are not prepared."""
         plan = self._plans.get(id(statement))
         if plan is None and _MARK in statement.get_execution_options():
-            first = parameters if isinstance(parameters, Mapping) or not parameters else parameters[0]
+            first = parameters[0] if isinstance(parameters, list) else parameters
             plan = self._plans[id(statement)] = _Plan(statement, list(first or ()))
         return plan
 
@@ -159,6 +176,12 @@ def _literal(bound: sa.BindParameter[Any]) -> str:
     return (", ".join(map(literal, value)) or "NULL") if bound.expanding else literal(value)
 
 
+def _row_type(names: tuple[str, ...]) -> Callable[[list[Any]], tuple[Any, ...]]:
+    """Makes rows whose values also have names."""
+    make: Any = namedtuple("Row", names)  # type: ignore[misc]  # names that are only known now
+    return make._make
+
+
 class _Plan:
     def __init__(self, statement: Any, names: list[str]) -> None:
         """`names` of the parameters that it is first used with, which are the columns of an insert."""
@@ -176,7 +199,7 @@ class _Plan:
                 named[name] = _Parameter(name, bound.key, _writer(bound.type), bound.expanding)
         self._text, self._parameters = _filled(str(compiled), constants, named)
         columns = list(statement.exported_columns) if hasattr(statement, "exported_columns") else []
-        self._metadata = SimpleResultMetaData([column.key for column in columns])
+        self._make = _row_type(tuple(column.key for column in columns))
         self._results: list[tuple[int, Process]] = []
         for place, column in enumerate(columns):
             if (process := _reader(column.type)) is not None:
@@ -185,15 +208,15 @@ class _Plan:
     def run(self, connection: sqlite3.Connection, parameters: Any) -> Found:
         text = self._text
         try:
-            if isinstance(parameters, Sequence):
+            if isinstance(parameters, list):
                 cursor = connection.executemany(text, [self._bound(one) for one in parameters])
-                return Found(self._metadata, (), cursor.rowcount)
+                return Found([], cursor.rowcount)
             for name, key, _, is_list in self._parameters:
                 if is_list:
                     marks = ", ".join("?" * len(parameters[key])) or "NULL"
                     text = text.replace(f"__[POSTCOMPILE_{name}]", marks)
             cursor = connection.execute(text, self._bound(parameters))
-            return Found(self._metadata, map(self._row, cursor.fetchall()), cursor.rowcount)
+            return Found([self._row(row) for row in cursor.fetchall()], cursor.rowcount)
         except sqlite3.Error as error:
             raise _translated(error, text) from error
 
@@ -207,10 +230,8 @@ class _Plan:
                 bound.append(value if process is None else process(value))
         return bound
 
-    def _row(self, row: tuple[Any, ...]) -> Sequence[Any]:
-        if not self._results:
-            return row
+    def _row(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
         values = list(row)
         for place, process in self._results:
             values[place] = process(values[place])
-        return tuple(values)
+        return self._make(values)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import Any, Final, TypeVar
 
@@ -29,13 +29,17 @@ class SqliteConnection:
 
     def __init__(self, connection: sa.Connection, plans: Plans) -> None:
         self._connection, self._plans = connection, plans
+        self.driver = driver(connection)
 
     async def execute(
-        self, statement: sa.Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
+        self, statement: sa.Executable, parameters: Mapping[str, Any] | list[Mapping[str, Any]] | None = None
     ) -> sa.CursorResult[Any] | Found:
         if plan := self._plans.find(statement, parameters):
-            return plan.run(driver(self._connection), parameters)
+            return plan.run(self.driver, parameters)
         return self._connection.execute(statement, parameters)
+
+    def close(self) -> None:
+        self._connection.close()
 
     async def run_sync(self, work: Callable[[sa.Connection], T]) -> T:
         return work(self._connection)
@@ -51,7 +55,7 @@ class Sqlite:
         )
         self._is_scratch = is_scratch
         self._writing = asyncio.Lock()
-        self._open: dict[str, sa.Connection] = {}
+        self._open: dict[str, SqliteConnection] = {}
         self._plans = Plans()
 
     @asynccontextmanager
@@ -59,23 +63,23 @@ class Sqlite:
         """One transaction; commits when the block ends well. There is one writer at a time: others wait in line."""
         is_hasty = not is_durable and not self._is_scratch
         async with self._writing:
-            with self._kept("write") as connection, _in_haste(connection) if is_hasty else nullcontext():
-                await _begin(connection)
+            with self._kept("write") as connection, _in_haste(connection.driver) if is_hasty else nullcontext():
+                await _begin(connection.driver)
                 try:
-                    yield SqliteConnection(connection, self._plans)
+                    yield connection
                     if is_durable and not self._is_scratch:
-                        await _commit(connection)
+                        await _commit(connection.driver)
                     else:
-                        run(connection, "COMMIT")
+                        run(connection.driver, "COMMIT")
                 except BaseException:
                     with suppress(sa.exc.SQLAlchemyError):
-                        run(connection, "ROLLBACK")
+                        run(connection.driver, "ROLLBACK")
                     raise
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[SqliteConnection]:
         with self._kept("read") as connection:
-            yield SqliteConnection(connection, self._plans)
+            yield connection
 
     def close(self) -> None:
         for connection in self._open.values():
@@ -84,12 +88,13 @@ class Sqlite:
         self._engine.dispose()
 
     @contextmanager
-    def _kept(self, use: str) -> Iterator[sa.Connection]:
+    def _kept(self, use: str) -> Iterator[SqliteConnection]:
         """After trouble with a connection the next in line opens another."""
         connection = self._open.get(use)
         if connection is None:
-            connection = self._open[use] = self._engine.connect()
-            connection.begin()  # says nothing to SQLite: whoever uses it finds a transaction and leaves its end to us
+            opened = self._engine.connect()
+            opened.begin()  # says nothing to SQLite: whoever uses it finds a transaction and leaves its end to us
+            connection = self._open[use] = SqliteConnection(opened, self._plans)
         try:
             yield connection
         except sa.exc.SQLAlchemyError:
@@ -111,7 +116,7 @@ def _connect(path: str, is_scratch: bool) -> sqlite3.Connection:
 
 
 @contextmanager
-def _in_haste(connection: sa.Connection) -> Iterator[None]:
+def _in_haste(connection: sqlite3.Connection) -> Iterator[None]:
     """Commits do not wait for the disk: they outlive the process, and the machine if a commit that waits follows."""
     run(connection, "PRAGMA synchronous=NORMAL")
     try:
@@ -120,7 +125,7 @@ def _in_haste(connection: sa.Connection) -> Iterator[None]:
         run(connection, "PRAGMA synchronous=FULL")
 
 
-async def _begin(connection: sa.Connection) -> None:
+async def _begin(connection: sqlite3.Connection) -> None:
     """Wait for other processes' turn to write without holding up this one's event loop."""
     for attempt in range(BUSY_ATTEMPTS):
         try:
@@ -132,7 +137,7 @@ async def _begin(connection: sa.Connection) -> None:
             await asyncio.sleep(min(0.05, 0.001 * 2**attempt))
 
 
-async def _commit(connection: sa.Connection) -> None:
+async def _commit(connection: sqlite3.Connection) -> None:
     """To its end, even when whoever waits for it is cancelled: SQLite must not be used otherwise meanwhile."""
     committing = asyncio.get_running_loop().run_in_executor(None, run, connection, "COMMIT")
     try:

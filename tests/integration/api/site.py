@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from safetensors.numpy import save
 from coordinator.api.app import create_app
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.settings import Settings
-from coordinator.store import schema
+from coordinator.store import outbox, schema
 from coordinator.store.database import Database
 from services.core import digests
 
@@ -165,6 +166,13 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], within_s: float
             if holds if isinstance(holds, bool) else await holds:
                 return
             await asyncio.sleep(0.01)
+
+
+async def has_been_retained(site: Site) -> bool:
+    """Whether retention has done all that it has to, also what it is at."""
+    async with site.coordinator.database.read() as connection:
+        later = await site.coordinator.database.now(connection) + timedelta(days=1)
+        return not await outbox.has_job(connection, ("collect-updates",), later)
 
 
 def connected(app: FastAPI) -> httpx.AsyncClient:

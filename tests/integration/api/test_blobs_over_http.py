@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from safetensors.numpy import save
 
 from coordinator.blobs.port import StorageFull
 from services.core import digests
-from tests.integration.api.site import Actor, Site, blob, code_of, until, update
+from tests.integration.api.site import Actor, Site, blob, code_of, has_been_retained, until, update
 
 pytestmark = pytest.mark.anyio
 BIG = save({"x": np.arange(400_000, dtype=np.float32)})
@@ -115,6 +116,44 @@ async def test_a_whole_upload_after_a_damaged_part_succeeds_when_repeated(small_
     refused = await a.call("PUT", PATH, content=BIG)
     assert (code_of(refused), refused.headers["upload-offset"]) == ("upload-offset-mismatch", "0")
     assert (await a.call("PUT", PATH, content=BIG)).status_code == 201
+
+
+async def test_an_upload_whose_bytes_retention_took_before_their_record_is_to_be_repeated(
+    small_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (a,) = await small_site.enrol("a")
+    blobs = small_site.coordinator.blobs
+    stat = blobs.stat
+
+    async def taken(owner: UUID, digest: str) -> int | None:
+        await blobs.delete(owner, digest)
+        return await stat(owner, digest)
+
+    digest, data = blob(update(1.0))
+    monkeypatch.setattr(blobs, "stat", taken)
+    refused = await a.call("PUT", f"/v1/blobs/{digest}", content=data)
+    assert (refused.status_code, code_of(refused)) == (409, "upload-offset-mismatch")
+    assert refused.headers["upload-offset"] == "0"
+    monkeypatch.undo()
+    assert (await a.call("PUT", f"/v1/blobs/{digest}", content=data)).status_code == 201
+
+
+async def test_retention_spares_an_update_that_was_uploaded_again(site: Site) -> None:
+    (a,) = await site.enrol("a")
+    run = await site.start_run(retention={"updates": "none"})
+    await a.train(1.0)
+    digest = await a.put_blob(update(1.0))
+
+    async def has_ended() -> bool:
+        return (await site.admin.get(f"/v1/runs/{run['id']}"))["status"] == "completed"  # type: ignore[no-any-return]
+
+    await until(has_ended)
+    await until(lambda: has_been_retained(site))
+    models = (await site.admin.get(f"/v1/runs/{run['id']}/checkpoints"))["items"]
+    (made,) = [one for one in models if one["round"] == 1]
+    lineage = await site.admin.get(f"/v1/checkpoints/{made['id']}/lineage")
+    assert [(one["digest"], one["stored"]) for one in lineage["contributions"]] == [(digest, False)]
+    assert (await a.call("HEAD", f"/v1/blobs/{digest}")).status_code == 200
 
 
 async def test_unfinished_uploads_of_two_clients_do_not_mix(small_site: Site) -> None:

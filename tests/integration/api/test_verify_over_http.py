@@ -14,7 +14,7 @@ import pytest
 from lethe.client import Client
 from lethe.replaying import Findings, replay_served
 from services.audit.verification import check
-from tests.integration.api.site import ADMIN_TOKEN, Site
+from tests.integration.api.site import ADMIN_TOKEN, Site, has_been_retained, until
 from tests.integration.api.test_erasure_over_http import (
     NAMES,
     REQUESTS,
@@ -83,6 +83,10 @@ async def test_a_changed_byte_in_a_stored_update_fails_the_replay(small_site: Si
 
 async def test_a_replay_of_nothing_fails(small_site: Site) -> None:
     _, certificate, key = await erased(small_site, retention={"updates": "none"})
+    statement = check(certificate, key).statement
+    assert statement is not None
+    assert statement.predicate.replayable.extent == "none", "retention may be behind, the certificate must know"
+    await until(lambda: has_been_retained(small_site))
     findings = await replayed(small_site, certificate, key)
     assert (findings.passed, findings.verdict, findings.report.replayed) == (False, "none", 0)
     assert "none of" in findings.why_not

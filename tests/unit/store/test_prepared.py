@@ -72,8 +72,8 @@ def test_both_ways_find_the_same(connection: sa.Connection, name: str) -> None:
     assert plan is not None
     found = plan.run(driver(connection), parameters)
     expected = connection.execute(statement, parameters)
-    assert list(found.keys()) == list(expected.keys())
-    assert [tuple(row) for row in found] == [tuple(row) for row in expected]
+    keys = list(expected.keys())
+    assert [row._asdict() for row in found] == [dict(zip(keys, row, strict=True)) for row in expected]
 
 
 def test_a_change_says_how_many_rows_it_changed(connection: sa.Connection) -> None:
