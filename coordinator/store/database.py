@@ -16,8 +16,6 @@ from services.core.errors import InvariantBroken
 
 STUCK_TRANSACTION_S = 10
 """Postgres ends a transaction whose process went silent (stopped, partitioned) after this long, and frees its locks."""
-
-
 _HASTY = sa.text("SET LOCAL synchronous_commit TO off")
 
 

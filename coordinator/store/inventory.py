@@ -269,7 +269,7 @@ async def replayable_steps(connection: AsyncConnection, head_ids: list[UUID]) ->
     missing_update = (
         sa.select(t.contributions.c.checkpoint_id)
         .join(t.updates, t.updates.c.id == t.contributions.c.update_id)
-        .join(t.rounds, t.rounds.c.id == t.updates.c.consumed_by)
+        .outerjoin(t.rounds, t.rounds.c.id == t.updates.c.consumed_by)
         .where(t.contributions.c.checkpoint_id == c.id, ~t.updates.c.stored | will_be_dropped)
         .exists()
     )

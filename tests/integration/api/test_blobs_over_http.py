@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +12,7 @@ import pytest
 from safetensors.numpy import save
 
 from coordinator.blobs.port import StorageFull
+from coordinator.store import outbox
 from services.core import digests
 from tests.integration.api.site import Actor, Site, blob, code_of, has_been_retained, until, update
 
@@ -154,6 +156,10 @@ async def test_retention_spares_an_update_that_was_uploaded_again(site: Site) ->
     lineage = await site.admin.get(f"/v1/checkpoints/{made['id']}/lineage")
     assert [(one["digest"], one["stored"]) for one in lineage["contributions"]] == [(digest, False)]
     assert (await a.call("HEAD", f"/v1/blobs/{digest}")).status_code == 200
+    async with site.coordinator.database.read() as connection:
+        tomorrow = await site.coordinator.database.now(connection) + timedelta(days=1)
+        forgotten = await outbox.orphans(connection, tomorrow)
+    assert forgotten == [(UUID(site.federation_id), digest)], "nobody submits it after all: it is to be swept"
 
 
 async def test_unfinished_uploads_of_two_clients_do_not_mix(small_site: Site) -> None:
