@@ -112,16 +112,20 @@ def _keep_freed_memory() -> None:
 
 
 async def upgrade_schema(coordinator: Coordinator) -> None:
+    """Bring the schema up to this release's; a database that this release cannot use is refused."""
     from coordinator.store import schema
     from coordinator.store.database import Unavailable
 
     try:
         await schema.upgrade(coordinator.database)
+        fault = await schema.fault(coordinator.database)
     except Unavailable as error:
         raise CommandFailed(
             f"the database cannot be reached: {str(error)[:300]}",
             next_step="check that it runs, and --database-url or LETHE_DATABASE_URL",
         ) from error
+    if fault is not None:
+        raise CommandFailed(fault.reason, next_step=fault.next_step)
 
 
 async def refuse_old_schema(coordinator: Coordinator) -> None:
@@ -133,11 +137,11 @@ async def refuse_old_schema(coordinator: Coordinator) -> None:
 
     while True:
         try:
-            message = await schema.pending(coordinator.database)
+            fault = await schema.fault(coordinator.database)
         except Unavailable as error:
             structlog.get_logger().warning("database.awaited", error=str(error)[:200])
             await asyncio.sleep(1.0)
             continue
-        if message is not None:
-            raise CommandFailed(message, next_step="lethe db upgrade")
+        if fault is not None:
+            raise CommandFailed(fault.reason, next_step=fault.next_step)
         return

@@ -138,8 +138,9 @@ async def _try_to_open(context: Context) -> bool:
     """Ready once the schema is current and somebody can log in; only then does background work begin."""
     coordinator = context.coordinator
     try:
-        reason = await schema.pending(coordinator.database)
-        if reason is None:
+        fault = await schema.fault(coordinator.database)
+        reason = None if fault is None else f"{fault.reason}: {fault.next_step}"
+        if fault is None:
             await ensure_admin(coordinator)
     except Unavailable:
         reason = "the database cannot be reached"

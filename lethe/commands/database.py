@@ -38,6 +38,8 @@ async def _revisions(*, may_upgrade: bool, **options: object) -> dict[str, str |
         return {
             "current": await schema.current(coordinator.database),
             "newest": schema.newest(),
+            "fingerprint": await schema.fingerprint(coordinator.database),
+            "newest_fingerprint": schema.release_fingerprint(),
             "database": coordinator.database.url.render_as_string(hide_password=True),
         }
     finally:

@@ -79,9 +79,7 @@ class Federation:
         now = datetime.now(UTC)
         rows = []
         for name in names:
-            self.clients[name] = new_id()
-            self.data.setdefault(name, int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]))
-            self.samples.setdefault(name, list(range(10 + self.data[name] % 7)))
+            self._know(name, new_id())
             rows.append(
                 {
                     "id": self.clients[name],
@@ -94,6 +92,18 @@ class Federation:
             )
         async with self.coordinator.database.write() as connection:
             await connection.execute(t.clients.insert(), rows)
+
+    async def recall(self) -> None:
+        """Know again whom this federation's database has, with the data that an earlier life gave them."""
+        for row in await self.rows(t.clients, t.clients.c.status == "active"):
+            self._know(row.name, row.id)
+            if row.exclusions_acked is not None:
+                await self._leave_out(row.name)
+
+    def _know(self, name: str, client_id: UUID) -> None:
+        self.clients[name] = client_id
+        self.data.setdefault(name, int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]))
+        self.samples.setdefault(name, list(range(10 + self.data[name] % 7)))
 
     def work(self, *names: str) -> None:
         """Let these clients serve tasks until the federation closes."""
@@ -245,3 +255,19 @@ async def federation(directory: Path, *names: str, url: str | None = None) -> As
         yield made
     finally:
         await made.close()
+
+
+@contextlib.asynccontextmanager
+async def reopened(directory: Path, url: str | None = None) -> AsyncIterator[Federation]:
+    """The one federation of a home that was left by `federation`, perhaps of an earlier release."""
+    coordinator = Coordinator(Settings(home=directory / "home", database_url=url))
+    await schema.upgrade(coordinator.database)
+    async with coordinator.database.read() as connection:
+        federation_id = (await connection.execute(sa.select(t.federations.c.id))).scalar_one()
+    found = Federation(coordinator, directory, federation_id)
+    await coordinator.start_api()
+    try:
+        await found.recall()
+        yield found
+    finally:
+        await found.close()

