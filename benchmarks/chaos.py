@@ -3,8 +3,9 @@
 A seeded run on real processes (coordinator, compute, two workers with three clients each) while a monkey sends SIGKILL
 to them, stops Postgres with `-m immediate` and flushes Redis. For FedAvg the final digest must equal that of the same
 run without faults; for FedBuff, whose buffers depend on the finishing order, every checkpoint is recomputed from its
-recorded updates and must come out with the same digest. One JSON line per back end and mode; exit code 1 when any
-of it does not hold.
+recorded updates and must come out with the same digest. In the mode `erasure`, clients are erased during the kills:
+every request must end with one certificate that verifies, and no model that is served may have them in its
+ancestry. One JSON line per back end and mode; exit code 1 when any of it does not hold.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 
 import httpx
 
+from services.audit.verification import check
 from services.core import digests
 from services.tensors.aggregate import weighted_step
 from tests.support.deployment import Deployment, wait_until
@@ -33,6 +35,8 @@ from tests.support.servers import PostgresServer, RedisServer
 
 NUM_CLIENTS = 6
 PROCESSES = ("coordinator", "compute", "fleet-a", "fleet-b")
+LEAVERS = ("site-0", "site-1", "site-2")
+REQUESTS = "/v1/erasure-requests"
 
 
 def spec(mode: str, rounds: int) -> dict[str, Any]:
@@ -63,10 +67,14 @@ class Monkey:
     num_database_stops: int = 0
     num_flushes: int = 0
     recoveries_s: list[float] = field(default_factory=list)
+    leavers: list[str] = field(default_factory=list)
+    """Clients still to be erased, one after every third strike."""
 
     def torment(self, kills: int) -> None:
         while self.num_kills < kills and self._round() is not None:
             time.sleep(self.draw.uniform(0.0, 0.2))
+            if self.leavers and len(self.recoveries_s) % 3 == 2:
+                file_erasure(self.deployment, self.leavers.pop(0))
             if (before := self._round()) is not None:
                 struck_at = time.monotonic()
                 self._strike()
@@ -135,10 +143,13 @@ def run_cell(directory: Path, backend: str, mode: str, *, rounds: int, kills: in
             deployment.start_fleet(fleet, {n: tokens[n] for n in members}, data)
         run_id = deployment.create_run(federation_id, spec(mode, rounds))
         monkey = Monkey(deployment, postgres, redis, run_id, random.Random(seed))
+        if mode == "erasure":
+            monkey.leavers = list(LEAVERS)
         if kills:
             monkey.torment(kills)
         deployment.wait_for_run(run_id, timeout_s=300)
-        return audit(deployment, run_id, rounds) | {
+        judge = audit_erasures if mode == "erasure" else audit
+        return judge(deployment, run_id, rounds) | {
             "kills": monkey.num_kills,
             "database_stops": monkey.num_database_stops,
             "redis_flushes": monkey.num_flushes,
@@ -172,6 +183,51 @@ def audit(deployment: Deployment, run_id: str, rounds: int) -> dict[str, Any]:
         "acknowledged_by_workers": len(acknowledged),
         "replayed": replayed,
         "to_replay": len(checkpoints) - 1,
+    }
+
+
+def file_erasure(deployment: Deployment, name: str) -> None:
+    """Asked for again, with the same key, until the coordinator has answered."""
+
+    def accepted() -> bool:
+        with contextlib.suppress(httpx.TransportError), deployment.admin() as admin:
+            federation_id = admin.get("/v1/federations").json()["items"][0]["id"]
+            body = {"federation_id": federation_id, "subjects": [name]}
+            return admin.post(REQUESTS, json=body, headers={"Idempotency-Key": name}).status_code == 202
+        return False
+
+    wait_until(accepted, 60, "the request is taken", deployment.logs)
+
+
+def audit_erasures(deployment: Deployment, run_id: str, rounds: int) -> dict[str, Any]:
+    """Requests that did not end with one valid certificate count as lost, erased clients in a served model as back."""
+
+    def settled() -> bool:
+        return all(one["status"] in ("completed", "requires_action", "failed") for one in deployment.pages(REQUESTS))
+
+    wait_until(settled, 300, "every request is settled", deployment.logs)
+    deployment.wait_for_run(run_id, timeout_s=300)
+    requests = list(deployment.pages(REQUESTS))
+    served = [c for c in deployment.pages(f"/v1/runs/{run_id}/checkpoints") if c["superseded_by"] is None]
+    came_back = verified = replayed = 0
+    with deployment.admin() as admin, tempfile.TemporaryDirectory() as scratch:
+        key = admin.get("/v1/erasure/discovery").json()["public_key"].encode()
+        for request in requests:
+            verified += check(admin.get(f"{REQUESTS}/{request['id']}/certificate").content, key).valid
+        federation_id = admin.get(f"/v1/runs/{run_id}").json()["federation_id"]
+        for checkpoint in served:
+            lineage = admin.get(f"/v1/checkpoints/{checkpoint['id']}/lineage").json()
+            came_back += len({*lineage["clients"]} & {*LEAVERS})
+            if lineage["base"] is not None:
+                replayed += replay(admin, federation_id, lineage, Path(scratch)) == checkpoint["digest"]
+    return {
+        "digest": max(served, key=lambda c: c["round"])["digest"],
+        "lost": len(requests) - verified,
+        "duplicated": came_back + len(requests) - len({request["id"] for request in requests}),
+        "acknowledged_by_workers": len(submitted_tasks(deployment)),
+        "replayed": replayed,
+        "to_replay": len(served) - 1,
+        "certificates": f"{verified}/{len(requests)}",
     }
 
 
@@ -209,7 +265,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--backend", default="sqlite,postgres")
-    parser.add_argument("--mode", default="fedavg,fedbuff")
+    parser.add_argument("--mode", default="fedavg,fedbuff,erasure")
     options = parser.parse_args(argv)
     sound = True
     for backend in options.backend.split(","):
@@ -238,6 +294,7 @@ def torment_and_compare(backend: str, mode: str, options: argparse.Namespace) ->
         "digest": found["digest"],
         "reference_digest": reference["digest"] if reference else None,
         "replayed": f"{found['replayed']}/{found['to_replay']}",
+        "certificates": found.get("certificates"),
         "recovery_p50_s": round(statistics.median(recoveries), 2) if recoveries else None,
         "recovery_p99_s": round(recoveries[int(0.99 * (len(recoveries) - 1))], 2) if recoveries else None,
     }
@@ -246,6 +303,7 @@ def torment_and_compare(backend: str, mode: str, options: argparse.Namespace) ->
         and found["kills"] >= options.kills
         and found["replayed"] == found["to_replay"]
         and (reference is None or reference["digest"] == found["digest"])
+        and (mode != "erasure" or found["certificates"] == f"{len(LEAVERS)}/{len(LEAVERS)}")
     )
     return row
 
