@@ -40,7 +40,8 @@ def _profiled(draft: Draft, cohort: Cohort) -> Profiled | None:
 def history_of(draft: Draft, cohort: Cohort) -> tuple[PastRound, ...]:
     """The rounds that a line made after its head before it was fenced, as long as all that the others sent is kept.
 
-    Where a round was made several times, what followed the last making counts.
+    Where a round was made several times, what followed the last making counts. What a client sent that has had to
+    leave samples out may have been trained on them: from its first round on, clients train again.
     """
     if cohort.program != families.WALKS_ITS_HISTORY or cohort.head_id is None:
         return ()
@@ -51,10 +52,9 @@ def history_of(draft: Draft, cohort: Cohort) -> tuple[PastRound, ...]:
     while checkpoint is not None:
         sent = [draft.state.updates[c.update_id] for c in draft.state.contributions.values()
                 if c.checkpoint_id == checkpoint.id]  # fmt: skip
-        left = sorted(
-            (u for u in sent if draft.state.clients[u.client_id].status != "erased"), key=lambda u: u.client_name
-        )
-        if not left or not all(u.stored for u in left):
+        clients = draft.state.clients
+        left = sorted((u for u in sent if clients[u.client_id].status != "erased"), key=lambda u: u.client_name)
+        if not left or not all(u.stored and clients[u.client_id].exclusions is None for u in left):
             break
         found.append(PastRound(checkpoint.digest, tuple(map(reference_to, left))))
         checkpoint = after.get(checkpoint.id)

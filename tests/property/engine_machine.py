@@ -53,6 +53,9 @@ LINES: tuple[dict[str, Any], ...] = (
         "retention": {"updates": 1},
         "stop": STOP,
     },
+    {"training": {"algorithm": "fats", "clients_per_round": 2}, "stop": STOP},
+    {"training": {"algorithm": "exact_fun", "quantum": 0.01}, "stop": STOP},
+    {"training": {"algorithm": "exact_fun", "quantum": 1.0}, "stop": STOP},
 )
 FAMILIES: tuple[dict[str, Any], ...] = (
     {"topology": {"kind": "clusters", "num_clusters": 2, "assignment": "random"}, "training": FEDAVG, "stop": SOON},
@@ -82,6 +85,15 @@ any_index = st.integers(min_value=0, max_value=999)
 newcomers = st.lists(st.sampled_from(NEWCOMERS), min_size=1, max_size=2, unique=True)
 subjects = st.lists(clients, min_size=1, max_size=2, unique=True)
 methods = st.sampled_from(["auto", "auto", "retrain", "reinit", "rapid"])
+APPROXIMATE: dict[str, dict[str, Any]] = {
+    "not": {},
+    "federaser": {"deadline_s": 30.0},
+    "pga": {"radius": 1.0, "stop_accuracy": 0.1, "deadline_s": 30.0},
+    "fedforget": {"rounds": 2, "deadline_s": 30.0},
+}
+"""Methods with their parameters: one that asks nobody, one that walks through the history, two that ask the leaver."""
+AUDIT: dict[str, Any] = {"thresholds": {"max_backdoor_success": 0.5}, "num_classes": 10, "deadline_s": 30.0}
+approximations = st.sampled_from(list(APPROXIMATE))
 recent = st.integers(min_value=-6, max_value=-1)
 """Of a list, one of the newest."""
 
@@ -89,7 +101,7 @@ recent = st.integers(min_value=-6, max_value=-1)
 class EngineMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(figures_of=lambda digest: {"accuracy": int(digest[-4:], 16) / 0xFFFF, "loss": 1.0})
+        self.world = World(figures_of=_figures_of)
         self.grants: list[Task] = []
         """Every task as it was handed out, with its token and the epoch and model of that moment."""
         self.newest_token: dict[UUID, str] = {}
@@ -423,6 +435,27 @@ class EngineMachine(RuleBasedStateMachine):
         self.cancel(index, really=0)
         self.world.settle()
 
+    @precondition(lambda self: len(self.world.state.erasures) < 4)
+    @rule(name=clients, approximation=approximations, is_audited=st.booleans(), falls_back=st.booleans())
+    def forget_approximately(self, name: str, approximation: str, is_audited: bool, falls_back: bool) -> None:
+        """By a method that mends the model instead of training it again, perhaps with an audit and a way back."""
+        world = self.world
+        changes: dict[str, Any] = {"method": approximation, "params": APPROXIMATE[approximation]}
+        changes |= {"audit": AUDIT if is_audited else None, "fallback": "retrain" if falls_back else None}
+        try:
+            world.file(name, guarantee="approximate", **changes)
+        except Rejected as rejection:
+            known = ("already-erased", "method-unavailable", "conflict", "too-few-clients")
+            assert rejection.code in known, rejection
+            return
+        world.run_chores("fence")
+
+    @precondition(lambda self: len(self.world.state.erasures) < 3)
+    @rule(name=clients, approximation=approximations, is_audited=st.booleans(), order=st.permutations(CLIENTS))
+    def method_and_recovery_go_on(self, name: str, approximation: str, is_audited: bool, order: list[str]) -> None:
+        self.forget_approximately(name, approximation, is_audited, falls_back=True)
+        self.everybody_works_for_a_while(order)
+
     @precondition(lambda self: len(self.world.state.erasures) < 5)
     @rule(name=clients, method=methods, row=st.sampled_from(ROWS), needs_approval=st.booleans())
     def exclude(self, name: str, method: str, row: int, needs_approval: bool) -> None:
@@ -533,7 +566,9 @@ class EngineMachine(RuleBasedStateMachine):
             if client.status == "erased":
                 self.world.send(m.RemoveClient(client.id))
                 assert self.world.state.clients[client.id].status == "erased", "the tombstone is gone"
-                assert not self.world.upload(of_json({"too late": client.name}), client.id), "uploaded after its fence"
+                is_late = client.needed_by is None
+                uploaded = self.world.upload(of_json({"too late": client.name}), client.id)
+                assert not (is_late and uploaded), "uploaded after its fence"
 
     # --- progress -----------------------------------------------------------------------------------------------------
 
@@ -628,6 +663,11 @@ class EngineMachine(RuleBasedStateMachine):
         if run.status == "completed":
             for cohort in (c for c in cohorts if c.kind != "merge" and c.num_members):
                 assert cohort.round >= run.spec.stop.rounds, "completed too early"
+
+
+def _figures_of(digest: str) -> dict[str, float]:
+    share = int(digest[-4:], 16) / 0xFFFF
+    return {"accuracy": share, "loss": 1.0, "backdoor_success_rate": share, "backdoor_samples": 100.0}
 
 
 def _pick(choices: list[Any], index: int) -> Any:

@@ -9,9 +9,11 @@ from collections.abc import Hashable, Iterable
 from itertools import pairwise
 from uuid import UUID
 
-from coordinator.engine import families
+from coordinator.engine import families, mending
 from coordinator.engine.entities import ENDED, OPEN_TASK, SETTLED, Checkpoint, Cohort, Erasure, Line, Round
 from coordinator.engine.events import CheckpointPublished
+from services.training.exact_fun.spec import ExactFun
+from services.training.fats.spec import Fats
 from services.training.fedbuff.spec import FedBuff
 from tests.support.world import World
 
@@ -44,7 +46,9 @@ def nothing_is_there_twice(world: World) -> None:
     assert not _twice((t.cohort_id, t.client_id, t.kind) for t in open_tasks), "a client has two open tasks of a kind"
     assert not _twice(u.task_id for u in state.updates.values()), "a task has two results"
     assert not _twice((c.cohort_id, c.epoch, c.round) for c in state.checkpoints.values()), "a round published twice"
-    assert not _twice(c.update_id for c in state.contributions.values()), "an update is in two checkpoints"
+    models = {c.id for c in state.checkpoints.values() if c.superseded_by is None and c.kind != "forgotten"}
+    counted = (c.update_id for c in state.contributions.values() if c.checkpoint_id in models)
+    assert not _twice(counted), "an update is in two checkpoints"
     assert not _twice((c.checkpoint_id, c.client_id) for c in state.contributions.values()), "a client counted twice"
     waiting = [u for u in state.updates.values() if u.status == "buffered" and state.rounds[u.round_id].is_stream]
     assert not _twice((u.cohort_id, u.client_id) for u in waiting), "a client is in a buffer twice"
@@ -79,12 +83,13 @@ def counters_are_true(world: World) -> None:
 
 def checkpoint_is_what_its_lineage_says(world: World, checkpoint: Checkpoint) -> None:
     """Asked once of each: what is published does not change any more."""
-    assert world.clients_in(checkpoint) == world.provenance[checkpoint.digest], "the lineage is not the truth"
-    assert (checkpoint.kind == "aggregate") == (checkpoint.base_id is not None), "an aggregate stands on a base"
+    assert world.clients_in(checkpoint) == world.made_of[checkpoint.id], "the lineage is not the truth"
+    assert (checkpoint.kind in ("aggregate", "forgotten")) == (checkpoint.base_id is not None), "stands on a base"
     has_parents = checkpoint.kind in ("reinit", "merge")
     assert has_parents == bool(world.parents(checkpoint.id)), "merged and re-initialised models have parents"
     for step, base in pairwise(world.lineage(checkpoint)):
-        assert step.round == base.round + 1 and step.epoch >= base.epoch, "a base is one round before"
+        is_next = step.round == base.round + 1 and step.epoch >= base.epoch
+        assert is_next or step.kind == "forgotten", "a base is one round before"
     _contributions_are_right(world, checkpoint)
 
 
@@ -106,17 +111,22 @@ def _contributions_are_right(world: World, checkpoint: Checkpoint) -> None:
     assert names == sorted(names), "contributions are in the order of the clients' names"
     consumers = set()
     models = {(step.round, step.digest) for step in world.lineage(checkpoint)}
+    if checkpoint.kind == "forgotten":
+        _calibration_is_right(world, checkpoint)
+        return
     for contribution in contributions:
         update = state.updates[contribution.update_id]
         assert update.client_id == contribution.client_id, "a contribution has its update's client"
         assert update.cohort_id == checkpoint.cohort_id, "an update of another cohort is in a checkpoint"
-        assert update.epoch == checkpoint.epoch, "an update of another epoch is in a checkpoint"
+        is_of_epoch = update.epoch == checkpoint.epoch or isinstance(training, ExactFun)
+        assert is_of_epoch, "an update of another epoch is in a checkpoint"
         assert update.status == "consumed", "a counted update may be counted again"
         assert (update.base_round, update.base_digest) in models, "trained from a model that is no ancestor"
         staleness = checkpoint.round - 1 - update.base_round
         assert contribution.staleness == staleness >= 0, "staleness"
         exponent = training.staleness_exponent if isinstance(training, FedBuff) else 0.0
-        assert contribution.weight == update.num_samples * (1.0 + staleness) ** -exponent, "weight"
+        num_samples = 1 if isinstance(training, Fats) else update.num_samples
+        assert contribution.weight == num_samples * (1.0 + staleness) ** -exponent, "weight"
         consumers.add(update.consumed_by)
     if checkpoint.kind == "aggregate" and not contributions:
         assert state.cohorts[checkpoint.cohort_id].is_lockstep, "a round without an answer"
@@ -125,12 +135,22 @@ def _contributions_are_right(world: World, checkpoint: Checkpoint) -> None:
         (consumer,) = consumers
         assert consumer is not None
         round = state.rounds[consumer]
-        assert (round.number, round.epoch) == (checkpoint.round, checkpoint.epoch), "made from another round"
+        assert round.number == checkpoint.round, "made from another round"
+        if isinstance(training, ExactFun) and round.epoch < checkpoint.epoch:
+            return  # it stands without those who left
+        assert round.epoch == checkpoint.epoch, "made from another epoch"
         num_members = state.cohorts[checkpoint.cohort_id].num_members
         needed = min(round.quorum, num_members) if round.is_stream else round.quorum
         assert len(contributions) >= needed, "closed below its quorum"
         consumed = [u for u in state.updates.values() if u.consumed_by == consumer]
         assert len(consumed) == len(contributions) == round.num_received, "a received update was left out"
+
+
+def _calibration_is_right(world: World, checkpoint: Checkpoint) -> None:
+    """Those whom a method forgets take part only by what it asks of them for that."""
+    for contribution in world.contributions(checkpoint):
+        is_forgotten = str(contribution.client_id) in checkpoint.forgets
+        assert not is_forgotten or world.state.updates[contribution.update_id].kind != "train", "made of what it forgets"
 
 
 def rounds_only_move_forward(world: World) -> None:
@@ -152,19 +172,24 @@ def nothing_passes_a_fence(world: World) -> None:
             assert cohort.phase != "retired", "a retired cohort serves a model"
             head = state.checkpoints[cohort.head_id]
             assert head.superseded_by is None, "a superseded model is served"
-            assert erased.isdisjoint(world.provenance[head.digest]), "served after its fence"
+            assert erased.isdisjoint(world.made_of[head.id]), "served after its fence"
         for source in families.sources_of(cohort):
             assert erased.isdisjoint(world.provenance[source.digest]), "a model is made of one with an erased client"
     gone = _erased_samples(world)
     for checkpoint in state.checkpoints.values():
-        is_tainted = not erased.isdisjoint(world.provenance[checkpoint.digest])
+        is_tainted = not erased.isdisjoint(world.made_of[checkpoint.id])
         is_tainted |= not gone.isdisjoint(world.samples_in.get(checkpoint.digest, ()))
-        assert (checkpoint.superseded_by is not None) == is_tainted, "superseded are exactly the tainted models"
+        is_superseded = checkpoint.superseded_by is not None
+        was_given_up = any(step.kind == "forgotten" for step in world.lineage(checkpoint))  # its method, or its audit
+        assert is_superseded == is_tainted or (is_superseded and was_given_up), "superseded are exactly the tainted"
     for task in state.tasks.values():
         if task.status in OPEN_TASK:
-            assert task.epoch == state.cohorts[task.cohort_id].epoch, "work of an older epoch is still open"
-            assert task.client_name not in erased, "asked after its fence"
-            assert erased.isdisjoint(world.provenance[task.model_digest]), "training from a tainted model"
+            cohort, client = state.cohorts[task.cohort_id], state.clients[task.client_id]
+            assert task.epoch == cohort.epoch, "work of an older epoch is still open"
+            is_needed = client.needed_by is not None and task.work is not None
+            assert task.client_name not in erased or is_needed, "asked after its fence"
+            is_clean = erased.isdisjoint(world.provenance[task.model_digest])
+            assert is_clean or cohort.unlearning is not None, "training from a tainted model"
     for line in state.lines.values():
         assert state.cohorts[line.cohort_id].epoch >= line.epoch_after, "an epoch went back"
     for member in state.members.values():
@@ -207,7 +232,8 @@ def requests_are_carried_out_once_and_wholly(world: World) -> None:
         if is_own and erasure.status not in SETTLED:
             for line in lines:
                 _line_is_what_its_cohort_does(world, line)
-        if erasure.first_clean_at is not None:
+        fell_back = any(line.action == "rolled-back" and line.fallback is not None for line in lines)
+        if erasure.first_clean_at is not None and not fell_back:
             assert all(line.clean_at is not None for line in lines), "not all lines are clean"
         if is_own:
             assert (erasure.fenced_at is not None) == (erasure.status in AFTER_THE_FENCE), "fenced without a fence"
@@ -289,7 +315,9 @@ def those_who_left_have_no_work(world: World) -> None:
     state = world.state
     gone = {(m.cohort_id, m.client_id) for m in state.members.values() if not m.active}
     for task in state.tasks.values():
-        assert task.status not in OPEN_TASK or (task.cohort_id, task.client_id) not in gone, "asked after it left"
+        is_needed = state.clients[task.client_id].needed_by is not None and task.work is not None
+        has_left = (task.cohort_id, task.client_id) in gone and not is_needed
+        assert task.status not in OPEN_TASK or not has_left, "asked after it left"
         assert task.status != "leased" or (task.lease_token and task.due_at), "a lease without a token or an end"
 
 
@@ -302,6 +330,8 @@ def nobody_waits_for_nothing(world: World) -> None:
             posted[job.run_id].add(job.params["message"])
     for run in state.runs.values():
         phases = {c.phase for c in state.cohorts.values() if c.run_id == run.id} - {"retired"}
+        if any(r.run_id == run.id and r.kind == "audit" and r.status == "open" for r in state.rounds.values()):
+            continue
         if run.status not in ENDED and (phases <= {"finished"} or "failed" in phases):
             assert "SettleRun" in posted[run.id], "the cohorts have ended and nobody is told"
     for cohort in state.cohorts.values():
@@ -310,7 +340,8 @@ def nobody_waits_for_nothing(world: World) -> None:
             continue
         if cohort.phase in ("finished", "failed", "retired", "waiting"):
             assert cohort.awaiting is None, "waits after its end, or for a group and for something else"
-            assert (cohort.phase == "waiting") <= bool(cohort.pending), "waits for a round that nobody wants"
+            is_held = mending.gave_up(cohort)  # the request says why, and waits for a person
+            assert (cohort.phase == "waiting") <= bool(cohort.pending or is_held), "waits for a round that nobody wants"
             continue
         assert cohort.awaiting is not None, "a living program waits for nothing"
         if awaited := state.jobs.get(cohort.awaiting):
@@ -320,7 +351,7 @@ def nobody_waits_for_nothing(world: World) -> None:
         round = state.rounds[cohort.awaiting]
         assert (cohort.phase, round.status, round.epoch) == ("asking", "open", cohort.epoch), "waits for a closed round"
         assert not _is_complete(cohort, round), "waits for a complete round"
-        if not _may_be_answered(world, cohort, round):
+        if not _may_be_answered(world, cohort, round) and not (round.close_at_deadline and round.due_at is not None):
             assert run.status == "paused" or "PauseRun" in posted[run.id], "waits for answers that nobody can give"
             assert round.num_failed, "waits for an operator although no client failed"
 

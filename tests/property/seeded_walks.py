@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from hypothesis.stateful import RULE_MARKER
 
-from tests.property.engine_machine import CLIENTS, FAMILIES, FIRST, LINES, NEWCOMERS, EngineMachine
+from tests.property.engine_machine import APPROXIMATE, CLIENTS, FAMILIES, FIRST, LINES, NEWCOMERS, EngineMachine
 from tests.support.world import ROWS
 
 DRAWS: Final[dict[str, Callable[[Random], Any]]] = {
@@ -19,6 +19,9 @@ DRAWS: Final[dict[str, Callable[[Random], Any]]] = {
     "names": lambda random: random.sample(random.choice([FIRST, FIRST, CLIENTS]), random.choice([1, 1, 2])),
     "newcomers": lambda random: random.sample(NEWCOMERS, random.choice([1, 1, 2])),
     "method": lambda random: random.choice(["auto", "auto", "retrain"]),
+    "approximation": lambda random: random.choice(list(APPROXIMATE)),
+    "is_audited": lambda random: random.random() < 0.5,
+    "falls_back": lambda random: random.random() < 0.5,
     "needs_approval": lambda random: random.random() < 0.3,
     "index": lambda random: random.choice([random.randint(-6, -1), random.randint(0, 999)]),
     "row": lambda random: random.choice(ROWS),

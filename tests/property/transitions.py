@@ -85,9 +85,14 @@ def _cohort_is_cut(
             assert now.phase == "retired" and now.head_id is None
             assert not remaining or _took_its_place(cohort, remaining, after), "a cohort with members was retired"
         case "rolled-back":
-            clean = newest_clean(world, before, cohort.head_id, names)
+            erased = {client.name for client in before.clients.values() if client.status == "erased"}
+            clean = newest_clean(world, before, cohort.head_id, names | erased)
             assert now.head_id == (clean.id if clean else None), "the head at the fence is not the newest clean model"
             assert remaining, "rolled back for nobody"
+        case "unlearned":
+            assert now.head_id is None and now.unlearning is not None, "a method begins with a served model"
+            assert not names.isdisjoint(world.made_of[cohort.head_id or cohort.id]), "nothing to unlearn"
+            assert remaining, "unlearned for nobody"
         case "re-initialised":
             assert now.head_id is None and line.sources, "re-initialised from nothing"
             for source in line.sources:
@@ -158,7 +163,7 @@ def newest_clean(world: World, state: State, head_id: UUID | None, names: set[st
     checkpoint = state.checkpoints[head_id] if head_id is not None else None
     clean: list[Checkpoint] = []
     while checkpoint is not None:
-        if names.isdisjoint(world.provenance[checkpoint.digest]):
+        if names.isdisjoint(world.made_of[checkpoint.id]):
             clean.append(checkpoint)
         checkpoint = state.checkpoints[checkpoint.base_id] if checkpoint.base_id is not None else None
     return max(clean, key=lambda c: c.round, default=None)
@@ -167,7 +172,7 @@ def newest_clean(world: World, state: State, head_id: UUID | None, names: set[st
 def group_opens_together(before: State, cohort_id: UUID, message: m.Message) -> None:
     """A training round of a lock-step cohort opens when nobody in its group is still at work on an earlier one."""
     cohort = before.cohorts[cohort_id]
-    if not cohort.is_lockstep:
+    if not cohort.is_lockstep or cohort.unlearning is not None:  # a method asks for its own rounds
         return
     assert isinstance(message, m.OpenRounds), "a lock-step round opened by itself"
     assert before.runs[cohort.run_id].status == "running", "a round opened in a run that does not run"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -34,7 +34,7 @@ from coordinator.engine.entities import (
     Task,
     Update,
 )
-from coordinator.engine.events import Event
+from coordinator.engine.events import CheckpointPublished, Event
 from coordinator.engine.forgetting import recalled_digest
 from coordinator.engine.react import FollowUp, Wake, react
 from coordinator.engine.work import Granted, Refused
@@ -69,6 +69,12 @@ def is_wanted(state: State, job: Job) -> bool:
     return state.runs[job.run_id].status == "running" and state.cohorts[job.cohort_id].epoch == job.epoch
 
 
+def _rounded(params: Mapping[str, Any]) -> dict[str, Any]:
+    """With a quantum of 1 or more, a round's model is the same whoever took part."""
+    coarse = (params.get("quantum") or 0.0) >= 1.0
+    return {name: value for name, value in params.items() if name != "updates" or not coarse}
+
+
 @dataclass
 class World:
     state: State = field(default_factory=State)
@@ -77,13 +83,18 @@ class World:
     wakes: set[str] = field(default_factory=set)
     decisions: list[tuple[State, m.Envelope, Decision]] = field(default_factory=list)
     provenance: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Digest of a model or update -> names of the clients whose data is in it."""
+    """Digest of a model or update -> names of the clients whose data is in it. Of a model that a method made to forget
+    a client, without that client: how well it did is not the engine's to know."""
+    made_of: dict[UUID, frozenset[str]] = field(default_factory=dict)
+    """Checkpoint -> the same at its publication: quantised rounds give the same bytes from fewer clients."""
     samples_in: dict[str, frozenset[str]] = field(default_factory=dict)
     """Digest of a model or update -> the samples that are in it, as client#row."""
     ledgers: dict[str, set[int]] = field(default_factory=dict)
     """Client -> the rows that its worker leaves out."""
     _left_out: dict[str, frozenset[int]] = field(default_factory=dict)
     """Lease token -> the rows that were left out when the task was taken up."""
+    _trained_on: dict[str, tuple[str, str, frozenset[str]]] = field(default_factory=dict)
+    """Update -> the model it was trained on, its client, and the samples that it was trained on."""
     bytes: set[str] = field(default_factory=set)
     """Digests of what is in the blob store."""
     figures_of: Callable[[str], Mapping[str, float]] = lambda digest: {"accuracy": 0.5, "loss": 1.0}
@@ -120,6 +131,8 @@ class World:
         self.state = replace(decision.state, archives={})
         self.events += decision.events
         for event in decision.events:
+            if isinstance(event, CheckpointPublished):
+                self._note(event.checkpoint)
             for command in react(event, decision.state):
                 match command:
                     case FollowUp(message=follow_up):
@@ -127,6 +140,11 @@ class World:
                     case Wake(key=key):
                         self.wakes.add(key)
         return decision.reply
+
+    def _note(self, checkpoint: Checkpoint) -> None:
+        forgotten = {self.state.clients[UUID(client_id)].name for client_id in checkpoint.forgets}
+        self.provenance[checkpoint.digest] -= forgotten
+        self.made_of[checkpoint.id] = self.provenance[checkpoint.digest]
 
     def _samples(self) -> dict[tuple[UUID, UUID], int]:
         trained = (u for u in self.state.updates.values() if u.kind == "train")
@@ -258,8 +276,16 @@ class World:
         self.provenance[digest] = self.provenance[task.model_digest] | {task.client_name}
         trained_on = {f"{task.client_name}#{row}" for row in ROWS if row not in left_out}
         self.samples_in[digest] = self.samples_in.get(task.model_digest, frozenset()) | trained_on
+        self._trained_on[digest] = task.model_digest, task.client_name, frozenset(trained_on)
         self.upload(digest, task.client_id)
         return digest
+
+    def _look_again(self, digests: Iterable[str]) -> None:
+        """A quantised model that was made again without somebody is without them, and so is what was trained on it."""
+        for digest in set(digests) & set(self._trained_on):
+            base, client, rows = self._trained_on[digest]
+            self.provenance[digest] = self.provenance[base] | {client}
+            self.samples_in[digest] = self.samples_in.get(base, frozenset()) | rows
 
     def answer_to(self, task: Task, num_samples: int = 10) -> m.SubmitResult:
         metrics = dict(self.figures_of(task.model_digest)) if task.kind in FIGURES_ONLY else {}
@@ -298,7 +324,8 @@ class World:
             return m.JobDone(job.id, token, None, {f"distance:{n}": 1.0 for n in range(job.params["num_clusters"])})
         if job.kernel not in MODELS_MADE_BY:
             return m.JobDone(job.id, token, None, self.figures_of(job.params["weights"]))
-        digest = of_json({"kernel": job.kernel, "params": dict(job.params)})
+        digest = of_json({"kernel": job.kernel, "params": _rounded(job.params)})
+        self._look_again(job.inputs)
         sources = [self.provenance[digest] for digest in job.inputs]
         self.provenance[digest] = frozenset[str]().union(*sources)
         self.samples_in[digest] = frozenset[str]().union(*(self.samples_in.get(d, frozenset()) for d in job.inputs))
@@ -386,6 +413,7 @@ class World:
         self.state = replace(self.state, blobs={k: b for k, b in self.state.blobs.items() if b.digest not in gone})
         if any(x.action == "unlearned" for x in self.state.lines.values() if x.erasure_id == erasure.id):
             return  # what an approximate method leaves behind cannot be told from digests
+        self._look_again(self.bytes)
         names = {s.name for s in self.state.subjects.values() if s.erasure_id == erasure.id}
         if erasure.scope == "samples":
             names, made_of = {f"{name}#{row}" for name in names for row in erasure.samples[name]}, self.samples_in
@@ -457,17 +485,24 @@ class World:
         return sorted(own, key=lambda p: p.position)
 
     def clients_in(self, checkpoint: Checkpoint) -> frozenset[str]:
-        """Whose updates the lineage says are in a model, through bases and parents alike."""
+        """Whose updates the lineage says are in a model, through bases and parents alike, without those forgotten."""
+        names = [client.name for client in self.state.clients.values()]
+        return frozenset(name for name in names if self._has(checkpoint, self.client(name)))
+
+    def _has(self, checkpoint: Checkpoint, client_id: UUID) -> bool:
         found, waiting = {checkpoint.id}, [checkpoint.id]
         while waiting:
             one = self.state.checkpoints[waiting.pop()]
+            if str(client_id) in one.forgets:
+                found.discard(one.id)
+                continue
             above = {p.parent_id for p in self.parents(one.id)} | ({one.base_id} if one.base_id is not None else set())
             if one.kind == "init":  # perhaps a model of another run
                 above |= {c.id for c in self.state.checkpoints.values() if c.digest == one.digest}
             waiting += above - found
             found |= above
         contributions = self.state.contributions.values()
-        return frozenset(self.state.clients[c.client_id].name for c in contributions if c.checkpoint_id in found)
+        return any(c.client_id == client_id and c.checkpoint_id in found for c in contributions)
 
 
 def with_run(*names: str, **changes: Any) -> tuple[World, UUID]:
