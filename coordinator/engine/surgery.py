@@ -134,12 +134,15 @@ def _tainted(state: State, leavers: frozenset[UUID]) -> frozenset[UUID]:
 
 
 def _models_started_from(checkpoint: Checkpoint, by_digest: dict[str, list[Checkpoint]]) -> list[UUID]:
-    """The published model that an initial one repeats: the oldest with the same bytes, if it came before."""
+    """The published model that an initial one repeats: the oldest of another run with the same bytes, if it came
+    before. A round without an answer repeats them, too, and comes after the run's own initial model."""
     if checkpoint.kind != "init":
         return []
-    older = [c for c in by_digest[checkpoint.digest] if c.created_at <= checkpoint.created_at and c.kind != "init"]
-    same = min(by_digest[checkpoint.digest], key=lambda c: (c.created_at, c.kind == "init", c.id))
-    return [same.id] if older and same.id != checkpoint.id else []
+    others = [c for c in by_digest[checkpoint.digest] if c.run_id != checkpoint.run_id]
+    older = [c for c in others if c.created_at <= checkpoint.created_at]
+    if all(c.kind == "init" for c in older):
+        return []
+    return [min(older, key=lambda c: (c.created_at, c.kind == "init", c.id)).id]
 
 
 def newest_clean(state: State, cohort: Cohort, tainted: frozenset[UUID]) -> Checkpoint | None:

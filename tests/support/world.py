@@ -143,7 +143,9 @@ class World:
 
     def _note(self, checkpoint: Checkpoint) -> None:
         forgotten = {self.state.clients[UUID(client_id)].name for client_id in checkpoint.forgets}
-        self.provenance[checkpoint.digest] -= forgotten
+        calibrated = [c.digest for c in self.contributions(checkpoint) if c.digest is not None]
+        for digest in (checkpoint.digest, *calibrated):
+            self.provenance[digest] -= forgotten
         self.made_of[checkpoint.id] = self.provenance[checkpoint.digest]
 
     def _samples(self) -> dict[tuple[UUID, UUID], int]:
@@ -325,12 +327,14 @@ class World:
         if job.kernel not in MODELS_MADE_BY:
             return m.JobDone(job.id, token, None, self.figures_of(job.params["weights"]))
         digest = of_json({"kernel": job.kernel, "params": _rounded(job.params)})
-        self._look_again(job.inputs)
-        sources = [self.provenance[digest] for digest in job.inputs]
-        self.provenance[digest] = frozenset[str]().union(*sources)
-        self.samples_in[digest] = frozenset[str]().union(*(self.samples_in.get(d, frozenset()) for d in job.inputs))
         held = self.state.jobs[job.id]
-        if held.status == "leased" and held.lease_token == token:  # else it is not stored
+        counts = held.status == "leased" and held.lease_token == token  # else it is not stored
+        if counts or digest not in self.provenance:
+            self._look_again(job.inputs)
+            self.provenance[digest] = frozenset[str]().union(*(self.provenance[d] for d in job.inputs))
+            samples = (self.samples_in.get(d, frozenset()) for d in job.inputs)
+            self.samples_in[digest] = frozenset[str]().union(*samples)
+        if counts:
             self.state = self.state.put(replace(held, output=digest))
             self.bytes.add(digest)
         blob = m.RecordBlob(FEDERATION, digest, 100, MODEL_LAYOUT, UPDATE_LAYOUT, True)
@@ -387,22 +391,23 @@ class World:
             has_ended = state.cohorts[u.cohort_id].phase == "retired"
             return u.epoch <= last[u.cohort_id] if u.cohort_id in last else has_ended
 
-        updates = [
-            u
-            for u in state.updates.values()
-            if u.digest is not None
-            and (
-                (u.client_id in leavers and (was_before(u) or u.client_id not in staying))
-                or (u.cohort_id, u.base_round, u.base_digest) in bases
-            )
-        ]
-        derived = {c.digest for c in models} | {u.digest for u in updates}
-        outputs = {j.output for j in state.jobs.values() if j.output is not None and derived & set(j.inputs)}
+        submissions = [u for u in state.updates.values() if u.digest is not None]
+        updates = [u for u in submissions if u.client_id in leavers and (was_before(u) or u.client_id not in staying)]
+        updates += [u for u in submissions if (u.cohort_id, u.base_round, u.base_digest) in bases and u not in updates]
+        outputs: set[str] = set()
+        is_growing = True
+        while is_growing:  # what a method makes on its way may be trained on, and be the input of another kernel
+            derived = {c.digest for c in models} | {u.digest for u in updates} | outputs
+            made = {j.output for j in state.jobs.values() if j.output is not None and derived & set(j.inputs)} - derived
+            made -= {c.digest for c in state.checkpoints.values() if c.superseded_by is None}
+            trained_on = [u for u in submissions if u.base_digest in outputs | made and u not in updates]
+            outputs, updates = outputs | made, updates + trained_on
+            is_growing = bool(made or trained_on)
         cohorts = {c.cohort_id for c in models}
         trained = {x.client_id for x in state.members.values() if x.cohort_id in cohorts}
         submitted = {u.digest for u in state.updates.values()}
         uploads = {b.digest for b in state.blobs.values() if b.uploaded_by in leavers | trained} - submitted
-        return [*models, *updates], (outputs | uploads) - derived
+        return [*models, *updates], (outputs | uploads) - {c.digest for c in models} - {u.digest for u in updates}
 
     def purge(self, erasure: Erasure) -> None:
         rows, others = self.inventory(erasure)
