@@ -37,6 +37,9 @@ class Watch:
                         group_opens_together(before, round.cohort_id, envelope.message)
                     case e.CheckpointPublished(checkpoint=checkpoint):
                         checkpoint_is_what_its_lineage_says(world, checkpoint)
+                    case e.ErasureMoved(erasure_id=erasure_id, first_clean_at=clean_at) if clean_at is not None:
+                        lines = [one for one in decision.state.lines.values() if one.erasure_id == erasure_id]
+                        assert all(one.clean_at is not None for one in lines), "not all lines are clean"
                     case e.LineDone(erasure_id=erasure_id, cohort_id=cohort_id):
                         line_is_done(decision.state, decision.state.lines[erasure_id, cohort_id])
                         merged_model_has_it(decision.state, cohort_id)

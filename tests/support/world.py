@@ -87,6 +87,7 @@ class World:
     a client, without that client: how well it did is not the engine's to know."""
     made_of: dict[UUID, frozenset[str]] = field(default_factory=dict)
     """Checkpoint -> the same at its publication: quantised rounds give the same bytes from fewer clients."""
+    samples_made_of: dict[UUID, frozenset[str]] = field(default_factory=dict)
     samples_in: dict[str, frozenset[str]] = field(default_factory=dict)
     """Digest of a model or update -> the samples that are in it, as client#row."""
     ledgers: dict[str, set[int]] = field(default_factory=dict)
@@ -145,8 +146,9 @@ class World:
         forgotten = {self.state.clients[UUID(client_id)].name for client_id in checkpoint.forgets}
         calibrated = [c.digest for c in self.contributions(checkpoint) if c.digest is not None]
         for digest in (checkpoint.digest, *calibrated):
-            self.provenance[digest] -= forgotten
+            self.provenance[digest] = self.provenance.get(digest, frozenset()) - forgotten
         self.made_of[checkpoint.id] = self.provenance[checkpoint.digest]
+        self.samples_made_of[checkpoint.id] = self.samples_in.get(checkpoint.digest, frozenset())
 
     def _samples(self) -> dict[tuple[UUID, UUID], int]:
         trained = (u for u in self.state.updates.values() if u.kind == "train")

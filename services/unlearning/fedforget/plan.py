@@ -172,10 +172,10 @@ def _aggregate(state: FedForgetState, updates: Sequence[UpdateRef], view: Cohort
     if spec.early_stop and state.done and _has_forgotten(figures):
         return _publish(state.model_copy(update={"figures": figures}), view, "its accuracy fell to that of strangers")
     weights = weigh([update for update, _ in answers], erasure.leavers, spec, state.done)
-    contributions = [
-        StoredContribution(update_id=update.update_id, client=update.client, weight=weight)
-        for (update, _), weight in zip(answers, weights, strict=True)
-    ]
+    known = {one.client: one for one in state.contributions}  # all who are in the model, by their newest update
+    for (update, _), weight in zip(answers, weights, strict=True):
+        known[update.client] = StoredContribution(update_id=update.update_id, client=update.client, weight=weight)
+    contributions = [known[client] for client in sorted(known)]
     step = weighted_step(
         state.model,
         [(digest, weight) for (_, digest), weight in zip(answers, weights, strict=True)],
