@@ -246,11 +246,14 @@ async def _owner(caller: Caller, federation_id: UUID | None) -> UUID:
 
 
 async def _stored_bytes(caller: Caller, owner: UUID, digest: str) -> int | None:
-    """The size of a blob that is stored and recorded; then its body need not be read."""
+    """The size of a blob that is stored and recorded; then its body need not be read. What only a client uploaded is
+    recorded again for an operator: it is the federation's from then on."""
     coordinator = caller.context.coordinator
     if await coordinator.blobs.stat(owner, digest) is None:
         return None
     async with coordinator.database.read() as connection:
+        if caller.principal.client_id is None:
+            return await doorway.bytes_of_federation(connection, owner, digest)
         return await doorway.recorded_bytes(connection, owner, digest)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
+import math
 import os
 import shutil
 import tempfile
@@ -40,7 +40,15 @@ from coordinator.blobs.disk import (
     sync_directory,
     write_all,
 )
-from coordinator.blobs.port import Complete, Examined, Received, StorageFull, StoredBlob
+from coordinator.blobs.port import (
+    Complete,
+    Examined,
+    Received,
+    StorageFull,
+    StoredBlob,
+    StoredPart,
+    sender_hash,
+)
 from coordinator.blobs.reception import (
     Check,
     checked_range,
@@ -219,8 +227,14 @@ class FileBlobStore:
         for blob in await self._disk.run(_blobs_in, self._root / str(owner)):
             yield blob
 
-    async def sweep_parts(self, older_than_s: float) -> int:
-        return await self._disk.run(self._sweep_parts, older_than_s)
+    async def parts(self) -> Sequence[StoredPart]:
+        return await self._disk.run(self._list_parts)
+
+    async def drop_parts(self, owner: UUID, sender: str) -> None:
+        await self._disk.run(self._drop_parts, f"{owner}/*.{sender_hash(sender)}*")
+
+    async def sweep_parts(self, older_than_s: float, owner: UUID | None = None) -> int:
+        return await self._disk.run(self._drop_parts, f"{owner or '*'}/*", time.time() - older_than_s)
 
     async def probe(self) -> None:
         await self._disk.run(self._probe)
@@ -233,8 +247,7 @@ class FileBlobStore:
         return Path(f"{self._root}/{owner}/{hex_of(digest)}")
 
     def _part_path(self, owner: UUID, digest: str, sender: str) -> Path:
-        sender_hash = hashlib.sha256(sender.encode()).hexdigest()[:24]
-        return Path(f"{self._parts}/{owner}/{hex_of(digest)}.{sender_hash}")
+        return Path(f"{self._parts}/{owner}/{hex_of(digest)}.{sender_hash(sender)}")
 
     def _open_part(self, arriving: Arriving) -> _FilePart | None:
         """None when the blob is complete already."""
@@ -289,15 +302,21 @@ class FileBlobStore:
             wish = f"{wanted_bytes} bytes do not fit: {free} are free and {self._reserve_bytes} of them stay reserved"
             raise StorageFull(errno.ENOSPC, wish)
 
-    def _sweep_parts(self, older_than_s: float) -> int:
-        before = time.time() - older_than_s
-        num_swept = 0
-        for path in self._parts.glob("*/*"):
+    def _drop_parts(self, pattern: str, before: float = math.inf) -> int:
+        num_dropped = 0
+        for path in self._parts.glob(pattern):
             with contextlib.suppress(FileNotFoundError):
                 if path.stat().st_mtime <= before:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
-                    num_swept += 1
-        return num_swept
+                    num_dropped += 1
+        return num_dropped
+
+    def _list_parts(self) -> Sequence[StoredPart]:
+        return [
+            StoredPart(UUID(path.parent.name), path.name.split(".")[1], num_bytes)
+            for path in self._parts.glob("*/*.*")
+            if (num_bytes := size_of(path)) is not None
+        ]
 
     def _probe(self) -> None:
         with full_disk_noticed():

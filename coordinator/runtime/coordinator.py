@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from uuid import UUID
 
 import structlog
 
@@ -46,7 +47,7 @@ class Coordinator:
         self.database = Database(settings.url)
         self.bus = _bus(settings)
         self.blobs = _blob_store(settings, self.database)
-        self.shell = Shell(self.database, self.bus, observe=self._observe)
+        self.shell = Shell(self.database, self.bus, observe=self._observe, stat=self._stat)
         keys, self._scratch = SealingKeys(settings.evidence_path / "keys"), Scratch(settings.home / "scratch")
         self.keeping = Keeping(self.database, self.blobs, keys, self._scratch)
         self.erasing = Erasing(
@@ -109,6 +110,9 @@ class Coordinator:
     def _observe(self, event: Event) -> None:
         for observer in self.observers:
             observer(event)
+
+    async def _stat(self, owner: UUID, digest: str) -> int | None:
+        return await self.blobs.stat(owner, digest)
 
     def _spawn_kernels(self) -> None:
         runner = kernel_runner(self.database, self.shell, self.blobs, self.keeping, self._scratch, self._kernels)

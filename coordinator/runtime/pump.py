@@ -35,7 +35,7 @@ from coordinator.runtime.erasure import Erasing
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.shell import Shell
-from coordinator.store import outbox
+from coordinator.store import outbox, references
 from coordinator.store.database import Database, Unavailable
 from services.core.errors import InvariantBroken, Rejected
 from services.registry.kernels import run_kernel
@@ -199,8 +199,8 @@ def chore_runner(database: Database, shell: Shell, blobs: BlobStore, erasing: Er
                     await shell_patiently(shell, POSTS[job.params["message"]](job))
             case "drop-blob":
                 async with database.write() as connection:
-                    await outbox.forget_blob(connection, job.federation_id, job.params["digest"])
-                    await blobs.delete(job.federation_id, job.params["digest"])
+                    unused = await references.release(connection, job.federation_id, [job.params["digest"]])
+                    await blobs.delete(job.federation_id, *unused)
             case "fence":
                 await erasing.fence(job)
             case "purge":
