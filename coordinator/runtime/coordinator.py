@@ -22,6 +22,7 @@ from coordinator.runtime.erasure import SIGNING_KEY, Erasing
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.notifying import Notifying
 from coordinator.runtime.pump import Pump, chore_runner, kernel_runner
+from coordinator.runtime.quota import quota_of
 from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.sealing_keys import SealingKeys
 from coordinator.runtime.settings import Settings
@@ -47,6 +48,7 @@ class Coordinator:
         self.database = Database(settings.url)
         self.bus = _bus(settings)
         self.blobs = _blob_store(settings, self.database)
+        self.quota = quota_of(settings, self.database, self.blobs)
         self.shell = Shell(self.database, self.bus, observe=self._observe, stat=self._stat)
         keys, self._scratch = SealingKeys(settings.evidence_path / "keys"), Scratch(settings.home / "scratch")
         self.keeping = Keeping(self.database, self.blobs, keys, self._scratch)

@@ -163,10 +163,16 @@ async def _outcome(
     except StorageFull as error:
         return JobFailed(job.id, token, str(error), retryable=True, storage_full=True)
     except (KernelFailed, Rejected) as error:
-        return JobFailed(job.id, token, str(error), retryable=False)
+        return JobFailed(job.id, token, _reason(error), retryable=False)
     except Exception as error:
         log.error("kernel.broke", kernel=job.kernel, job=str(job.id), exc_info=error)
         return JobFailed(job.id, token, f"{type(error).__name__}: {error}", retryable=True)
+
+
+def _reason(error: KernelFailed | Rejected) -> str:
+    if isinstance(error, Rejected) and (missing := error.extra.get("digest")):
+        return f"{missing} is not stored any more; upload it again or restore it from a backup, then resume the run"
+    return str(error)
 
 
 def _computed(job: Job, files: Mapping[str, Path], out: Path) -> tuple[dict[str, Any], Examined | None]:
