@@ -62,6 +62,7 @@ from coordinator.blobs.reception import (
 )
 from coordinator.crashpoints import crashpoint
 from services.core.errors import InvariantBroken
+from services.core.private_files import FILE_MODE, make_directory
 from services.tensors.inspection import Inspection, Inspector
 
 PIECE_BYTES: Final = 2**20
@@ -99,7 +100,7 @@ class FileBlobStore:
         self._disk: Disk = THIS_THREAD if is_scratch else DiskThreads(_NUM_THREADS)
         self._is_durable = not is_scratch
         self._small_ones: Batches[Arriving, Received] = Batches(self._disk, self._receive_small)
-        self._parts.mkdir(parents=True, exist_ok=True)
+        make_directory(self._parts)
 
     async def stat(self, owner: UUID, digest: str) -> int | None:
         return size_of(self._path(owner, digest))
@@ -255,7 +256,7 @@ class FileBlobStore:
             return None
         with full_disk_noticed():
             self._check_reserve(max(0, arriving.total - arriving.offset))
-            arriving.part_path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(arriving.part_path.parent)
             try:
                 creating = 0 if arriving.offset else os.O_CREAT
                 fd = os.open(arriving.part_path, os.O_RDWR | os.O_CLOEXEC | creating, 0o600)
@@ -275,6 +276,7 @@ class FileBlobStore:
             source.unlink()
             return examined
         with full_disk_noticed():
+            source.chmod(FILE_MODE)  # whoever made it did not know that it would be a blob
             is_same_disk = source.stat().st_dev == self._root.stat().st_dev
             if is_same_disk and not self._is_durable:
                 move(source, path)
@@ -284,7 +286,7 @@ class FileBlobStore:
                 self._take_place(source, path)
             else:
                 directory = self._parts / str(owner)
-                directory.mkdir(parents=True, exist_ok=True)
+                make_directory(directory)
                 with tempfile.TemporaryDirectory(prefix="adopted-", dir=directory) as inbox:
                     self._take_place(Path(shutil.move(source, Path(inbox, "blob"))), path)
         return examined

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from coordinator.engine.messages import ClaimTasks, RecordBlob, SubmitResult
 from coordinator.runtime import shell
-from coordinator.store import inventory, references
+from coordinator.store import inventory, references, rows
 from coordinator.store import tables as t
 from coordinator.store.inventory import Artefact
 from services.core.errors import Rejected
@@ -82,7 +82,7 @@ async def test_a_submission_during_the_purge_of_equal_bytes_is_told_to_upload_ag
         answer = await task_of(f, "other")
         record = await upload(f, "leaver")
         await f.coordinator.shell.handle(record)
-        blobs, submissions = f.coordinator.blobs, []
+        blobs, submissions = f.coordinator.blobs, list[asyncio.Task[Any]]()
         delete = blobs.delete
 
         async def delete_slowly(owner: Any, *digests: str) -> None:
@@ -109,7 +109,7 @@ async def test_what_was_submitted_before_the_purge_of_equal_bytes_stays(
         record = await upload(f, "leaver")
         await f.coordinator.shell.handle(record)
         purges: list[asyncio.Task[list[str]]] = []
-        write_changes = shell.write_changes
+        write_changes = rows.write_changes
 
         async def purge() -> list[str]:
             async with f.coordinator.database.write() as connection:
@@ -146,7 +146,7 @@ async def test_bytes_that_are_being_recorded_are_deleted_with_their_record(
 ) -> None:
     async with federation(tmp_path, "a", url=url) as f:
         record, blobs = await upload(f, "a"), f.coordinator.blobs
-        stat, sweeps = blobs.stat, []
+        stat, sweeps = blobs.stat, list[asyncio.Task[list[str]]]()
 
         async def sweep() -> list[str]:
             async with f.coordinator.database.write() as connection:

@@ -127,3 +127,20 @@ async def test_a_federation_over_its_quota_has_room_again_when_a_client_is_remov
             return (await b.call("PUT", f"/v1/blobs/{digest}", content=data)).status_code == 201
 
         await until(has_room)
+
+
+async def test_a_run_whose_validation_set_is_missing_fails_and_says_which_and_what_to_do(site: Site) -> None:
+    await site.enrol("a")
+    data = await site.admin.put_blob({"x": np.ones((2, 4), np.float32)}, params={"federation_id": site.federation_id})
+    await site.coordinator.blobs.delete(UUID(site.federation_id), data)
+    run = await site.start_run(model=MLP, init=None, validation={"data": data})
+
+    async def reason() -> str:
+        found = await site.admin.get(f"/v1/runs/{run['id']}")
+        return found["reason"] if found["status"] == "failed" else ""
+
+    async def has_failed() -> bool:
+        return bool(await reason())
+
+    await until(has_failed, within_s=60)
+    assert data in await reason() and "upload it again" in await reason()
