@@ -12,6 +12,7 @@ import re
 import secrets
 import tempfile
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from sqlalchemy.exc import IntegrityError
 
 from coordinator.engine.messages import RemoveClient
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.runtime.sweeping import drop_uploads_of
+from coordinator.runtime.sweeping import sweep_uploads
 from coordinator.store import accounts
 from services.core.errors import Rejected
 from services.core.ids import uuid7
@@ -130,8 +131,8 @@ async def remove_client(coordinator: Coordinator, client_id: UUID, within: UUID 
         credentials = await accounts.active_credentials(connection, client_id)
     await coordinator.shell.handle(RemoveClient(client_id))
     announce_dropped(coordinator, credentials)
-    sender = name_of_client(client_id)
-    await drop_uploads_of(coordinator.database, coordinator.blobs, client.federation_id, client_id, sender)
+    await coordinator.blobs.drop_parts(client.federation_id, name_of_client(client_id))
+    await sweep_uploads(coordinator.database, coordinator.blobs, timedelta(0), client_id)
     return credentials
 
 

@@ -23,7 +23,7 @@ from coordinator.store import doorway
 from coordinator.store.database import Database
 from services.core.errors import Rejected
 
-RECOUNT_S: Final = 300.0
+RECOUNT_S: Final = 600.0
 SHORTEST_PAUSE_S: Final = 1.0
 PAUSE_PER_COUNT: Final = 20.0
 UNKNOWN_DISK_BYTES: Final = 1 << 40

@@ -174,13 +174,14 @@ async def _uploads(
     submitted = sa.select(t.updates.c.digest).where(t.updates.c.digest == b.digest).exists()
     rows = await connection.execute(
         sa.select(b.digest).where(
-            b.federation_id == federation_id,
-            b.uploaded_by.in_(leavers) | b.uploaded_by.in_(trained),
-            ~submitted,
-            ~references.IS_NAMED,
+            b.federation_id == federation_id, b.uploaded_by.in_(leavers) | b.uploaded_by.in_(trained), ~submitted
         )
     )
-    return [Found("blob", row.digest) for row in rows]
+    uploaded = list(rows.scalars())
+    named: set[str] = set()
+    for some in batched(uploaded, BATCH):
+        named |= await references.named(connection, federation_id, some)
+    return [Found("blob", digest) for digest in uploaded if digest not in named]
 
 
 async def record(connection: AsyncConnection, erasure_id: UUID, artefacts: list[Found]) -> list[Artefact]:
@@ -228,17 +229,14 @@ async def needed_uploads(connection: AsyncConnection, federation_id: UUID, liste
     derived = {a.digest for a in listed if a.kind != "blob"}
     needed: set[str] = set()
     for some in batched(sorted({a.digest for a in listed} - derived), BATCH):
-        made = sa.select(t.jobs.c.output).where(
-            t.jobs.c.federation_id == federation_id, t.jobs.c.output == t.blobs.c.digest
-        )
-        statement = sa.select(t.blobs.c.digest).where(
-            t.blobs.c.federation_id == federation_id,
-            t.blobs.c.digest.in_(some),
-            ~made.exists(),
-            references.IS_RECORDED,
-            t.blobs.c.uploaded_by.is_(None) | references.IS_NAMED,
-        )
-        needed |= set((await connection.execute(statement)).scalars())
+        j, b = t.jobs.c, t.blobs.c
+        of_kernels = sa.select(j.output).where(j.federation_id == federation_id, j.output.in_(some))
+        made = set((await connection.execute(of_kernels)).scalars())
+        stored = sa.select(b.digest, b.uploaded_by).where(b.federation_id == federation_id, b.digest.in_(some))
+        rows = (await connection.execute(stored.where(references.IS_RECORDED))).all()
+        uploads = {row.digest for row in rows} - made
+        needed |= {row.digest for row in rows if row.uploaded_by is None} & uploads
+        needed |= await references.named(connection, federation_id, uploads - needed)
     return needed
 
 

@@ -230,19 +230,28 @@ async def has_job(connection: AsyncConnection, kinds: Sequence[str], now: dateti
     return (await connection.execute(_WAITING_JOB, {"kinds": list(kinds), "now": now})).first() is not None
 
 
-async def orphans(connection: AsyncConnection, older_than: datetime, limit: int = 100) -> list[tuple[UUID, str]]:
-    """Clients' uploads that no row names, and no operator uploaded as well: (federation, digest)."""
+async def orphans(
+    connection: AsyncConnection,
+    older_than: datetime,
+    limit: int = 100,
+    *,
+    client_id: UUID | None = None,
+    after: tuple[UUID, str] | None = None,
+) -> list[tuple[UUID, str]]:
+    """Clients' uploads, or one client's, that are neither an update nor a model: (federation, digest), in that order,
+    beyond `after`. Other rows may name them yet: give them to `references.release`."""
     b = t.blobs.c
-    mine = b.uploaded_by.is_not(None) & (b.created_at < older_than)
-    statement = sa.select(b.federation_id, b.digest).where(mine, ~references.IS_NAMED).limit(limit)
-    return [(row.federation_id, row.digest) for row in await connection.execute(statement)]
-
-
-async def uploads_of(connection: AsyncConnection, client_id: UUID, limit: int = 100) -> list[str]:
-    """What a client uploaded and no row names."""
-    mine = t.blobs.c.uploaded_by == client_id
-    statement = sa.select(t.blobs.c.digest).where(mine, ~references.IS_NAMED).limit(limit)
-    return list((await connection.execute(statement)).scalars())
+    statement = sa.select(b.federation_id, b.digest).where(
+        b.uploaded_by.is_not(None) if client_id is None else b.uploaded_by == client_id,
+        b.created_at < older_than,
+        ~sa.exists().where(t.updates.c.digest == b.digest, t.updates.c.stored),
+        ~sa.exists().where(t.checkpoints.c.digest == b.digest, t.checkpoints.c.stored),
+    )
+    if after is not None:
+        owner, digest = after
+        statement = statement.where((b.federation_id > owner) | ((b.federation_id == owner) & (b.digest > digest)))
+    found = await connection.execute(statement.order_by(b.federation_id, b.digest).limit(limit))
+    return [(row.federation_id, row.digest) for row in found]
 
 
 _BUSY = t.cohorts.c.phase.in_(("starting", "asking", "computing"))

@@ -3,7 +3,7 @@
 Every column that can hold the digest of a blob is listed here, once: with the condition under which its row still needs
 the bytes, or with the reason why it never does. A test compares the lists with the tables, so that a new column cannot
 be forgotten. Whatever deletes blobs asks `release`; an erasure, which must delete what is derived from its leavers
-whoever names it, asks for the uploads that it only suspects.
+whoever names it, asks `named` for the uploads that it only suspects.
 
 Deleting and naming exclude each other by the lock on the blob's row. Whoever deletes takes it (`hold`) before it looks
 who names the blob, and deletes the bytes before it commits; whoever names a blob reads its row with a lock
@@ -12,6 +12,7 @@ who names the blob, and deletes the bytes before it commits; whoever names a blo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,20 +35,25 @@ class Reference:
     is_live: sa.ColumnElement[bool]
 
     @property
-    def names_the_blob(self) -> sa.ColumnElement[bool]:
-        """True of a row of `blobs` that this column of a row of the same federation names."""
+    def found(self) -> sa.Select[Any]:
+        """What the owner's live rows say: those of the digests that they name, or JSON that mentions any."""
+        where = self.is_live & _is_the_owners(self.column.table.c)
         if isinstance(self.column.type, sa.String):
-            is_named = self.column == t.blobs.c.digest
-        else:
-            is_named = sa.cast(self.column, sa.Text).contains(t.blobs.c.digest)
-        return sa.exists().where(is_named, self.is_live, _is_of_the_same_federation(self.column.table.c))
+            return sa.select(self.column).where(self.column.in_(_digests), where)
+        text = sa.cast(self.column, sa.Text)
+        return sa.select(text.label("mentions")).where(text.contains("sha256:"), where)
 
 
-def _is_of_the_same_federation(columns: Any) -> sa.ColumnElement[bool]:
+_owner: sa.BindParameter[UUID] = sa.bindparam("owner", type_=t.runs.c.federation_id.type)
+_digests: sa.BindParameter[Any] = sa.bindparam("digests", expanding=True)
+
+
+def _is_the_owners(columns: Any) -> sa.ColumnElement[bool]:
+    """Of a row, which is found by its own index first: hence the subquery and not a join."""
     if "federation_id" in columns:
-        return cast(sa.ColumnElement[bool], columns.federation_id == t.blobs.c.federation_id)
+        return cast(sa.ColumnElement[bool], columns.federation_id == _owner)
     run_id = columns.run_id if "run_id" in columns else t.updates.c.run_id
-    return (t.runs.c.id == run_id) & (t.runs.c.federation_id == t.blobs.c.federation_id)
+    return sa.exists().where(t.runs.c.id == run_id, t.runs.c.federation_id == _owner)
 
 
 _is_at_work = t.cohorts.c.phase.not_in(("finished", "retired"))
@@ -110,8 +116,10 @@ NAMES_NO_BLOB: Final[dict[sa.Column[Any], str]] = {
 }
 """Why the bytes are not needed for the sake of these."""
 
-IS_NAMED: Final = sa.or_(*(reference.names_the_blob for reference in NAMED_BY))
-"""Of a row of `blobs`: some row needs its bytes."""
+_is_text = {reference: isinstance(reference.column.type, sa.JSON) for reference in NAMED_BY}
+_NAMED = prepared(sa.union_all(*(reference.found for reference, is_text in _is_text.items() if not is_text)))
+_MENTIONS = prepared(sa.union_all(*(reference.found for reference, is_text in _is_text.items() if is_text)))
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 _of_owner = (t.blobs.c.federation_id == sa.bindparam("owner")) & t.blobs.c.digest.in_(
     sa.bindparam("digests", expanding=True)
@@ -121,7 +129,6 @@ _NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
 IS_RECORDED: Final = t.blobs.c.created_at != _NEVER
 _HOLD_ABSENT = prepared(insert(t.blobs).on_conflict_do_nothing())
 _HOLD = prepared(sa.select(t.blobs.c.digest).where(_of_owner).order_by(t.blobs.c.digest).with_for_update())
-_NAMED = prepared(sa.select(t.blobs.c.digest).where(_of_owner, IS_NAMED))
 _DROP = prepared(t.blobs.delete().where(_of_owner))
 _DROP_ABSENT = prepared(t.blobs.delete().where(_of_owner, ~IS_RECORDED))
 _RECORDED = prepared(sa.select(t.blobs.c.digest).where(_of_owner, IS_RECORDED))
@@ -157,10 +164,15 @@ async def drop(connection: AsyncConnection, federation_id: UUID, held: Collectio
 
 async def named(connection: AsyncConnection, federation_id: UUID, digests: Collection[str]) -> set[str]:
     """Those of the federation's blobs that some row needs."""
-    if not digests:
+    wanted = set(digests)
+    if not wanted:
         return set()
-    wanted = {"owner": federation_id, "digests": sorted(digests)}
-    return set((await connection.execute(_NAMED, wanted)).scalars())
+    rows = await connection.execute(_NAMED, {"owner": federation_id, "digests": sorted(wanted)})
+    found = set(rows.scalars())
+    if wanted - found:
+        texts = (await connection.execute(_MENTIONS, {"owner": federation_id})).scalars()
+        found |= {digest for text in texts for digest in _DIGEST.findall(text)}
+    return wanted & found
 
 
 async def release(connection: AsyncConnection, federation_id: UUID, digests: Collection[str]) -> list[str]:
