@@ -1,5 +1,7 @@
-"""Models on disk, named by digest. Bounded: the least recently used go first. Several agents and processes may share
-the directory, because a file appears under its name only when complete."""
+"""Models on disk, named by digest, for their owner's eyes only. Bounded: the least recently used go first, and a model
+that is larger than the bound goes as soon as its task is done. Only models that tasks are using at this moment may
+together be larger. Several agents and processes may share the directory, because a file appears under its name only
+when complete."""
 
 from __future__ import annotations
 
@@ -7,20 +9,30 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+import structlog
+
+from services.core.private_files import FILE_MODE, make_directory, tighten, tighten_directory
+
+log = structlog.get_logger()
 Fetch = Callable[[str, int, Path], Awaitable[None]]
 """(digest, num_bytes, path): bring the blob into `path`, checked; see Transport.download."""
 
 SUFFIX: Final = ".safetensors"
+PART_SUFFIX: Final = ".part"
+ABANDONED_AFTER_S: Final = 86400.0
 
 
 class ModelCache:
     def __init__(self, directory: Path, max_bytes: int) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
+        tighten_directory(directory)
+        tighten(*directory.glob(f"*{SUFFIX}*"))
         self._directory = directory
         self._max_bytes = max_bytes
         self._locks: dict[str, asyncio.Lock] = {}
@@ -29,7 +41,8 @@ class ModelCache:
 
     @contextlib.asynccontextmanager
     async def hold(self, digest: str, num_bytes: int, fetch: Fetch) -> AsyncIterator[Path]:
-        """The path of the model, fetched when it is not here yet (once, however many ask); kept while held."""
+        """The path of the model, fetched when it is not here yet (once, however many ask); kept while held, and
+        afterwards as long as there is room."""
         self._in_use[digest] = self._in_use.get(digest, 0) + 1
         try:
             async with self._locks.setdefault(digest, asyncio.Lock()):
@@ -44,6 +57,7 @@ class ModelCache:
             if not self._in_use[digest]:
                 del self._in_use[digest]
                 self._locks.pop(digest, None)
+                self._make_room(0)
 
     def _path(self, digest: str) -> Path:
         return self._directory / (digest.removeprefix("sha256:") + SUFFIX)
@@ -62,21 +76,28 @@ class ModelCache:
         return True
 
     async def _bring(self, digest: str, num_bytes: int, path: Path, fetch: Fetch) -> None:
+        if num_bytes > self._max_bytes:
+            log.warning("cache.too-small", digest=digest, num_bytes=num_bytes, cache_bytes=self._max_bytes)
         self._make_room(num_bytes)
-        partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
+        partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}{PART_SUFFIX}")
         try:
             await fetch(digest, num_bytes, partial)
+            partial.chmod(FILE_MODE)
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
         self._checked.add(digest)
 
     def _make_room(self, num_bytes: int) -> None:
-        files = []
-        for path in self._directory.glob(f"*{SUFFIX}"):
+        """Delete what was not used for longest until there is. What a killed process left unfinished goes, too."""
+        files, now = [], time.time()
+        for path in self._directory.iterdir():
             with contextlib.suppress(FileNotFoundError):
                 status = path.stat()
-                files.append((status.st_mtime_ns, status.st_size, path))
+                if path.name.endswith(SUFFIX):
+                    files.append((status.st_mtime_ns, status.st_size, path))
+                elif path.name.endswith(PART_SUFFIX) and status.st_mtime < now - ABANDONED_AFTER_S:
+                    path.unlink()
         total = sum(size for _, size, _ in files) + num_bytes
         for _, size, path in sorted(files):
             if total <= self._max_bytes:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from services.core.private_files import make_directory
 from services.wire.message import Id, Message
 from services.wire.v1.exclusions import ExcludedSamples, SampleNumber
 
@@ -78,7 +79,7 @@ def _whole_lines(path: Path) -> list[bytes]:
 
 
 def _append(path: Path, data: bytes) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_directory(path.parent)
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         size = os.fstat(fd).st_size

@@ -22,6 +22,7 @@ from uuid import UUID
 import httpx
 from pydantic import ValidationError
 
+from services.core.private_files import create
 from services.wire.message import Message
 from services.wire.v1.exclusions import Exclusions, ExclusionsAccepted, ExclusionsAcknowledgement
 from services.wire.v1.work import (
@@ -263,7 +264,7 @@ class _Received:
     def __init__(self, path: Path, expected_bytes: int) -> None:
         self.expected_bytes = expected_bytes
         self.num_bytes = 0
-        self._file = path.open("wb")
+        self._file = create(path)
         self._hash = hashlib.sha256()
 
     def start_over(self) -> None:

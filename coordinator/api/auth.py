@@ -19,7 +19,7 @@ from fastapi.security.base import SecurityBase
 
 from coordinator.api.context import Context, context_of
 from coordinator.bus.port import Bus
-from coordinator.runtime.accounts import CREDENTIALS_DROPPED, hash_of, split_token
+from coordinator.runtime.accounts import CREDENTIALS_DROPPED, hash_of, name_of_client, split_token
 from coordinator.store import accounts, doorway
 from coordinator.store.database import Database
 from services.core.errors import Rejected
@@ -64,7 +64,7 @@ class Principal:
     @property
     def name(self) -> str:
         """The same before and after a client's credential is rotated."""
-        return f"client:{self.client_id}" if self.client_id is not None else f"credential:{self.credential_id}"
+        return name_of_client(self.client_id) if self.client_id is not None else f"credential:{self.credential_id}"
 
 
 class Keyring:

@@ -16,6 +16,7 @@ from coordinator.api.problems import problems
 from coordinator.blobs.port import Complete, Partial, Received, StorageFull
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.messages import PauseRun, RecordBlob
+from coordinator.runtime.quota import Upload
 from coordinator.runtime.uploads import record_upload
 from coordinator.store import accounts, doorway
 from services.core.digests import PATTERN
@@ -41,6 +42,7 @@ _UPLOAD: Final = problems(
     "unsupported-media-type",
     "digest-mismatch",
     "upload-offset-mismatch",
+    "quota-exceeded",
     "storage-full",
 )
 
@@ -176,14 +178,16 @@ async def _receive(
     chunks: AsyncIterator[bytes] | None = None,
 ) -> Received:
     """Take the body into the store."""
-    context = caller.context
-    async with context.bodies:
+    context, sender = caller.context, caller.principal.name
+    wanted = max(0, total - offset)
+    upload = Upload(owner, caller.principal.client_id, sender, wanted, min(wanted, _announced_bytes(request)))
+    async with context.bodies, context.coordinator.quota.room(upload) as room:
         with context.metrics.uploads.track_inprogress():
             try:
-                return await context.coordinator.blobs.receive(
+                received = await context.coordinator.blobs.receive(
                     owner,
                     digest,
-                    sender=caller.principal.name,
+                    sender=sender,
                     offset=offset,
                     total=total,
                     chunks=chunks if chunks is not None else request.stream(),
@@ -191,6 +195,8 @@ async def _receive(
             except StorageFull as error:
                 await _pause_runs(caller, error)
                 raise
+        room.is_used = not (isinstance(received, Complete) and received.existed)
+        return received
 
 
 async def _record(caller: Caller, owner: UUID, digest: str, received: Received) -> Response:
@@ -246,11 +252,14 @@ async def _owner(caller: Caller, federation_id: UUID | None) -> UUID:
 
 
 async def _stored_bytes(caller: Caller, owner: UUID, digest: str) -> int | None:
-    """The size of a blob that is stored and recorded; then its body need not be read."""
+    """The size of a blob that is stored and recorded; then its body need not be read. What only a client uploaded is
+    recorded again for an operator: it is the federation's from then on."""
     coordinator = caller.context.coordinator
     if await coordinator.blobs.stat(owner, digest) is None:
         return None
     async with coordinator.database.read() as connection:
+        if caller.principal.client_id is None:
+            return await doorway.bytes_of_federation(connection, owner, digest)
         return await doorway.recorded_bytes(connection, owner, digest)
 
 

@@ -11,8 +11,8 @@ from fastapi import APIRouter, Depends, Request, Response
 from coordinator.api.auth import Caller, Enroller, Reader
 from coordinator.api.bodies import JsonRoute, answer, answer_page, wanted_page
 from coordinator.api.problems import problems
-from coordinator.engine.messages import RemoveClient
-from coordinator.runtime.accounts import announce_dropped, enrol_client, rotate_client
+from coordinator.runtime.accounts import enrol_client, rotate_client
+from coordinator.runtime.accounts import remove_client as remove
 from coordinator.store import accounts
 from coordinator.store.paging import Position
 from services.wire.v1.resources import Client, ClientCreate, IssuedCredential, Page
@@ -68,14 +68,9 @@ async def rotate_client_credential(client_id: UUID, caller: Enroller) -> Respons
 
 @router.delete("/clients/{client_id}", status_code=204, response_class=Response, responses=problems(*_ALWAYS))
 async def remove_client(client_id: UUID, caller: Enroller) -> Response:
-    """The client leaves: its open tasks are withdrawn and its agent is told to stop."""
-    coordinator = caller.context.coordinator
-    async with coordinator.database.read() as connection:
-        await accounts.client(connection, client_id, caller.within)
-        credentials = await accounts.active_credentials(connection, client_id)
-    await coordinator.shell.handle(RemoveClient(client_id))
-    caller.context.keyring.forget(credentials)
-    announce_dropped(coordinator, credentials)
+    """The client leaves: its open tasks are withdrawn, its agent is told to stop, and what it uploaded and nobody needs
+    is deleted."""
+    caller.context.keyring.forget(await remove(caller.context.coordinator, client_id, caller.within))
     return Response(status_code=204)
 
 

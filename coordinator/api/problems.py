@@ -73,6 +73,7 @@ PROBLEMS: Final[dict[str, ProblemType]] = {
         ("invalid-result", 422, None),
         ("range-not-satisfiable", 416, None),
         ("unsupported-media-type", 415, None),
+        ("quota-exceeded", 413, None),
         ("storage-full", 507, 5),
         ("unavailable", 503, 1),
         ("too-many-requests", 429, 1),

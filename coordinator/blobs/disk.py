@@ -13,6 +13,7 @@ from typing import Final, Generic, ParamSpec, Protocol, TypeVar
 
 from coordinator.blobs.port import StorageFull
 from coordinator.gathering import others_have_come
+from services.core.private_files import make_directory
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -148,7 +149,7 @@ def create(path: Path) -> int:
     try:
         return os.open(path, flags, 0o600)
     except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         return os.open(path, flags, 0o600)
 
 
@@ -163,7 +164,7 @@ def move(source: Path, target: Path) -> None:
     try:
         source.rename(target)
     except FileNotFoundError:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(target.parent)
         sync_directory(target.parent.parent)
         source.rename(target)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
+import math
 import os
 import shutil
 import tempfile
@@ -40,7 +40,15 @@ from coordinator.blobs.disk import (
     sync_directory,
     write_all,
 )
-from coordinator.blobs.port import Complete, Examined, Received, StorageFull, StoredBlob
+from coordinator.blobs.port import (
+    Complete,
+    Examined,
+    Received,
+    StorageFull,
+    StoredBlob,
+    StoredPart,
+    sender_hash,
+)
 from coordinator.blobs.reception import (
     Check,
     checked_range,
@@ -54,6 +62,7 @@ from coordinator.blobs.reception import (
 )
 from coordinator.crashpoints import crashpoint
 from services.core.errors import InvariantBroken
+from services.core.private_files import FILE_MODE, make_directory
 from services.tensors.inspection import Inspection, Inspector
 
 PIECE_BYTES: Final = 2**20
@@ -91,7 +100,7 @@ class FileBlobStore:
         self._disk: Disk = THIS_THREAD if is_scratch else DiskThreads(_NUM_THREADS)
         self._is_durable = not is_scratch
         self._small_ones: Batches[Arriving, Received] = Batches(self._disk, self._receive_small)
-        self._parts.mkdir(parents=True, exist_ok=True)
+        make_directory(self._parts)
 
     async def stat(self, owner: UUID, digest: str) -> int | None:
         return size_of(self._path(owner, digest))
@@ -219,8 +228,14 @@ class FileBlobStore:
         for blob in await self._disk.run(_blobs_in, self._root / str(owner)):
             yield blob
 
-    async def sweep_parts(self, older_than_s: float) -> int:
-        return await self._disk.run(self._sweep_parts, older_than_s)
+    async def parts(self) -> Sequence[StoredPart]:
+        return await self._disk.run(self._list_parts)
+
+    async def drop_parts(self, owner: UUID, sender: str) -> None:
+        await self._disk.run(self._drop_parts, f"{owner}/*.{sender_hash(sender)}*")
+
+    async def sweep_parts(self, older_than_s: float, owner: UUID | None = None) -> int:
+        return await self._disk.run(self._drop_parts, f"{owner or '*'}/*", time.time() - older_than_s)
 
     async def probe(self) -> None:
         await self._disk.run(self._probe)
@@ -233,8 +248,7 @@ class FileBlobStore:
         return Path(f"{self._root}/{owner}/{hex_of(digest)}")
 
     def _part_path(self, owner: UUID, digest: str, sender: str) -> Path:
-        sender_hash = hashlib.sha256(sender.encode()).hexdigest()[:24]
-        return Path(f"{self._parts}/{owner}/{hex_of(digest)}.{sender_hash}")
+        return Path(f"{self._parts}/{owner}/{hex_of(digest)}.{sender_hash(sender)}")
 
     def _open_part(self, arriving: Arriving) -> _FilePart | None:
         """None when the blob is complete already."""
@@ -242,7 +256,7 @@ class FileBlobStore:
             return None
         with full_disk_noticed():
             self._check_reserve(max(0, arriving.total - arriving.offset))
-            arriving.part_path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(arriving.part_path.parent)
             try:
                 creating = 0 if arriving.offset else os.O_CREAT
                 fd = os.open(arriving.part_path, os.O_RDWR | os.O_CLOEXEC | creating, 0o600)
@@ -262,6 +276,7 @@ class FileBlobStore:
             source.unlink()
             return examined
         with full_disk_noticed():
+            source.chmod(FILE_MODE)  # whoever made it did not know that it would be a blob
             is_same_disk = source.stat().st_dev == self._root.stat().st_dev
             if is_same_disk and not self._is_durable:
                 move(source, path)
@@ -271,7 +286,7 @@ class FileBlobStore:
                 self._take_place(source, path)
             else:
                 directory = self._parts / str(owner)
-                directory.mkdir(parents=True, exist_ok=True)
+                make_directory(directory)
                 with tempfile.TemporaryDirectory(prefix="adopted-", dir=directory) as inbox:
                     self._take_place(Path(shutil.move(source, Path(inbox, "blob"))), path)
         return examined
@@ -289,15 +304,21 @@ class FileBlobStore:
             wish = f"{wanted_bytes} bytes do not fit: {free} are free and {self._reserve_bytes} of them stay reserved"
             raise StorageFull(errno.ENOSPC, wish)
 
-    def _sweep_parts(self, older_than_s: float) -> int:
-        before = time.time() - older_than_s
-        num_swept = 0
-        for path in self._parts.glob("*/*"):
+    def _drop_parts(self, pattern: str, before: float = math.inf) -> int:
+        num_dropped = 0
+        for path in self._parts.glob(pattern):
             with contextlib.suppress(FileNotFoundError):
                 if path.stat().st_mtime <= before:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
-                    num_swept += 1
-        return num_swept
+                    num_dropped += 1
+        return num_dropped
+
+    def _list_parts(self) -> Sequence[StoredPart]:
+        return [
+            StoredPart(UUID(path.parent.name), path.name.split(".")[1], num_bytes)
+            for path in self._parts.glob("*/*.*")
+            if (num_bytes := size_of(path)) is not None
+        ]
 
     def _probe(self) -> None:
         with full_disk_noticed():

@@ -7,7 +7,8 @@ one sender's upload, invisible to readers. All methods may be called from many t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+import hashlib
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -56,6 +57,20 @@ class StoredBlob:
     modified_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """An unfinished upload; of its sender it tells only `sender_hash`."""
+
+    owner: UUID
+    sender: str
+    num_bytes: int
+
+
+def sender_hash(sender: str) -> str:
+    """What names a sender's parts."""
+    return hashlib.sha256(sender.encode()).hexdigest()[:24]
+
+
 class BlobStore(Protocol):
     async def stat(self, owner: UUID, digest: str) -> int | None:
         """Bytes of the complete blob."""
@@ -88,8 +103,14 @@ class BlobStore(Protocol):
     def list(self, owner: UUID) -> AsyncIterator[StoredBlob]:
         """Every complete blob of the owner, in no particular order."""
 
-    async def sweep_parts(self, older_than_s: float) -> int:
-        """Drop parts to which nothing was added for so long; returns how many."""
+    async def parts(self) -> Sequence[StoredPart]:
+        """Every unfinished upload."""
+
+    async def drop_parts(self, owner: UUID, sender: str) -> None:
+        """Drop what this sender has not finished."""
+
+    async def sweep_parts(self, older_than_s: float, owner: UUID | None = None) -> int:
+        """Drop parts, of one owner or of all, to which nothing was added for so long; returns how many."""
 
     async def probe(self) -> None:
         """Raise `StorageFull` when a small write fails."""

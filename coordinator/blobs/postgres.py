@@ -12,7 +12,7 @@ import errno
 import shutil
 import tempfile
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from coordinator.blobs.disk import pieces_of
-from coordinator.blobs.port import Complete, Examined, Received, StorageFull, StoredBlob
+from coordinator.blobs.port import Complete, Examined, Received, StorageFull, StoredBlob, StoredPart, sender_hash
 from coordinator.blobs.reception import Check, checked_range, examine, hex_of, not_found, offset_mismatch, receive_into
 from coordinator.crashpoints import crashpoint
 from services.core.errors import InvariantBroken
@@ -166,10 +166,24 @@ class PostgresBlobStore:
                 return
             last = page[-1].digest
 
-    async def sweep_parts(self, older_than_s: float) -> int:
-        is_old = contents.c.modified_at <= sa.func.clock_timestamp() - timedelta(seconds=older_than_s)
+    async def parts(self) -> Sequence[StoredPart]:
+        query = sa.select(contents.c.owner, contents.c.sender, contents.c.num_bytes).where(~contents.c.complete)
+        async with self._engine.connect() as connection:
+            rows = (await connection.execute(query)).all()
+        return [StoredPart(row.owner, sender_hash(row.sender), row.num_bytes) for row in rows]
+
+    async def drop_parts(self, owner: UUID, sender: str) -> None:
+        own = (contents.c.owner == owner) & (contents.c.sender == sender) & ~contents.c.complete
         async with self._engine.begin() as connection:
-            return (await connection.execute(sa.delete(contents).where(~contents.c.complete, is_old))).rowcount
+            await connection.execute(sa.delete(contents).where(own))
+
+    async def sweep_parts(self, older_than_s: float, owner: UUID | None = None) -> int:
+        is_old = contents.c.modified_at <= sa.func.clock_timestamp() - timedelta(seconds=older_than_s)
+        swept = sa.delete(contents).where(~contents.c.complete, is_old)
+        async with self._engine.begin() as connection:
+            return (
+                await connection.execute(swept if owner is None else swept.where(contents.c.owner == owner))
+            ).rowcount
 
     async def probe(self) -> None:
         with _full_database_noticed():

@@ -157,7 +157,7 @@ def offset_mismatch(stored: int) -> Rejected:
 
 
 def not_found(digest: str) -> Rejected:
-    return Rejected("not-found", f"There is no blob {digest} here.")
+    return Rejected("not-found", f"There is no blob {digest} here.", digest=digest)
 
 
 def checked_range(num_bytes: int, start: int, end: int | None) -> tuple[int, int]:

@@ -13,7 +13,6 @@ from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Blob, Job, State
-from services.core.errors import Rejected
 from services.core.ids import IdSource
 from services.program.contract import Computed
 
@@ -108,13 +107,14 @@ def _dispatch(draft: Draft, message: m.Message) -> Any:
 
 
 def _record_blob(draft: Draft, message: m.RecordBlob) -> Blob:
-    uploader = draft.state.clients.get(message.uploaded_by) if message.uploaded_by is not None else None
-    if uploader is not None and uploader.status == "erased" and uploader.needed_by is None:
-        raise Rejected("client-erased", f"client {uploader.name} was erased from its federation; stop the agent")
+    by_client = message.uploaded_by is not None
+    if message.uploaded_by is not None:
+        work.working_client(draft, message.uploaded_by)
     if known := draft.state.blobs.get((message.federation_id, message.digest)):
-        if uploader is None or known.uploaded_by is None:
+        if known.uploaded_by is None:
             return known
-        again = replace(known, created_at=draft.now)  # so that retention of what it was before spares it
+        # A client's upload anew: retention of what it was before spares it. An operator's: it is the federation's now.
+        again = replace(known, created_at=draft.now, uploaded_by=known.uploaded_by if by_client else None)
         draft.emit(e.BlobRecorded(again))
         return again
     blob = Blob(

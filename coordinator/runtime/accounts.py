@@ -12,13 +12,16 @@ import re
 import secrets
 import tempfile
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
 import structlog
 from sqlalchemy.exc import IntegrityError
 
+from coordinator.engine.messages import RemoveClient
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.sweeping import sweep_uploads
 from coordinator.store import accounts
 from services.core.errors import Rejected
 from services.core.ids import uuid7
@@ -40,6 +43,11 @@ def split_token(token: str) -> tuple[UUID, str]:
 
 def hash_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def name_of_client(client_id: UUID) -> str:
+    """As whom a client sends requests and uploads, with whatever credential."""
+    return f"client:{client_id}"
 
 
 def new_token(credential_id: UUID) -> str:
@@ -113,6 +121,19 @@ async def rotate_client(coordinator: Coordinator, client_id: UUID, within: UUID 
     announce_dropped(coordinator, old)
     log.info("client.rotated", client=client.name)
     return IssuedCredential(id=credential_id, role="client", token=token, client=client)
+
+
+async def remove_client(coordinator: Coordinator, client_id: UUID, within: UUID | None) -> list[UUID]:
+    """The client leaves its runs, and what it uploaded and nobody needs is deleted; returns its credentials, which work
+    no longer. A crash in between leaves uploads to the daily sweep."""
+    async with coordinator.database.read() as connection:
+        client = await accounts.client(connection, client_id, within)
+        credentials = await accounts.active_credentials(connection, client_id)
+    await coordinator.shell.handle(RemoveClient(client_id))
+    announce_dropped(coordinator, credentials)
+    await coordinator.blobs.drop_parts(client.federation_id, name_of_client(client_id))
+    await sweep_uploads(coordinator.database, coordinator.blobs, timedelta(0), client_id)
+    return credentials
 
 
 async def issue_credential(

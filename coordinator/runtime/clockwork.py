@@ -17,6 +17,7 @@ from coordinator.engine.messages import OpenRounds, ResumeRun, ReviewErasure
 from coordinator.engine.react import CLOCK
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.shell import Shell
+from coordinator.runtime.sweeping import sweep_uploads
 from coordinator.store import outbox
 from coordinator.store.database import Database, Unavailable
 from services.core.errors import Rejected
@@ -73,11 +74,7 @@ class Clockwork:
         """Drop what uploads and erasures left behind."""
         await self._keeping.tidy()
         await self._blobs.sweep_parts(ABANDONED_AFTER_S)
-        async with self._database.write() as connection:
-            before = await self._database.now(connection) - timedelta(seconds=ABANDONED_AFTER_S)
-            for federation_id, digest in await outbox.orphans(connection, before):
-                await self._blobs.delete(federation_id, digest)
-                await outbox.forget_blob(connection, federation_id, digest)
+        await sweep_uploads(self._database, self._blobs, timedelta(seconds=ABANDONED_AFTER_S))
 
     async def _resume_when_there_is_room(self, run_ids: list[UUID]) -> None:
         with contextlib.suppress(StorageFull, Rejected):

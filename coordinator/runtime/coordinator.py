@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import structlog
+from sqlalchemy import make_url
 
 from coordinator.blobs.files import FileBlobStore
 from coordinator.blobs.port import BlobStore
@@ -21,12 +24,14 @@ from coordinator.runtime.erasure import SIGNING_KEY, Erasing
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.notifying import Notifying
 from coordinator.runtime.pump import Pump, chore_runner, kernel_runner
+from coordinator.runtime.quota import quota_of
 from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.sealing_keys import SealingKeys
 from coordinator.runtime.settings import Settings
 from coordinator.runtime.shell import Shell
 from coordinator.store.database import Database
 from coordinator.tombstones.files import FileTombstoneLog
+from services.core.private_files import make_directory, tighten, tighten_directory
 
 log = structlog.get_logger()
 CHORE_KINDS = ("post", "drop-blob", "fence", "purge")
@@ -42,11 +47,12 @@ class Coordinator:
         self.settings = settings
         self.observers: list[Callable[[Event], None]] = []
         """Told of every event after its commit."""
-        settings.home.mkdir(parents=True, exist_ok=True)
+        make_directory(settings.home)
         self.database = Database(settings.url)
         self.bus = _bus(settings)
         self.blobs = _blob_store(settings, self.database)
-        self.shell = Shell(self.database, self.bus, observe=self._observe)
+        self.quota = quota_of(settings, self.database, self.blobs)
+        self.shell = Shell(self.database, self.bus, observe=self._observe, stat=self._stat)
         keys, self._scratch = SealingKeys(settings.evidence_path / "keys"), Scratch(settings.home / "scratch")
         self.keeping = Keeping(self.database, self.blobs, keys, self._scratch)
         self.erasing = Erasing(
@@ -102,6 +108,7 @@ class Coordinator:
         await self.database.close()
 
     async def _start(self) -> None:
+        await asyncio.to_thread(_tighten, self.settings)
         await self.keeping.sweep()
         await self.bus.start()
         self.shell.start()
@@ -109,6 +116,9 @@ class Coordinator:
     def _observe(self, event: Event) -> None:
         for observer in self.observers:
             observer(event)
+
+    async def _stat(self, owner: UUID, digest: str) -> int | None:
+        return await self.blobs.stat(owner, digest)
 
     def _spawn_kernels(self) -> None:
         runner = kernel_runner(self.database, self.shell, self.blobs, self.keeping, self._scratch, self._kernels)
@@ -119,6 +129,18 @@ class Coordinator:
         task = asyncio.create_task(work)
         task.add_done_callback(_report)
         self._tasks.append(task)
+
+
+def _tighten(settings: Settings) -> None:
+    """What is kept here is nobody else's: weights, tokens, keys. An older version made it readable for all."""
+    left = [] if tighten_directory(settings.home) else [settings.home]
+    places = [settings.blob_path, settings.evidence_path, settings.home / "scratch", settings.home / "admin.token"]
+    if settings.is_embedded:
+        database = Path(make_url(settings.url).database or "")
+        places += [database.with_name(database.name + suffix) for suffix in ("", "-wal", "-shm")]
+    left += tighten(*places)
+    if left:
+        log.warning("files.not-private", count=len(left), first=str(left[0]), reason="they belong to another user")
 
 
 def _report(task: asyncio.Task[None]) -> None:

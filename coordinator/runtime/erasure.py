@@ -119,8 +119,8 @@ class Erasing:
         """Records and bytes together, a few at a time: whoever uploads the same bytes meanwhile waits, then finds them
         gone."""
         federation_id = found.erasure.federation_id
-        digests = sorted({a.digest for a in listed if a.kind not in ("key", "sealing-key")})
-        for some in inventory.batched(digests, DELETED_AT_ONCE):
+        stored = sorted((a for a in listed if a.kind not in ("key", "sealing-key")), key=lambda a: a.digest)
+        for some in inventory.batched(stored, DELETED_AT_ONCE):
             async with self._database.write() as connection:
                 forgotten = await inventory.forget_blobs(connection, federation_id, some)
                 await self._blobs.delete(federation_id, *forgotten)
@@ -128,7 +128,7 @@ class Erasing:
                     await self._bus.cache_drop(cached_blob(federation_id, digest))
         await self._keeping.shred(_leavers(found))
         if found.erasure.fenced_at is not None:  # whatever was not finished before the fence never will be
-            await self._blobs.sweep_parts((now - found.erasure.fenced_at).total_seconds())
+            await self._blobs.sweep_parts((now - found.erasure.fenced_at).total_seconds(), federation_id)
 
     async def public_key(self) -> Ed25519PublicKey:
         """What certificates are verified with."""
@@ -209,6 +209,7 @@ class Erasing:
         """One for each artefact that is really gone, or whose bytes are those of a clean one."""
         federation_id = found.erasure.federation_id
         clean = await inventory.clean_digests(connection, federation_id, [a.digest for a in artefacts])
+        clean |= await inventory.needed_uploads(connection, federation_id, artefacts)
         clean |= await inventory.uploaded_since(connection, federation_id, purged_at)
         dispositions = []
         for artefact in artefacts:
@@ -220,12 +221,12 @@ class Erasing:
                 if await self._keeping.keys_of(_leavers(found)):
                     raise InvariantBroken("a key of kept updates is still there after its purge")
                 reason = "the key is destroyed: whatever it sealed can be read by nobody, wherever a copy of it lies"
-            elif artefact.kind == "blob":
-                reason = "it was never part of a model, and its bytes are deleted"
             elif artefact.digest in clean:
                 disposition, reason = "superseded", "the same bytes are also of somebody who stays"
             elif await self._blobs.stat(federation_id, artefact.digest) is not None:
                 raise InvariantBroken(f"{artefact.digest} is still stored after its purge")
+            elif artefact.kind == "blob":
+                reason = "it was never part of a model, and its bytes are deleted"
             dispositions.append(
                 p.Artefact(kind=artefact.kind, digest=artefact.digest, disposition=disposition, reason=reason)
             )

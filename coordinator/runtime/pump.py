@@ -35,7 +35,7 @@ from coordinator.runtime.erasure import Erasing
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.shell import Shell
-from coordinator.store import outbox
+from coordinator.store import outbox, references
 from coordinator.store.database import Database, Unavailable
 from services.core.errors import InvariantBroken, Rejected
 from services.registry.kernels import run_kernel
@@ -163,10 +163,16 @@ async def _outcome(
     except StorageFull as error:
         return JobFailed(job.id, token, str(error), retryable=True, storage_full=True)
     except (KernelFailed, Rejected) as error:
-        return JobFailed(job.id, token, str(error), retryable=False)
+        return JobFailed(job.id, token, _reason(error), retryable=False)
     except Exception as error:
         log.error("kernel.broke", kernel=job.kernel, job=str(job.id), exc_info=error)
         return JobFailed(job.id, token, f"{type(error).__name__}: {error}", retryable=True)
+
+
+def _reason(error: KernelFailed | Rejected) -> str:
+    if isinstance(error, Rejected) and (missing := error.extra.get("digest")):
+        return f"{missing} is not stored any more; upload it again or restore it from a backup, then resume the run"
+    return str(error)
 
 
 def _computed(job: Job, files: Mapping[str, Path], out: Path) -> tuple[dict[str, Any], Examined | None]:
@@ -199,8 +205,8 @@ def chore_runner(database: Database, shell: Shell, blobs: BlobStore, erasing: Er
                     await shell_patiently(shell, POSTS[job.params["message"]](job))
             case "drop-blob":
                 async with database.write() as connection:
-                    await outbox.forget_blob(connection, job.federation_id, job.params["digest"])
-                    await blobs.delete(job.federation_id, job.params["digest"])
+                    unused = await references.release(connection, job.federation_id, [job.params["digest"]])
+                    await blobs.delete(job.federation_id, *unused)
             case "fence":
                 await erasing.fence(job)
             case "purge":

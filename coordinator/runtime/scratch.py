@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
+from services.core.private_files import make_directory
+
 
 class Scratch:
     """Several processes may share the root."""
@@ -38,7 +40,7 @@ class Scratch:
 
     @contextlib.contextmanager
     def directory(self) -> Iterator[Path]:
-        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_directory(self._root)
         with tempfile.TemporaryDirectory(dir=self._root, ignore_cleanup_errors=True) as name, _locked(Path(name)):
             yield Path(name)
 

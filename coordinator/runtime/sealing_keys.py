@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from uuid import UUID
 
+from services.core.private_files import make_directory
 from services.history.sealing import KEY_BYTES
 
 
@@ -30,7 +31,7 @@ class SealingKeys:
         """Of several that make one at once, one does; it is durable before anything is sealed with it."""
         if key := self.find(client_id):
             return key
-        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_directory(self._directory)
         with tempfile.NamedTemporaryFile(dir=self._directory, prefix=".new-") as file:  # mode 0600
             file.write(os.urandom(KEY_BYTES))
             file.flush()

@@ -27,6 +27,12 @@ class Settings(BaseSettings):
     )
     blob_reserve_bytes: int = Field(default=64 << 20, ge=0, description="Disk space that is never filled with blobs.")
     max_blob_bytes: int = Field(default=64 << 30, ge=1, description="The largest upload taken.")
+    client_quota_bytes: int | None = Field(
+        default=None, ge=0, description="What a client may store; half of the blobs' disk when absent."
+    )
+    federation_quota_bytes: int | None = Field(
+        default=None, ge=0, description="What a federation may store; three quarters of the blobs' disk when absent."
+    )
     admin_token: SecretStr | None = Field(
         default=None, description="The first admin's token; made and written to `home` when absent."
     )

@@ -29,12 +29,32 @@ _held_task = sa.exists().where(
 )
 _holds_task = sa.select(sa.exists().where(t.tasks.c.client_id == sa.bindparam("client"), t.tasks.c.status == "leased"))
 _recorded = prepared(sa.select(t.blobs.c.num_bytes).where(_own_blob))
+_not_a_clients = prepared(_recorded.where(t.blobs.c.uploaded_by.is_(None)))
 _readable = prepared(_recorded.where((t.blobs.c.uploaded_by == sa.bindparam("client")) | _held_task))
 
 
 async def recorded_bytes(connection: AsyncConnection, federation_id: UUID, digest: str) -> int | None:
     """The size of a blob that the federation has; None when it was never recorded, or collected."""
     found = await connection.execute(_recorded, {"owner": federation_id, "digest": digest})
+    return found.scalar_one_or_none()
+
+
+_STORED = prepared(
+    sa.select(
+        t.blobs.c.federation_id, t.blobs.c.uploaded_by, sa.func.sum(t.blobs.c.num_bytes).label("num_bytes")
+    ).group_by(t.blobs.c.federation_id, t.blobs.c.uploaded_by)
+)
+
+
+async def stored_bytes(connection: AsyncConnection) -> list[tuple[UUID, UUID | None, int]]:
+    """(federation, client, bytes) of everything that is recorded; what is not a client's comes with None."""
+    rows = await connection.execute(_STORED)
+    return [(row.federation_id, row.uploaded_by, int(row.num_bytes)) for row in rows]
+
+
+async def bytes_of_federation(connection: AsyncConnection, federation_id: UUID, digest: str) -> int | None:
+    """Like `recorded_bytes`, of what was not only uploaded by a client."""
+    found = await connection.execute(_not_a_clients, {"owner": federation_id, "digest": digest})
     return found.scalar_one_or_none()
 
 

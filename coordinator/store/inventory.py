@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine import surgery
 from coordinator.engine.entities import Checkpoint, Cohort, Erasure, Line, Run, Subject
+from coordinator.store import references
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch
 from coordinator.store.slices import load_lineage
@@ -166,7 +167,8 @@ async def _uploads(
     connection: AsyncConnection, federation_id: UUID, leavers: set[UUID], cohort_ids: set[UUID]
 ) -> list[Found]:
     """Bytes that a leaver, or somebody who trained from a tainted model, uploaded and never submitted. Whose work is
-    clean uploads it again when the submission finds it missing."""
+    clean uploads it again when the submission finds it missing. What a row names is not theirs alone: weights that a
+    run began with, or a validation set, which an operator chose."""
     b = t.blobs.c
     trained = sa.select(t.members.c.client_id).where(t.members.c.cohort_id.in_(cohort_ids))
     submitted = sa.select(t.updates.c.digest).where(t.updates.c.digest == b.digest).exists()
@@ -175,7 +177,11 @@ async def _uploads(
             b.federation_id == federation_id, b.uploaded_by.in_(leavers) | b.uploaded_by.in_(trained), ~submitted
         )
     )
-    return [Found("blob", row.digest) for row in rows]
+    uploaded = list(rows.scalars())
+    named: set[str] = set()
+    for some in batched(uploaded, BATCH):
+        named |= await references.named(connection, federation_id, some)
+    return [Found("blob", digest) for digest in uploaded if digest not in named]
 
 
 async def record(connection: AsyncConnection, erasure_id: UUID, artefacts: list[Found]) -> list[Artefact]:
@@ -207,12 +213,31 @@ async def forget_seeds(connection: AsyncConnection, cohort_ids: list[UUID]) -> N
     await connection.execute(t.jobs.update().where(noisy).values(params={}))
 
 
-async def forget_blobs(connection: AsyncConnection, federation_id: UUID, listed: list[str]) -> list[str]:
-    """Drop the records of blobs that nothing clean refers to; returns their digests: these bytes are to be deleted."""
-    unused = sorted(set(listed) - await clean_digests(connection, federation_id, listed))
-    own = (t.blobs.c.federation_id == federation_id) & t.blobs.c.digest.in_(unused)
-    await connection.execute(t.blobs.delete().where(own))
-    return unused
+async def forget_blobs(connection: AsyncConnection, federation_id: UUID, listed: list[Artefact]) -> list[str]:
+    """Drop the records of blobs that nothing clean refers to; returns their digests: the caller deletes these bytes
+    before it commits."""
+    digests = {a.digest for a in listed}
+    await references.hold(connection, federation_id, digests)
+    needed = await clean_digests(connection, federation_id, sorted(digests))
+    needed |= await needed_uploads(connection, federation_id, listed)
+    return await references.drop(connection, federation_id, digests, needed)
+
+
+async def needed_uploads(connection: AsyncConnection, federation_id: UUID, listed: list[Artefact]) -> set[str]:
+    """Those that were listed only because a leaver may have uploaded them, and that a row names since, or an operator
+    uploaded as well. What is derived from a leaver is deleted whoever names it."""
+    derived = {a.digest for a in listed if a.kind != "blob"}
+    needed: set[str] = set()
+    for some in batched(sorted({a.digest for a in listed} - derived), BATCH):
+        j, b = t.jobs.c, t.blobs.c
+        of_kernels = sa.select(j.output).where(j.federation_id == federation_id, j.output.in_(some))
+        made = set((await connection.execute(of_kernels)).scalars())
+        stored = sa.select(b.digest, b.uploaded_by).where(b.federation_id == federation_id, b.digest.in_(some))
+        rows = (await connection.execute(stored.where(references.IS_RECORDED))).all()
+        uploads = {row.digest for row in rows} - made
+        needed |= {row.digest for row in rows if row.uploaded_by is None} & uploads
+        needed |= await references.named(connection, federation_id, uploads - needed)
+    return needed
 
 
 async def clean_digests(connection: AsyncConnection, federation_id: UUID, listed: list[str]) -> set[str]:

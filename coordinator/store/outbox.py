@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.entities import Delivery, Job
 from coordinator.engine.messages import DeadlinePassed, LeaseRanOut, Message
+from coordinator.store import references
 from coordinator.store import tables as t
 from coordinator.store.prepared import prepared
 from coordinator.store.rows import to_entity
@@ -190,36 +191,27 @@ _CALIBRATED = prepared(sa.select(_made_of.digest).where(_made_of.update_id.in_(_
 _sent_before = sa.exists().where(
     t.updates.c.id.in_(_ids), t.updates.c.digest == t.blobs.c.digest, t.updates.c.received_at >= t.blobs.c.created_at
 )
-_STILL_USED = prepared(
-    sa.union(
-        sa.select(t.blobs.c.digest).where(  # uploaded again, to be submitted again
-            t.blobs.c.federation_id == sa.bindparam("owner"),
-            t.blobs.c.digest.in_(_digests),
-            t.blobs.c.uploaded_by.is_not(None),
-            ~_sent_before,
-        ),
-        sa.select(t.updates.c.digest).where(t.updates.c.digest.in_(_digests), t.updates.c.stored),
-        sa.select(_made_of.digest)
-        .join(t.updates, t.updates.c.id == _made_of.update_id)
-        .where(_made_of.digest.in_(_digests), t.updates.c.stored),
-        sa.select(t.checkpoints.c.digest).where(t.checkpoints.c.digest.in_(_digests)),
+_UPLOADED_AGAIN = prepared(
+    sa.select(t.blobs.c.digest).where(
+        t.blobs.c.federation_id == sa.bindparam("owner"),
+        t.blobs.c.digest.in_(_digests),
+        t.blobs.c.uploaded_by.is_not(None),
+        ~_sent_before,
     )
-)
-_DROP_BLOBS = prepared(
-    t.blobs.delete().where(t.blobs.c.federation_id == sa.bindparam("owner"), t.blobs.c.digest.in_(_digests))
 )
 
 
 async def forget_updates(connection: AsyncConnection, federation_id: UUID, found: list[tuple[UUID, str]]) -> list[str]:
-    """Mark updates as no longer stored and drop the records of blobs that nothing refers to any more."""
+    """Mark updates as no longer stored and drop the records of blobs that nothing refers to any more; returns their
+    digests. What was uploaded again, to be submitted again, stays."""
     ids, digests = [update_id for update_id, _ in found], {digest for _, digest in found}
-    await connection.execute(_DROP_UPDATES, {"ids": ids})
     digests |= set((await connection.execute(_CALIBRATED, {"ids": ids})).scalars())
+    await references.hold(connection, federation_id, digests)
+    await connection.execute(_DROP_UPDATES, {"ids": ids})
     wanted = {"owner": federation_id, "ids": ids, "digests": list(digests)}
-    used = set((await connection.execute(_STILL_USED, wanted)).scalars())
-    unused = sorted(digests - used)
-    await connection.execute(_DROP_BLOBS, {"owner": federation_id, "digests": unused})
-    return unused
+    needed = set((await connection.execute(_UPLOADED_AGAIN, wanted)).scalars())
+    needed |= await references.named(connection, federation_id, digests - needed)
+    return await references.drop(connection, federation_id, digests, needed)
 
 
 _WAITING_JOB = prepared(
@@ -238,19 +230,28 @@ async def has_job(connection: AsyncConnection, kinds: Sequence[str], now: dateti
     return (await connection.execute(_WAITING_JOB, {"kinds": list(kinds), "now": now})).first() is not None
 
 
-async def orphans(connection: AsyncConnection, older_than: datetime, limit: int = 100) -> list[tuple[UUID, str]]:
-    """Clients' uploads that were never submitted: (federation, digest)."""
-    used = sa.select(t.updates.c.digest).where(t.updates.c.digest == t.blobs.c.digest, t.updates.c.stored).exists()
-    statement = (
-        sa.select(t.blobs.c.federation_id, t.blobs.c.digest)
-        .where(t.blobs.c.uploaded_by.is_not(None), t.blobs.c.created_at < older_than, ~used)
-        .limit(limit)
+async def orphans(
+    connection: AsyncConnection,
+    older_than: datetime,
+    limit: int = 100,
+    *,
+    client_id: UUID | None = None,
+    after: tuple[UUID, str] | None = None,
+) -> list[tuple[UUID, str]]:
+    """Clients' uploads, or one client's, that are neither an update nor a model: (federation, digest), in that order,
+    beyond `after`. Other rows may name them yet: give them to `references.release`."""
+    b = t.blobs.c
+    statement = sa.select(b.federation_id, b.digest).where(
+        b.uploaded_by.is_not(None) if client_id is None else b.uploaded_by == client_id,
+        b.created_at < older_than,
+        ~sa.exists().where(t.updates.c.digest == b.digest, t.updates.c.stored),
+        ~sa.exists().where(t.checkpoints.c.digest == b.digest, t.checkpoints.c.stored),
     )
-    return [(row.federation_id, row.digest) for row in await connection.execute(statement)]
-
-
-async def forget_blob(connection: AsyncConnection, federation_id: UUID, digest: str) -> None:
-    await connection.execute(_DROP_BLOBS, {"owner": federation_id, "digests": [digest]})
+    if after is not None:
+        owner, digest = after
+        statement = statement.where((b.federation_id > owner) | ((b.federation_id == owner) & (b.digest > digest)))
+    found = await connection.execute(statement.order_by(b.federation_id, b.digest).limit(limit))
+    return [(row.federation_id, row.digest) for row in found]
 
 
 _BUSY = t.cohorts.c.phase.in_(("starting", "asking", "computing"))

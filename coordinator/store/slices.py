@@ -91,6 +91,8 @@ _BLOBS = prepared(
         t.blobs.c.digest.in_(sa.bindparam("digests", expanding=True)),
     )
 )
+_BLOBS_TO_NAME = prepared(_BLOBS.order_by(t.blobs.c.digest).with_for_update(read=True, key_share=True))
+"""Whoever is about to name a blob holds off those who would delete it; see `references`."""
 
 
 def _only_claims(needs: Needs) -> bool:
@@ -469,5 +471,6 @@ class _Loader:
                     keys.add((federation, self.state.rounds[stream].model_digest))
         if keys := keys - self.state.blobs.keys():
             owners, digests = {f for f, _ in keys}, {d for _, d in keys}
-            rows = await self.connection.execute(_BLOBS, {"owners": list(owners), "digests": list(digests)})
+            statement = _BLOBS_TO_NAME if self.needs.blobs else _BLOBS
+            rows = await self.connection.execute(statement, {"owners": list(owners), "digests": list(digests)})
             self._merge(Blob, [to_entity(Blob, row) for row in rows])

@@ -7,6 +7,7 @@ run inline, and only a commit, which waits for the disk, goes to a thread.
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
@@ -17,6 +18,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool, StaticPool
 
 from coordinator.store.prepared import Found, Plans, driver, run
+from services.core.private_files import FILE_MODE
 
 T = TypeVar("T")
 PRAGMAS: Final = ("busy_timeout=5000", "journal_mode=WAL", "busy_timeout=0", "synchronous=FULL", "foreign_keys=ON")
@@ -106,7 +108,11 @@ class Sqlite:
 
 
 def _connect(path: str, is_scratch: bool) -> sqlite3.Connection:
-    """Autocommit: transactions are opened and closed by explicit statements. A busy database answers at once."""
+    """Autocommit: transactions are opened and closed by explicit statements. A busy database answers at once. The file
+    is its owner's alone; those that SQLite puts beside it get its mode."""
+    if path not in ("", ":memory:"):
+        with suppress(OSError):  # SQLite finds better words
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
     connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=1000)
     for pragma in PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")

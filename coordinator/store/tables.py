@@ -69,12 +69,14 @@ _CLAIMABLE_OR_LEASED: Final = "status IN ('ready', 'leased')"
 _OPEN_TASK: Final = "status IN ('standby', 'ready', 'leased')"
 _LEASED_TASK: Final = "status = 'leased'"
 _OPEN_JOB: Final = "status IN ('ready', 'leased')"
+_OPEN_ROUND: Final = "status = 'open'"
 # A database uses a partial index only for a query that says the index's condition in so many words: not with a
 # parameter, and SQLite not for a narrower condition either. So queries for open work carry these beside their own.
 IS_CLAIMABLE_OR_LEASED: Final = text(f"tasks.{_CLAIMABLE_OR_LEASED}")
 IS_OPEN_TASK: Final = text(f"tasks.{_OPEN_TASK}")
 IS_LEASED_TASK: Final = text(f"tasks.{_LEASED_TASK}")
 IS_OPEN_JOB: Final = text(f"jobs.{_OPEN_JOB}")
+IS_OPEN_ROUND: Final = text(f"rounds.{_OPEN_ROUND}")
 
 
 def _where(condition: str) -> dict[str, Any]:
@@ -222,6 +224,7 @@ rounds = Table(
     UniqueConstraint("cohort_id", "epoch", "number", "kind"),
     CheckConstraint("num_open >= 0", name="open_count"),
     Index("ix_rounds_due", "due_at", **_where("due_at IS NOT NULL")),
+    Index("ix_rounds_open_model", "model_digest", **_where(_OPEN_ROUND)),
 )
 
 tasks = Table(
@@ -362,6 +365,7 @@ contributions = Table(
     Column("distance", Float),
     # An update is in a checkpoint once.
     PrimaryKeyConstraint("checkpoint_id", "update_id"),
+    Index("ix_contributions_digest", "digest", **_where("digest IS NOT NULL")),
 )
 
 kept_updates = Table(
@@ -379,7 +383,7 @@ kept_updates = Table(
     # What it is a copy of: the update as it was added to the model.
     Column("source", String(71), nullable=False, index=True),
     # Named before the bytes are stored, so that an erasure finds them even if the row is never finished.
-    Column("digest", String(71), nullable=False),
+    Column("digest", String(71), nullable=False, index=True),
     Column("num_bytes", BigInteger, nullable=False),
     Column("dtype", String(8), nullable=False),
     Column("compression", String(8), nullable=False),

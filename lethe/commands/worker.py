@@ -67,7 +67,9 @@ def worker(
     ] = 20.0,
     ca_file: Annotated[Path | None, typer.Option(help="More certificate authorities to trust (PEM).")] = None,
     cache_dir: Annotated[Path | None, typer.Option(help="Where models are kept; under ~/.cache/lethe.")] = None,
-    cache_mb: Annotated[int, typer.Option(min=0, help="The most that kept models may occupy.")] = 2048,
+    cache_mb: Annotated[
+        int, typer.Option(min=0, help="The most that kept models may occupy; a larger one is fetched for each task.")
+    ] = 2048,
     ledger_dir: Annotated[
         Path | None, typer.Option(help="Where erased samples are written down, for good; under ~/.local/state/lethe.")
     ] = None,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from services.core import digests
+from services.core.private_files import make_directory
 
 if TYPE_CHECKING:  # a process that neither signs nor verifies need not have the package
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -44,7 +45,7 @@ def save_key(path: Path, key: Ed25519PrivateKey) -> None:
     """Readable by its owner alone, durable, all or nothing; an existing key is never replaced (FileExistsError)."""
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
     try:
         with os.fdopen(fd, "wb") as file:

@@ -56,6 +56,7 @@ CODES: Final[dict[str, str]] = {
     "range-not-satisfiable": "The requested byte range lies outside the blob.",
     "unsupported-media-type": "The body is of a type this address does not take.",
     # the server's own limits
+    "quota-exceeded": "The client, or its federation, has no room left for what was to be uploaded.",
     "storage-full": "The blob store is full; work pauses until there is room.",
     "unavailable": "The database cannot be reached right now; try again after the given delay.",
     "too-many-requests": "Too many requests at once; try again after the given delay.",

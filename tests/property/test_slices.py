@@ -17,7 +17,7 @@ from coordinator.engine.decide import decide
 from coordinator.engine.entities import Erasure, Member, State
 from coordinator.engine.react import FollowUp, react
 from coordinator.engine.work import Refused
-from coordinator.store import outbox, slices, tables
+from coordinator.store import references, slices, tables
 from coordinator.store.database import Database
 from coordinator.store.inventory import Found, dossier, inventory
 from coordinator.store.rows import TABLES, fetch, fetch_by, write_changes
@@ -80,7 +80,7 @@ class StoredWorld(World):
         """What pumps, enrolment and purges did meanwhile."""
         await write_changes(connection, self.store.mirrored, state)
         for owner, digest in self.store.mirrored.blobs.keys() - state.blobs.keys():
-            await outbox.forget_blob(connection, owner, digest)
+            await references.drop(connection, owner, [digest], set())
         self.store.mirrored = state
 
     def purge(self, erasure: Erasure) -> None:

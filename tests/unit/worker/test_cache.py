@@ -83,3 +83,42 @@ async def test_a_failed_fetch_leaves_nothing_behind(tmp_path: Path) -> None:
         async with ModelCache(tmp_path, 100).hold(digest_of(b"model"), 5, fail):
             pass
     assert not list(tmp_path.iterdir())
+
+
+async def test_a_model_larger_than_the_bound_is_not_kept(tmp_path: Path) -> None:
+    cache, store = ModelCache(tmp_path, 10), Store(b"small", b"larger than the bound")
+    await get(cache, store, b"small")
+    async with cache.hold(digest_of(b"larger than the bound"), 21, store.fetch) as path:
+        assert path.read_bytes() == b"larger than the bound"
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_the_bound_holds_again_when_models_that_were_used_together_are_done(tmp_path: Path) -> None:
+    cache, store = ModelCache(tmp_path, 10), Store(b"aaaaaa", b"bbbbbb")
+    async with cache.hold(digest_of(b"aaaaaa"), 6, store.fetch), cache.hold(digest_of(b"bbbbbb"), 6, store.fetch):
+        assert len(list(tmp_path.iterdir())) == 2
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 6
+
+
+async def test_what_a_killed_process_left_unfinished_is_deleted(tmp_path: Path) -> None:
+    old, young = tmp_path / "a.safetensors.1.part", tmp_path / "b.safetensors.2.part"
+    for path in (old, young):
+        path.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    await get(ModelCache(tmp_path, 100), Store(b"model"), b"model")
+    assert not old.exists() and young.exists()
+
+
+async def test_models_are_for_their_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
+    directory = tmp_path / "new" / "models"
+    before = os.umask(0)
+    try:
+        await get(ModelCache(directory, 100), Store(b"model"), b"model")
+        [model] = directory.iterdir()
+        assert [path.stat().st_mode & 0o777 for path in (directory.parent, directory, model)] == [0o700, 0o700, 0o600]
+        directory.chmod(0o755)
+        model.chmod(0o644)
+        ModelCache(directory, 100)
+        assert [path.stat().st_mode & 0o777 for path in (directory, model)] == [0o700, 0o600]
+    finally:
+        os.umask(before)

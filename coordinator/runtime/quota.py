@@ -1,0 +1,136 @@
+"""How many bytes a client and a federation may store, unfinished uploads included.
+
+The figures are kept in memory: an upload adds to them without a look at the database. They are counted anew every few
+minutes, because other processes store and delete as well, and always before anybody is refused; but counting never
+takes more than a twentieth of the time, however many are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from coordinator.blobs.port import BlobStore, sender_hash
+from coordinator.runtime.settings import Settings
+from coordinator.store import doorway
+from coordinator.store.database import Database
+from services.core.errors import Rejected
+
+RECOUNT_S: Final = 600.0
+SHORTEST_PAUSE_S: Final = 1.0
+PAUSE_PER_COUNT: Final = 20.0
+UNKNOWN_DISK_BYTES: Final = 1 << 40
+"""Blobs in Postgres: how large its disk is taken to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """What is about to be stored, and for whom; `client_id` is None for an operator."""
+
+    federation_id: UUID
+    client_id: UUID | None
+    sender: str
+    wanted_bytes: int
+    """All that is missing of the blob."""
+    announced_bytes: int
+    """What this request brings of it."""
+
+
+@dataclass(slots=True)
+class Room:
+    is_used: bool = True
+    """Whether anything may have been stored in it."""
+
+
+class Quota:
+    def __init__(self, database: Database, blobs: BlobStore, client_bytes: int, federation_bytes: int) -> None:
+        self._database, self._blobs = database, blobs
+        self._client_bytes, self._federation_bytes = client_bytes, federation_bytes
+        self._stored: Counter[UUID | str] = Counter()
+        """By federation, by client, and of unfinished uploads by the hash of their sender."""
+        self._arriving: Counter[UUID | str] = Counter()
+        self._counting = asyncio.Lock()
+        self._counted_at, self._count_took_s = -RECOUNT_S, 0.0
+
+    @contextlib.asynccontextmanager
+    async def room(self, upload: Upload) -> AsyncIterator[Room]:
+        """Room for an upload; what it brings counts from now on. Rejects `quota-exceeded`."""
+        await self._count_unless_newer_than(RECOUNT_S)
+        if self._excess(upload) is not None:
+            await self._count_unless_newer_than(max(SHORTEST_PAUSE_S, PAUSE_PER_COUNT * self._count_took_s))
+        if (excess := self._excess(upload)) is not None:
+            raise excess
+        subjects = {upload.federation_id, upload.client_id or upload.federation_id}
+        room = Room()
+        self._arriving.update(dict.fromkeys(subjects, upload.announced_bytes))
+        try:
+            yield room
+        except Rejected as rejected:
+            room.is_used = rejected.code == "upload-offset-mismatch"  # else the part was dropped
+            raise
+        finally:
+            self._arriving.subtract(dict.fromkeys(subjects, upload.announced_bytes))
+            if room.is_used:
+                self._stored.update(dict.fromkeys(subjects, upload.announced_bytes))
+
+    async def count(self) -> None:
+        """Take the figures from the database and the blob store."""
+        started_at = time.monotonic()
+        async with self._database.read() as connection:
+            found = await doorway.stored_bytes(connection)
+        stored: Counter[UUID | str] = Counter()
+        for federation_id, client_id, num_bytes in found:
+            stored[federation_id] += num_bytes
+            if client_id is not None:
+                stored[client_id] += num_bytes
+        for part in await self._blobs.parts():
+            stored[part.owner] += part.num_bytes
+            stored[part.sender] += part.num_bytes
+        self._stored = stored
+        self._counted_at = time.monotonic()
+        self._count_took_s = self._counted_at - started_at
+
+    async def _count_unless_newer_than(self, age_s: float) -> None:
+        if time.monotonic() - self._counted_at < age_s:
+            return
+        async with self._counting:
+            if time.monotonic() - self._counted_at >= age_s:
+                await self.count()
+
+    def _excess(self, upload: Upload) -> Rejected | None:
+        client_id, owner = upload.client_id, upload.federation_id
+        if client_id is not None:
+            have = self._stored[client_id] + self._stored[sender_hash(upload.sender)] + self._arriving[client_id]
+            if have + upload.wanted_bytes > self._client_bytes:
+                return _exceeded("this client", have, upload, self._client_bytes, "LETHE_CLIENT_QUOTA_BYTES")
+        have = self._stored[owner] + self._arriving[owner]
+        if have + upload.wanted_bytes > self._federation_bytes:
+            return _exceeded("the federation", have, upload, self._federation_bytes, "LETHE_FEDERATION_QUOTA_BYTES")
+        return None
+
+
+def _exceeded(who: str, have: int, upload: Upload, limit: int, setting: str) -> Rejected:
+    detail = (
+        f"{who} stores {have} of the {limit} bytes that it may ({setting}), and {upload.wanted_bytes} more were to "
+        "come; uploads that were never submitted are deleted after a day: wait, or ask the operator for more"
+    )
+    return Rejected("quota-exceeded", detail)
+
+
+def quota_of(settings: Settings, database: Database, blobs: BlobStore) -> Quota:
+    """As set; otherwise a client may fill half of the disk, and a federation three quarters."""
+    disk_bytes = shutil.disk_usage(settings.blob_path).total if settings.blobs == "file" else UNKNOWN_DISK_BYTES
+    client_bytes, federation_bytes = settings.client_quota_bytes, settings.federation_quota_bytes
+    return Quota(
+        database,
+        blobs,
+        disk_bytes // 2 if client_bytes is None else client_bytes,
+        disk_bytes * 3 // 4 if federation_bytes is None else federation_bytes,
+    )

@@ -1,0 +1,188 @@
+"""Which rows name a blob, and how blobs that none names are given up.
+
+Every column that can hold the digest of a blob is listed here, once: with the condition under which its row still needs
+the bytes, or with the reason why it never does. A test compares the lists with the tables, so that a new column cannot
+be forgotten. Whatever deletes blobs asks `release`; an erasure, which must delete what is derived from its leavers
+whoever names it, asks `named` for the uploads that it only suspects.
+
+Deleting and naming exclude each other by the lock on the blob's row. Whoever deletes takes it (`hold`) before it looks
+who names the blob, and deletes the bytes before it commits; whoever names a blob reads its row with a lock
+(`slices.load`), so that it either comes first and is seen, or waits and finds the row gone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from coordinator.store import tables as t
+from coordinator.store.prepared import prepared
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A column whose value names a blob, or whose JSON may mention some; `is_live`: while the row needs the bytes."""
+
+    column: sa.Column[Any]
+    is_live: sa.ColumnElement[bool]
+
+    @property
+    def found(self) -> sa.Select[Any]:
+        """What the owner's live rows say: those of the digests that they name, or JSON that mentions any."""
+        where = self.is_live & _is_the_owners(self.column.table.c)
+        if isinstance(self.column.type, sa.String):
+            return sa.select(self.column).where(self.column.in_(_digests), where)
+        text = sa.cast(self.column, sa.Text)
+        return sa.select(text.label("mentions")).where(text.contains("sha256:"), where)
+
+
+_owner: sa.BindParameter[UUID] = sa.bindparam("owner", type_=t.runs.c.federation_id.type)
+_digests: sa.BindParameter[Any] = sa.bindparam("digests", expanding=True)
+
+
+def _is_the_owners(columns: Any) -> sa.ColumnElement[bool]:
+    """Of a row, which is found by its own index first: hence the subquery and not a join."""
+    if "federation_id" in columns:
+        return cast(sa.ColumnElement[bool], columns.federation_id == _owner)
+    run_id = columns.run_id if "run_id" in columns else t.updates.c.run_id
+    return sa.exists().where(t.runs.c.id == run_id, t.runs.c.federation_id == _owner)
+
+
+_is_at_work = t.cohorts.c.phase.not_in(("finished", "retired"))
+_is_unfinished = t.lines.c.done_at.is_(None)
+_is_open_kernel = sa.and_(t.IS_OPEN_JOB, t.jobs.c.kind == "kernel")
+
+NAMED_BY: Final = (  # those that an index answers first
+    Reference(t.updates.c.digest, t.updates.c.stored),
+    Reference(t.checkpoints.c.digest, t.checkpoints.c.stored),
+    Reference(t.kept_updates.c.source, t.kept_updates.c.status == "sealing"),
+    Reference(t.kept_updates.c.digest, t.kept_updates.c.status != "dropped"),
+    Reference(t.contributions.c.digest, (t.contributions.c.update_id == t.updates.c.id) & t.updates.c.stored),
+    Reference(t.rounds.c.model_digest, sa.and_(t.IS_OPEN_ROUND, sa.true())),
+    # A task that stands by takes the model of its round when it is promoted.
+    Reference(t.tasks.c.model_digest, sa.and_(t.IS_CLAIMABLE_OR_LEASED, sa.true())),
+    Reference(t.tasks.c.work, sa.and_(t.IS_CLAIMABLE_OR_LEASED, t.tasks.c.work.is_not(None))),
+    Reference(t.jobs.c.output, _is_open_kernel),
+    Reference(t.jobs.c.inputs, _is_open_kernel),
+    Reference(t.jobs.c.params, _is_open_kernel),
+    Reference(t.cohorts.c.head_digest, t.cohorts.c.phase != "retired"),
+    Reference(t.cohorts.c.residuals, t.cohorts.c.phase != "retired"),
+    Reference(t.cohorts.c.program_state, _is_at_work),
+    Reference(t.cohorts.c.pending, _is_at_work),
+    Reference(t.cohorts.c.recovery, _is_at_work),
+    Reference(t.cohorts.c.unlearning, _is_at_work),
+    Reference(t.lines.c.rollback_digest, _is_unfinished),
+    Reference(t.lines.c.sources, _is_unfinished),
+    Reference(t.lines.c.fallback, _is_unfinished),
+    # Of ended runs, too: an erasure may train them again.
+    Reference(t.runs.c.spec, sa.true()),
+)
+NAMES_NO_BLOB: Final[dict[sa.Column[Any], str]] = {
+    t.blobs.c.digest: "the blob itself",
+    t.blobs.c.layout_digest: "of a layout",
+    t.blobs.c.updatable_digest: "of a layout",
+    t.clients.c.exclusions: "of a list of samples",
+    t.clients.c.exclusions_acked: "of a list of samples",
+    t.inbox.c.fingerprint: "of a request",
+    t.tasks.c.result_digest: "the update's own row names it",
+    t.updates.c.base_digest: "a record of the past; the checkpoint names it while it is stored",
+    t.kept_updates.c.base_digest: "a record of the past; the checkpoint names it while it is stored",
+    t.lines.c.head_before: "a record of the past; what it names is to be purged",
+    t.artefacts.c.digest: "a record of the past; what it names is purged",
+    t.clients.c.devices: "words",
+    t.clients.c.canary: "a pattern to look for",
+    t.tasks.c.local: "parameters of training",
+    t.updates.c.metrics: "figures",
+    t.checkpoints.c.metrics: "figures",
+    t.checkpoints.c.forgets: "ids of clients",
+    t.erasures.c.samples: "numbers of rows",
+    t.erasures.c.params: "parameters of a method",
+    t.erasures.c.audit: "thresholds",
+    t.erasures.c.callbacks: "addresses",
+    t.exclusions.c.samples: "numbers of rows",
+    t.exclusions.c.unknown: "numbers of rows",
+    t.lines.c.audit: "figures",
+    t.deliveries.c.payload: "a record of the past",
+    t.erasure_log.c.data: "a record of the past",
+    t.journal.c.data: "a record of the past",
+}
+"""Why the bytes are not needed for the sake of these."""
+
+_is_text = {reference: isinstance(reference.column.type, sa.JSON) for reference in NAMED_BY}
+_NAMED = prepared(sa.union_all(*(reference.found for reference, is_text in _is_text.items() if not is_text)))
+_MENTIONS = prepared(sa.union_all(*(reference.found for reference, is_text in _is_text.items() if is_text)))
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+
+_of_owner = (t.blobs.c.federation_id == sa.bindparam("owner")) & t.blobs.c.digest.in_(
+    sa.bindparam("digests", expanding=True)
+)
+_NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""When the row was made of a blob that has none, to have something to lock."""
+IS_RECORDED: Final = t.blobs.c.created_at != _NEVER
+_HOLD_ABSENT = prepared(insert(t.blobs).on_conflict_do_nothing())
+_HOLD = prepared(sa.select(t.blobs.c.digest).where(_of_owner).order_by(t.blobs.c.digest).with_for_update())
+_DROP = prepared(t.blobs.delete().where(_of_owner))
+_DROP_ABSENT = prepared(t.blobs.delete().where(_of_owner, ~IS_RECORDED))
+_RECORDED = prepared(sa.select(t.blobs.c.digest).where(_of_owner, IS_RECORDED))
+
+
+async def hold(connection: AsyncConnection, federation_id: UUID, digests: Collection[str]) -> None:
+    """Lock the rows of these blobs until the transaction ends. One that has no row gets one until `drop`, so that
+    an upload which is just being recorded is waited for."""
+    absent = {
+        "federation_id": federation_id,
+        "num_bytes": 0,
+        "layout_digest": "",
+        "updatable_digest": "",
+        "finite": False,
+        "created_at": _NEVER,
+        "uploaded_by": None,
+    }
+    if wanted := sorted(digests):
+        await connection.execute(_HOLD_ABSENT, [{"digest": digest, **absent} for digest in wanted])
+        await connection.execute(_HOLD, {"owner": federation_id, "digests": wanted})
+
+
+async def drop(connection: AsyncConnection, federation_id: UUID, held: Collection[str], needed: set[str]) -> list[str]:
+    """Drop the records of the held blobs but of the needed ones; returns their digests. The caller deletes their bytes
+    before it commits: until then nobody can record or name them."""
+    unused = sorted(set(held) - needed)
+    if unused:
+        await connection.execute(_DROP, {"owner": federation_id, "digests": unused})
+    if kept := sorted(needed.intersection(held)):
+        await connection.execute(_DROP_ABSENT, {"owner": federation_id, "digests": kept})
+    return unused
+
+
+async def named(connection: AsyncConnection, federation_id: UUID, digests: Collection[str]) -> set[str]:
+    """Those of the federation's blobs that some row needs."""
+    wanted = set(digests)
+    if not wanted:
+        return set()
+    rows = await connection.execute(_NAMED, {"owner": federation_id, "digests": sorted(wanted)})
+    found = set(rows.scalars())
+    if wanted - found:
+        texts = (await connection.execute(_MENTIONS, {"owner": federation_id})).scalars()
+        found |= {digest for text in texts for digest in _DIGEST.findall(text)}
+    return wanted & found
+
+
+async def release(connection: AsyncConnection, federation_id: UUID, digests: Collection[str]) -> list[str]:
+    """Drop the records of those blobs that no row needs; returns their digests, as `drop` does."""
+    await hold(connection, federation_id, digests)
+    return await drop(connection, federation_id, digests, await named(connection, federation_id, digests))
+
+
+async def release_unrecorded(connection: AsyncConnection, federation_id: UUID, digest: str) -> list[str]:
+    """Like `release`, of bytes that have no record: somebody else may have sent and recorded the same."""
+    await hold(connection, federation_id, [digest])
+    found = await connection.execute(_RECORDED, {"owner": federation_id, "digests": [digest]})
+    return await drop(connection, federation_id, [digest], set(found.scalars()))
