@@ -18,14 +18,12 @@ from coordinator.engine import events as e
 from coordinator.engine.asking import new_task
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import GIVEN_UP, Cohort, Erasure, Line, Member, Round, Run, Task, Update
-from services.audit.spec import BEFORE, Audit, AuditPlan, Canary, read_plan
+from services.audit.spec import BEFORE, SHADOW_ROUNDS, Audit, AuditPlan, Canary, read_plan
 from services.audit.verdict import Check, Measured, judge, verdict_of
 from services.models.spec import CUSTOM, params_of
 
 NUM_REMAINING: Final = 3
 """How many of those who remain score the model."""
-SHADOW_ROUNDS: Final = 5
-"""More of them make a shadow's members stand out more than those of the run's own models do (docs/methods)."""
 
 
 def review_audit(draft: Draft, erasure: Erasure, line: Line) -> bool:
