@@ -144,6 +144,7 @@ def scores(case: Case, weights: Path) -> dict[str, float]:
 def attacks(case: Case, weights: Path, before: Path, local: LocalTraining) -> dict[str, float]:
     """What the audit of a request finds, by its own code: `mia_…` and `likelihood_…`, and the same of the model before
     the erasure as `before_…`. Few samples may leave some of them out."""
+    torch.set_num_threads(1)  # as workers do; small models gain nothing from more
     task = Classifier(Dataset(*case.forgotten, *case.strangers))
     work = Audit(
         role="leaver",

@@ -47,10 +47,7 @@ def make_report(rows: Rows, command: str) -> Report:
             " `fine-tune` is no method: those who stay train on from the model as it was. A figure that `before` and"
             " `retrain` share cannot tell whether anything was forgotten.",
         ],
-        [
-            Section(_title(case), tables=[Table("Mean ± sd", *_table(found))])
-            for case, found in cases(rows)
-        ]
+        [Section(_title(case), tables=[Table("Mean ± sd", *_table(found))]) for case, found in cases(rows)]
         + [Section("Plots", plots=[_bars(rows, name, label) for name, label in PLOTTED.items()])],
     )
 
