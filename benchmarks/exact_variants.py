@@ -11,8 +11,8 @@ from services.data.spoilt import Spoilt
 
 NUM_CLIENTS: Final = 10
 LEAVERS: Final = ("client-1", "client-3", "client-5")
-PROBABILITIES: Final = {f"client-{number}": 2.0 ** -(number + 1) for number in range(NUM_CLIENTS)}
-"""To leave, where they differ: client 0 is the most restless."""
+PROBABILITIES: Final = {f"client-{number}": (6.0 if number < 3 else 1.0) / 25 for number in range(NUM_CLIENTS)}
+"""To leave, where they differ. Of powers of two Huffman and Shannon-Fano would make the same tree."""
 EXPIRY: Final = {name: float(turn) for turn, name in enumerate(LEAVERS)}
 MAIN_METHODS: Final = ("retrain", "bmt", "mmt")
 BASELINES: Final = ("fedcio", "fats", "exact_fun", "sisa", "standalone")
@@ -121,8 +121,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
         "huffman",
     ),
     "probable": Family(
-        "Clients differ in how likely they are to leave (each half as likely as the one before), and the leavers are "
-        "drawn by it: what the tree gains from knowing (the paper's Fig. 3c).",
+        "Clients differ in how likely they are to leave (three of them are six times as likely as the others), and the "
+        "leavers are drawn by it: what the tree gains from knowing (the paper's Fig. 3c).",
         {
             "uniform": _likely(shape="huffman"),
             "shannon_fano": _likely(shape="shannon_fano", probabilities=PROBABILITIES),

@@ -24,16 +24,22 @@ from uuid import uuid4
 
 from benchmarks import report
 from benchmarks.figures import Printer
-from benchmarks.forgetting_data import Case, make_case, scores
-from benchmarks.forgetting_report import make_report, markdown
+from benchmarks.forgetting_data import Case, attacks, make_case, scores
+from benchmarks.forgetting_report import ATTACKED, make_report, markdown
 from benchmarks.processes import ProcessDied, tidy_when_terminated
 from benchmarks.served import READY_WITHIN_S, Served, client_names, serving
 from lethe.client import Record
 from lethe.failures import CommandFailed
+from services.audit.spec import BEFORE
 from services.data.dataset import DataUnusable
 from services.data.places import folders_of
+from services.training.local_spec import LocalTraining
+from services.unlearning.methods import METHODS as KNOWN
 
-METHODS: Final = ("retrain", "federaser", "pga", "fedforget", "fedrecovery", "not", "sifu")
+FINE_TUNE: Final = "fine-tune"
+"""Not a method: the others train on from the model as it is. Shows whether a method does more than that."""
+METHODS: Final = (*(name for name, method in KNOWN.items() if not method.needs_sub_cohorts), FINE_TUNE)
+FINE_TUNED_ROUNDS: Final = KNOWN["not"].recovery_rounds
 NUM_CLIENTS: Final = 10
 NUM_FLEETS: Final = 2
 REQUESTS: Final = "/v1/erasure-requests"
@@ -52,6 +58,10 @@ class Setting:
     max_seconds: float
     learning_rate: float = 0.2
     epochs: int = 4
+
+    @property
+    def local(self) -> LocalTraining:
+        return LocalTraining(epochs=self.epochs, batch_size=32, learning_rate=self.learning_rate)
 
 
 @dataclass(frozen=True)
@@ -79,7 +89,13 @@ class Trained:
     tokens: list[str]
     state: Path
     run_id: str
+    head: Path
+    """The weights that were trained."""
     scores: dict[str, float]
+
+    def judge(self, weights: Path) -> dict[str, float]:
+        """What a model that came after still knows."""
+        return {**scores(self.case, weights), **attacks(self.case, weights, self.head, self.setting.local)}
 
 
 @dataclass(frozen=True)
@@ -118,8 +134,9 @@ def train(setting: Setting, home: Path, folders: Sequence[Path]) -> Trained:
         with _fleets(served, tokens, sources):
             run_id = served.start_run(_spec(setting, case, validation["digest"]))
             served.wait_for_end(run_id, setting.max_seconds, every_s=0.1)
-        figures = scores(case, _head(served, run_id)[1])
-    return Trained(setting, case, sources, tokens, state, run_id, figures)
+        head = home / "before.safetensors"
+        shutil.copy(_head(served, run_id)[1], head)
+    return Trained(setting, case, sources, tokens, state, run_id, head, scores(case, head))
 
 
 def erase(trained: Trained, method: str, home: Path, params: dict[str, Any], recovery: int | None = None) -> Outcome:
@@ -130,7 +147,7 @@ def erase(trained: Trained, method: str, home: Path, params: dict[str, Any], rec
         "subjects": [client_names(NUM_CLIENTS)[trained.case.leaver]],
         "method": method,
         "params": params,
-        "guarantee": "exact" if method == "retrain" else "approximate",
+        "guarantee": KNOWN[method].guarantee,
         "recovery_rounds": recovery,
     }
     with serving(state=state) as served:
@@ -138,7 +155,33 @@ def erase(trained: Trained, method: str, home: Path, params: dict[str, Any], rec
             request = _complete(served, {"federation_id": served.federation_id, **body}, limit_s)
             served.wait_for_end(trained.run_id, limit_s, every_s=0.05)
         head, weights = _head(served, trained.run_id)
-        outcome = Outcome(scores(trained.case, weights), _work(logs, head["bytes"]), request["seconds"])
+        outcome = Outcome(trained.judge(weights), _work(logs, head["bytes"]), request["seconds"])
+    shutil.rmtree(state)
+    return outcome
+
+
+def fine_tune(trained: Trained, home: Path) -> Outcome:
+    """A run of those who stay, which begins with the model as it is."""
+    state, setting = home / FINE_TUNE, trained.setting
+    shutil.copytree(trained.state, state)
+    names = client_names(NUM_CLIENTS)
+    with serving(state=state) as served:
+        with _fleets(served, trained.tokens, trained.sources) as logs:
+            spec = {
+                "name": FINE_TUNE,
+                "seed": setting.seed + 1,
+                "model": trained.case.model.model_dump(mode="json"),
+                "init": _head(served, trained.run_id)[0]["digest"],
+                "clients": [name for number, name in enumerate(names) if number != trained.case.leaver],
+                "local": setting.local.model_dump(mode="json"),
+                "stop": {"rounds": min(FINE_TUNED_ROUNDS, setting.rounds)},
+            }
+            started = time.monotonic()
+            run_id = served.start_run(spec)
+            served.wait_for_end(run_id, setting.max_seconds, every_s=0.05)
+            seconds = time.monotonic() - started
+        head, weights = _head(served, run_id)
+        outcome = Outcome(trained.judge(weights), _work(logs, head["bytes"]), seconds)
     shutil.rmtree(state)
     return outcome
 
@@ -165,7 +208,7 @@ def _spec(setting: Setting, case: Case, validation: str) -> dict[str, Any]:
         "name": setting.dataset,
         "seed": setting.seed,
         "model": case.model.model_dump(mode="json"),
-        "local": {"epochs": setting.epochs, "batch_size": 32, "learning_rate": setting.learning_rate},
+        "local": setting.local.model_dump(mode="json"),
         "validation": {"data": validation, "every": setting.rounds},
         "history": {"distances": True, "residuals": True},
         "stop": {"rounds": setting.rounds},
@@ -215,18 +258,20 @@ def row(trained: Trained, method: str, outcome: Outcome, reference: Outcome) -> 
         "dataset": setting.dataset,
         "method": method,
         "seed": setting.seed,
-        **{name: round(value, 4) for name, value in outcome.scores.items()},
+        **{name: _rounded(outcome.scores.get(name)) for name in (*ATTACKED, *outcome.scores)},
         "cost_ratio": round(ours.client_seconds / theirs.client_seconds, 4),
         "bytes_ratio": round(ours.bytes / theirs.bytes, 4),
-        "mia_auc_retrain": round(reference.scores["mia_auc"], 4),
-        "canary_before": round(trained.scores["canary_success"], 4),
-        "test_before": round(trained.scores["test_accuracy"], 4),
-        "forgotten_before": round(trained.scores["forgotten_accuracy"], 4),
+        "mia_auc_retrain": _rounded(reference.scores.get("mia_auc")),
+        **{BEFORE + name: _rounded(value) for name, value in trained.scores.items()},
         "client_seconds": round(ours.client_seconds, 2),
         "client_updates": ours.num_updates,
         "seconds": round(outcome.seconds, 2),
         "alpha": setting.alpha,
     }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
 
 
 def measure(setting: Setting, methods: Sequence[str], folders: Sequence[Path]) -> Iterator[dict[str, Any]]:
@@ -241,7 +286,8 @@ def measure(setting: Setting, methods: Sequence[str], folders: Sequence[Path]) -
         for method in methods:
             if method != "retrain":
                 _tell(setting, method)
-                yield row(trained, method, erase(trained, method, home, {}), reference)
+                outcome = fine_tune(trained, home) if method == FINE_TUNE else erase(trained, method, home, {})
+                yield row(trained, method, outcome, reference)
 
 
 def _tell(setting: Setting, doing: str) -> None:

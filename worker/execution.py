@@ -217,6 +217,7 @@ def _audit(bench: Workbench, order: Order) -> Result:
     work, grant = order.grant.work, order.grant
     if not isinstance(work, Audit):
         raise WorkFailed("an audit task came without its parameters")
+    before = None if work.before is None else bench.other_model(order, work.before)
     start = None if work.shadow_start is None else order.blobs[work.shadow_start]
     try:
         metrics = audit(
@@ -226,6 +227,7 @@ def _audit(bench: Workbench, order: Order) -> Result:
             grant.model,
             grant.seed,
             bench.device,
+            before=before,
             shadow_start=start,
             should_stop=order.should_stop,
         )

@@ -1,22 +1,25 @@
-"""The audit of a mended line: the leaver and some who remain score the model; the request's thresholds judge.
+"""The audit of a mended line: the leavers and some who remain score the model; the request's thresholds judge.
 
-It is a round beside the cohort's program, opened when the line has recovered and closed when all have answered or its
-deadline has passed. Whatever is missing then fails.
+A leaver scores the model before the erasure as well, which its task may read until the purge: that says what the audit
+is able to see. It is a round beside the cohort's program, opened when the line has recovered and closed when all have
+answered or its deadline has passed. Whatever is missing then fails.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from math import fsum, isfinite
-from typing import Any, Final, Literal
+from typing import Any, Final
+from uuid import UUID
 
 from coordinator.engine import events as e
 from coordinator.engine.asking import new_task
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import GIVEN_UP, Cohort, Erasure, Line, Member, Round, Run, Task, Update
-from services.audit.spec import Audit, AuditPlan, Canary
-from services.audit.verdict import judge
+from services.audit.spec import BEFORE, SHADOW_ROUNDS, Audit, AuditPlan, Canary, read_plan
+from services.audit.verdict import Check, Measured, judge, verdict_of
 from services.models.spec import CUSTOM, params_of
 
 NUM_REMAINING: Final = 3
@@ -35,23 +38,29 @@ def review_audit(draft: Draft, erasure: Erasure, line: Line) -> bool:
     if draft.state.runs[line.run_id].status in GIVEN_UP:  # nobody can be asked any more
         _conclude(draft, erasure, line, [])
     elif opened is None:
-        _open(draft, erasure, cohort)
+        _open(draft, erasure, line, cohort)
     elif opened.num_open == 0 or opened.waiting_for_quorum:
         _judge(draft, erasure, line, opened)
     return draft.state.lines[line.key].audit is not None
 
 
 def failure(line: Line) -> str:
-    checks = (line.audit or {}).get("checks", [])
-    why = "; ".join(f"{check['name']}: {check['why']}" for check in checks if not check["passed"])
-    return f"the audit of cohort {line.cohort_name} failed ({why}); retry the request to train again without the client"
+    audit = line.audit or {}
+    checks = [check for check in audit.get("checks", []) if not check["passed"]]
+    why = "; ".join(f"{_about(check)}: {check['why']}" for check in checks)
+    says = "says nothing" if audit.get("verdict") == "says-nothing" else "failed"
+    retry = "retry the request to train again without the client"
+    return f"the audit of cohort {line.cohort_name} {says} ({why}); {retry}"
 
 
-def _open(draft: Draft, erasure: Erasure, cohort: Cohort) -> None:
-    plan, run = AuditPlan.model_validate(erasure.audit), draft.state.runs[cohort.run_id]
-    forgotten = {s.client_id for s in draft.state.subjects.values() if s.erasure_id == erasure.id}
+def _about(check: Mapping[str, Any]) -> str:
+    return " of ".join(filter(None, (check["name"], check.get("client"))))
+
+
+def _open(draft: Draft, erasure: Erasure, line: Line, cohort: Cohort) -> None:
+    plan, run = read_plan(erasure.audit or {})[0], draft.state.runs[cohort.run_id]
     members = sorted((m for m in draft.state.members.values() if m.cohort_id == cohort.id), key=lambda m: m.name)
-    leavers = [m for m in members if m.client_id in forgotten]
+    leavers = _leavers(draft, erasure, cohort.id)
     remaining = [m for m in members if m.active][:NUM_REMAINING]
     if run.status == "completed":
         draft.emit(e.RunReopened(run.id, "auditing what was erased"))
@@ -71,15 +80,34 @@ def _open(draft: Draft, erasure: Erasure, cohort: Cohort) -> None:
         num_open=len(leavers) + len(remaining),
         close_at_deadline=True,
     )
-    asked = [(member, _leaver_work(draft, plan, member)) for member in leavers]
+    work = _leaver_work(draft, plan, line, cohort, num_members=len(leavers) + cohort.num_members)
+    asked = [(member, _with_canary(draft, work, member)) for member in leavers]
     asked += [(member, plan.work("remaining")) for member in remaining]
     tasks = tuple(_task(draft, round, member, work, position) for position, (member, work) in enumerate(asked))
     draft.emit(e.RoundOpened(round, tasks))
 
 
-def _leaver_work(draft: Draft, plan: AuditPlan, member: Member) -> Audit:
+def _leavers(draft: Draft, erasure: Erasure, cohort_id: UUID) -> list[Member]:
+    """Those of the request who were in this cohort; another cohort may have held others."""
+    forgotten = {s.client_id for s in draft.state.subjects.values() if s.erasure_id == erasure.id}
+    own = [m for m in draft.state.members.values() if m.cohort_id == cohort_id and m.client_id in forgotten]
+    return sorted(own, key=lambda m: m.name)
+
+
+def _leaver_work(draft: Draft, plan: AuditPlan, line: Line, cohort: Cohort, num_members: int) -> Audit:
+    """Shadows go on from the mended model as the run would: its training, one client's share of each round."""
+    made = (c for c in draft.state.checkpoints.values() if c.cohort_id == cohort.id and c.stored)
+    known: dict[str, Any] = {"before": line.head_before if line.head_before in {c.digest for c in made} else None}
+    if plan.num_shadows:
+        known["shadow_start"] = cohort.head_digest
+        known["shadow_training"] = draft.state.runs[line.run_id].spec.local
+        known["shadow_rounds"], known["shadow_share"] = SHADOW_ROUNDS, 1 / num_members
+    return plan.work("leaver").model_copy(update=known)
+
+
+def _with_canary(draft: Draft, work: Audit, member: Member) -> Audit:
     """Looks for the canary that the request names, else for the one that was registered for the client."""
-    work, registered = plan.work("leaver"), draft.state.clients[member.client_id].canary
+    registered = draft.state.clients[member.client_id].canary
     if work.canary is not None or registered is None:
         return work
     return work.model_copy(update={"canary": Canary.model_validate(registered)})
@@ -100,16 +128,39 @@ def _judge(draft: Draft, erasure: Erasure, line: Line, round: Round) -> None:
 
 
 def _conclude(draft: Draft, erasure: Erasure, line: Line, answers: list[Update]) -> None:
-    plan = AuditPlan.model_validate(erasure.audit)
-    forgotten = {s.client_id for s in draft.state.subjects.values() if s.erasure_id == erasure.id}
-    figures = {
-        **_combined([u for u in answers if u.client_id not in forgotten], "mean"),
-        **_combined([u for u in answers if u.client_id in forgotten], "worst", len(forgotten)),
+    plan, withdrawn = read_plan(erasure.audit or {})
+    leavers = {m.client_id: m.name for m in _leavers(draft, erasure, line.cohort_id)}
+    found = dict.fromkeys(leavers.values(), Measured())
+    found |= {leavers[u.client_id]: _measured(u.metrics) for u in answers if u.client_id in leavers}
+    remaining = _mean([u for u in answers if u.client_id not in leavers])
+    chance = _chance(plan, draft.state.runs[line.run_id])
+    verdict = judge(found, remaining, plan.references, plan.thresholds, chance=chance)
+    why = "this threshold was withdrawn, as nothing computes its figure"
+    never = [Check(name.removeprefix("max_"), "failed", None, None, None, why) for name in withdrawn]
+    verdict = verdict_of([*verdict.checks, *never])
+    audit: dict[str, Any] = {
+        "passed": verdict.passed,
+        "verdict": verdict.outcome,
+        "figures": remaining,
+        "leavers": {
+            name: {"verdict": verdict.of(name), "figures": dict(own.after), "before": dict(own.before)}
+            for name, own in sorted(found.items())
+        },
+        "checks": [_as_json(check) for check in verdict.checks],
     }
-    verdict = judge(figures, plan.references, plan.thresholds, chance=_chance(plan, draft.state.runs[line.run_id]))
-    checks = [{"name": c.name, "passed": c.passed, "value": c.value, "why": c.why} for c in verdict.checks]
-    audit: dict[str, Any] = {"passed": verdict.passed, "figures": figures, "checks": checks}
     draft.emit(e.LineAudited(line.erasure_id, line.cohort_id, audit))
+
+
+def _as_json(check: Check) -> dict[str, Any]:
+    names = ("client", "name", "passed", "outcome", "value", "before", "lowest", "highest", "why")
+    return {name: getattr(check, name) for name in names}
+
+
+def _measured(metrics: Mapping[str, float]) -> Measured:
+    """From one leaver's answer. What is not finite is left out: a verdict then fails."""
+    finite = {name: value for name, value in sorted(metrics.items()) if isfinite(value) and name != "seconds"}
+    before = {name.removeprefix(BEFORE): value for name, value in finite.items() if name.startswith(BEFORE)}
+    return Measured({name: value for name, value in finite.items() if not name.startswith(BEFORE)}, before)
 
 
 def _chance(plan: AuditPlan, run: Run) -> float:
@@ -120,10 +171,9 @@ def _chance(plan: AuditPlan, run: Run) -> float:
     return 0.0 if model.name == CUSTOM else 1 / params_of(model).num_classes
 
 
-def _combined(answers: list[Update], how: Literal["mean", "worst"], expected: int = 1) -> dict[str, float]:
-    """Of several clients: the mean by samples, or for leavers the highest value over the fewest samples, as the one
-    that is forgotten worst decides. Nothing when one of them is missing."""
-    if len(answers) < expected or not answers:
+def _mean(answers: list[Update]) -> dict[str, float]:
+    """Of those who remain: by samples, and of figures that all of them have."""
+    if not answers:
         return {}
     names = set.intersection(*(set(u.metrics) for u in answers)) - {"seconds"}
     found: dict[str, float] = {}
@@ -132,9 +182,7 @@ def _combined(answers: list[Update], how: Literal["mean", "worst"], expected: in
         if not all(map(isfinite, values)):
             continue
         if name.endswith("_samples"):
-            found[name] = fsum(values) if how == "mean" else min(values)
-        elif how == "worst":
-            found[name] = max(values)
+            found[name] = fsum(values)
         else:
             weights = [float(u.num_samples) for u in answers]
             found[name] = fsum(v * w for v, w in zip(values, weights, strict=True)) / fsum(weights)

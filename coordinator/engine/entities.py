@@ -457,7 +457,8 @@ class Line:
     fallback: Mapping[str, Any] | None = None
     """unlearned: the newest model without the leavers, as {id, digest, round}; None: there is none."""
     audit: Mapping[str, Any] | None = None
-    """unlearned: {passed, figures, checks}, once it was audited."""
+    """unlearned, once it was audited: {passed, verdict, checks}, the `figures` of those who remain and, by name of the
+    leaver, its verdict, figures and those of the model `before`."""
     clean_at: datetime | None = None
     done_at: datetime | None = None
 

@@ -97,7 +97,7 @@ class Erasing:
             artefacts = [*await inventory.inventory(connection, found), *keys]
             listed = await inventory.record(connection, erasure_id, artefacts)
             await inventory.mark_purged(connection, artefacts)
-            await inventory.forget_seeds(connection, [x.cohort_id for x in found.lines if x.action == "unlearned"])
+            await inventory.forget_seeds(connection, [line.cohort_id for line in found.lines])
             now = await self._database.now(connection)
             if found.erasure.scope == "client":
                 await outbox.revoke_credentials(connection, [s.client_id for s in found.subjects], now)
@@ -260,13 +260,22 @@ def _guarantee(found: Dossier) -> p.GuaranteeKind:
 
 
 def _audit(found: Dossier) -> Iterator[p.AuditFigure]:
-    """What was measured of the mended cohorts, with the verdict on each figure that was judged."""
+    """What was measured of the mended cohorts: of each leaver, beside the same figure of the model before the erasure,
+    and of those who remain; with the verdict on each figure that was judged."""
     for line in found.lines:
         if line.audit is None or line.action != "unlearned":
             continue
-        judged = {check["name"]: check["why"] for check in line.audit["checks"]}
+        judged = {(check.get("client"), check["name"]): check["why"] for check in line.audit["checks"]}
         for name, value in sorted(line.audit["figures"].items()):
-            yield p.AuditFigure(name=f"{line.cohort_name}/{name}", value=value, reference_is=judged.get(name, ""))
+            why = judged.get((None, name), "")
+            yield p.AuditFigure(name=f"{line.cohort_name}/{name}", value=value, reference_is=why)
+        for leaver, own in sorted(line.audit.get("leavers", {}).items()):
+            place = f"{line.cohort_name}/{p.commit(leaver, _salt(found))}"
+            for name, value in sorted(own["figures"].items()):
+                why = judged.get((leaver, name), "")
+                before = own["before"].get(name)
+                said = filter(None, ("" if before is None else "the model before the erasure", why))
+                yield p.AuditFigure(name=f"{place}/{name}", value=value, reference=before, reference_is="; ".join(said))
 
 
 def _salt(found: Dossier) -> bytes:

@@ -18,6 +18,7 @@ from coordinator.store import tables as t
 from coordinator.store.rows import fetch
 from coordinator.store.slices import load_lineage
 from services.core import digests
+from services.unlearning.methods import NOISY_KERNELS
 
 Kind = Literal["update", "history", "checkpoint", "merge", "blob", "key", "sealing-key"]
 BATCH: Final = 10_000
@@ -209,7 +210,7 @@ async def mark_purged(connection: AsyncConnection, artefacts: list[Found]) -> No
 async def forget_seeds(connection: AsyncConnection, cohort_ids: list[UUID]) -> None:
     """Whoever knows the seed of a method's noise could take the noise off again."""
     j = t.jobs.c
-    noisy = j.cohort_id.in_(cohort_ids) & j.kernel.in_(("add_gaussian_noise", "remove_residuals"))
+    noisy = j.cohort_id.in_(cohort_ids) & j.kernel.in_(NOISY_KERNELS)
     await connection.execute(t.jobs.update().where(noisy).values(params={}))
 
 

@@ -226,7 +226,9 @@ class _Loader:
             await self._add_by(Line, t.lines.c.cohort_id, mended)
         if self.needs.reviews:
             own = t.lines.c.erasure_id.in_(self.needs.reviews) & (t.lines.c.action == "unlearned")
-            made = (t.lines.c.cohort_id == t.checkpoints.c.cohort_id) & (t.lines.c.epoch_after <= t.checkpoints.c.epoch)
+            since = t.lines.c.epoch_after <= t.checkpoints.c.epoch
+            is_before = t.lines.c.head_before == t.checkpoints.c.digest
+            made = (t.lines.c.cohort_id == t.checkpoints.c.cohort_id) & (since | is_before)
             await self._add(Checkpoint, sa.exists().where(own, made))
             audited = sa.select(t.lines.c.cohort_id).where(own)
             await self._add(Update, t.updates.c.cohort_id.in_(audited), t.updates.c.kind == "audit")

@@ -1,28 +1,61 @@
 """The audit at a client, which alone has the data: accuracy on it, and at the leaver membership inference. Scores only.
 
 Members are the leaver's training samples; its held-out samples are the strangers. The loss attack scores a sample by
-its negative loss; the likelihood-ratio attack compares with shadow models trained on random halves of both.
+its negative loss. The likelihood-ratio attack compares with shadow models trained on random halves of both: from a
+model of the run's own line, as the run trains, and with one client's share in each round. The model before the erasure
+is attacked in the same way, with the same shadows, and its figures are called `before_…`: what they show is what the
+audit is able to see.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from services.audit import membership
 from services.audit.canaries import success, triggered
 from services.audit.predictions import BATCH, Doubles, Labels, classes_of, predict
-from services.audit.spec import Audit
+from services.audit.spec import BEFORE, Audit
 from services.core.seeds import derive
 from services.data.sources import Dataset
 from services.models.weights import load_weights
-from services.training.local import TrainingFailed, train
+from services.training.local import TrainingFailed, delta, snapshot, train
 from services.training.task import Batch, Classifier, ClientTask, Labelled
 from services.wire.v1.runs import ModelSpec
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What the figures of all models are made with: the samples, members first, and their shadows if there are any."""
+
+    task: Labelled
+    work: Audit
+    device: torch.device
+    parts: membership.Split
+    shadows: tuple[Doubles, npt.NDArray[np.bool_]] | None = None
+    """Scaled confidences, and which samples each was trained on: [shadows, samples] both."""
+
+    def figures(self, model: nn.Module) -> dict[str, float]:
+        members, member_labels = predict(self.task, model, self.task.train_batches(BATCH, 0), self.device)
+        strangers, stranger_labels = predict(self.task, model, self.task.eval_batches(BATCH), self.device)
+        known, unknown = _right(members, member_labels), _right(strangers, stranger_labels)
+        figures = {**_accuracy("forgotten", members, member_labels), **membership.attack(known, unknown, self.parts)}
+        if self.shadows is not None:
+            observed = membership.scaled_confidence(np.concatenate([known, unknown]))
+            ratios = membership.likelihood_ratios(observed, *self.shadows)
+            found = membership.attack(ratios[: len(known)], ratios[len(known) :], self.parts)
+            figures |= {name.replace("mia_", "likelihood_"): value for name, value in found.items() if "mia_" in name}
+        if self.work.canary is not None:
+            inputs, labels = _gather(self.task.eval_batches(BATCH))
+            x = triggered(inputs.numpy(), labels.numpy(), self.work.canary)
+            figures |= success(classes_of(model, x, self.device), self.work.canary)
+        return figures
 
 
 def audit(
@@ -33,6 +66,7 @@ def audit(
     seed: int,
     device: torch.device,
     *,
+    before: nn.Module | None = None,
     shadow_start: Path | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> dict[str, float]:
@@ -42,23 +76,14 @@ def audit(
     members, member_labels = predict(task, model, task.train_batches(BATCH, 0), device)
     if work.role == "remaining":
         return _accuracy("remaining", members, member_labels)
-    strangers, stranger_labels = predict(task, model, task.eval_batches(BATCH), device)
+    _, stranger_labels = predict(task, model, task.eval_batches(BATCH), device)
     parts = membership.split(member_labels, stranger_labels, derive(seed, "split"))
-    figures = {
-        **_accuracy("forgotten", members, member_labels),
-        **membership.attack(_right(members, member_labels), _right(strangers, stranger_labels), parts),
-    }
-    if work.num_shadows:
-        observed = np.concatenate([_right(members, member_labels), _right(strangers, stranger_labels)])
-        ratios = _likelihood_ratios(task, observed, work, spec, seed, device, shadow_start, should_stop)
-        found = membership.attack(ratios[: len(members)], ratios[len(members) :], parts)
-        named = {"mia_auc": "likelihood_auc", "mia_samples": "likelihood_samples"}
-        named["mia_tpr_at_low_fpr"] = "likelihood_tpr_at_low_fpr"
-        figures |= {named[name]: value for name, value in found.items() if name in named}
-    if work.canary is not None:
-        inputs, labels = _gather(task.eval_batches(BATCH))
-        x = triggered(inputs.numpy(), labels.numpy(), work.canary)
-        figures |= success(classes_of(model, x, device), work.canary)
+    shadows = _shadows(task, work, spec, seed, device, shadow_start, should_stop) if work.num_shadows else None
+    attack = Attack(task, work, device, parts, shadows)
+    figures = attack.figures(model)
+    if before is not None:  # of the same samples
+        known = attack.figures(before).items()
+        figures |= {BEFORE + name: value for name, value in known if not name.endswith("_samples")}
     return figures
 
 
@@ -75,17 +100,16 @@ def _right(log_probabilities: Doubles, labels: Labels) -> Doubles:
     return found
 
 
-def _likelihood_ratios(
+def _shadows(
     task: Labelled,
-    observed: Doubles,
     work: Audit,
     spec: ModelSpec,
     seed: int,
     device: torch.device,
     start: Path | None,
     should_stop: Callable[[], bool] | None,
-) -> Doubles:
-    """Of members, then strangers. Shadows come in pairs trained on complementary halves: every sample is in and out."""
+) -> tuple[Doubles, npt.NDArray[np.bool_]]:
+    """Shadows come in pairs trained on complementary halves: every sample is in and out."""
     inputs, labels = _gather([*task.train_batches(BATCH, 0), *task.eval_batches(BATCH)])
     confidences, inside = [], []
     for index in range(work.num_shadows):
@@ -95,11 +119,23 @@ def _likelihood_ratios(
             load_weights(shadow, start)
         rows = torch.from_numpy(np.flatnonzero(half))
         own = Classifier(Dataset(inputs[rows].numpy(), labels[rows].numpy(), inputs[:0].numpy(), labels[:0].numpy()))
-        train(own, shadow, work.shadow_training, derive(seed, "train", index), device, should_stop=should_stop)
+        for number in range(work.shadow_rounds):
+            base = snapshot(shadow)
+            draw = derive(seed, "train", index, number)
+            train(own, shadow, work.shadow_training, draw, device, should_stop=should_stop)
+            _add_share(shadow, base, work.shadow_share)
         found, right = predict(task, shadow, [(inputs, labels)], device)
         confidences.append(membership.scaled_confidence(_right(found, right)))
         inside.append(half)
-    return membership.likelihood_ratios(membership.scaled_confidence(observed), np.stack(confidences), np.stack(inside))
+    return np.stack(confidences), np.stack(inside)
+
+
+@torch.no_grad()
+def _add_share(shadow: nn.Module, base: Mapping[str, Tensor], share: float) -> None:
+    """As in a round of many, of which the others stay where they are."""
+    own = shadow.state_dict()
+    for name, step in delta(base, own).items():
+        own[name].copy_(base[name] + share * step)
 
 
 def _gather(batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,9 @@
 """Membership inference: how well an attacker tells the forgotten samples from samples that were never trained on.
 
 A score is higher for likelier members. The attacker's threshold is chosen on one half of the samples and judged on the
-other, and non-members are drawn with the members' classes, so that skewed labels are not taken for memory. 0.5 is not
-the goal under skewed data: figures mean something next to those of a retrained model.
+other; what needs no threshold is counted over both. Non-members are drawn with the members' classes, so that skewed
+labels are not taken for memory. 0.5 is not the goal under skewed data: figures mean something next to those of a
+retrained model.
 """
 
 from __future__ import annotations
@@ -46,19 +47,20 @@ def split(member_labels: Labels, stranger_labels: Labels, seed: int) -> Split:
 def attack(member_scores: Doubles, stranger_scores: Doubles, parts: Split) -> dict[str, float]:
     """`mia_auc`, `mia_accuracy` (balanced), `mia_f1`, `mia_tpr_at_low_fpr`, `forget_flagged_rate`, `mia_samples`.
 
+    The area and the rate at few false alarms are of all samples, the others of the half that gave no threshold.
     Without samples, or with scores that are not finite, nothing but `mia_samples` is 0: a verdict then fails.
     """
-    members, strangers = member_scores[parts.members], stranger_scores[parts.strangers]
     train = member_scores[parts.train_members], stranger_scores[parts.train_strangers]
-    if not len(members) or not all(np.isfinite(scores).all() for scores in (members, strangers, *train)):
+    judged = member_scores[parts.members], stranger_scores[parts.strangers]
+    members, strangers = (np.concatenate(halves) for halves in zip(train, judged, strict=True))
+    if not len(members) or not all(np.isfinite(scores).all() for scores in (members, strangers)):
         return {"mia_samples": 0.0}
     threshold = best_threshold(*train)
-    true_rate, false_rate = float(np.mean(members >= threshold)), float(np.mean(strangers >= threshold))
-    flagged = true_rate * len(members) + false_rate * len(strangers)
+    true_rate, false_rate = (float(np.mean(scores >= threshold)) for scores in judged)
     return {
         "mia_auc": auc(members, strangers),
         "mia_accuracy": (true_rate + 1 - false_rate) / 2,
-        "mia_f1": 2 * true_rate * len(members) / (flagged + len(members)),
+        "mia_f1": 2 * true_rate / (true_rate + false_rate + 1),
         "mia_tpr_at_low_fpr": true_rate_at(members, strangers, LOW_RATE),
         "forget_flagged_rate": true_rate,
         "mia_samples": float(len(members) + len(strangers)),

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
 from services.training.local_spec import LocalTraining
-from services.wire.message import Digest, Message
+from services.wire.message import Digest, Message, Reply
 
+WITHDRAWN: Final = ("max_relative_distance", "max_output_divergence")
+"""Thresholds that requests could once name; their figures were never computed."""
+BEFORE: Final = "before_"
+"""Begins the names of a leaver's figures of the model before the erasure."""
+SHADOW_ROUNDS: Final = 5
+"""Of one, three, five and eight those that told members from strangers best on MNIST and Fashion-MNIST."""
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -27,27 +34,38 @@ class Canary(Message):
     )
 
 
-class Audit(Message):
+class Audit(Reply):
     """A client's audit task: scores of the model it is given on the client's own data, and nothing else."""
 
     kind: Literal["audit"] = "audit"
     role: Literal["leaver", "remaining"]
+    before: Digest | None = Field(
+        default=None,
+        description="The model before the erasure: the same scores of it say what the audit is able to see.",
+    )
     num_shadows: Annotated[int, Field(ge=0, le=64)] = Field(
         default=0, description="Shadow models for the likelihood-ratio attack; 0 leaves that attack out."
     )
-    shadow_training: LocalTraining = LocalTraining(epochs=20)
-    shadow_start: Digest | None = Field(default=None, description="Model that shadows start from: the initial one.")
+    shadow_training: LocalTraining = Field(
+        default=LocalTraining(epochs=20), description="Of a shadow in each of its rounds: the run's own."
+    )
+    shadow_start: Digest | None = Field(default=None, description="Model of the run's line that shadows start from.")
+    shadow_rounds: Annotated[int, Field(ge=1, le=1000)] = 1
+    shadow_share: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=1.0, description="How much of its training goes into a shadow in each round: one client's part of many."
+    )
     canary: Canary | None = None
 
     def blobs(self) -> tuple[str, ...]:
         """Digests that the task needs besides its model."""
-        return () if self.shadow_start is None else (self.shadow_start,)
+        return tuple(digest for digest in (self.before, self.shadow_start) if digest is not None)
 
 
 class Thresholds(Message):
-    """What an erasure has to show. Each is checked when it is given; at least one must be.
+    """What an erasure has to show. Each is checked for every leaver by itself when it is given; at least one must be.
 
-    A gap is two-sided and counted from the band of the retrained references: forgetting too much is a signal, too.
+    A check that the model before the erasure would have passed as well says nothing, and alone does not pass. A gap is
+    two-sided and counted from the band of the retrained references: forgetting too much is a signal, too.
     """
 
     max_mia_gap: Share | None = Field(default=None, description="Of mia_auc to the references.")
@@ -56,12 +74,6 @@ class Thresholds(Message):
     max_remaining_accuracy_drop: Share | None = Field(default=None, description="One-sided, below the references.")
     max_backdoor_success: Share | None = Field(
         default=None, description="Of backdoor_success_rate, above chance (1 / number of classes)."
-    )
-    max_relative_distance: Annotated[float, Field(ge=0)] | None = Field(
-        default=None, description="Of the parameters to a retrained model, relative to that model's norm."
-    )
-    max_output_divergence: Annotated[float, Field(ge=0)] | None = Field(
-        default=None, description="Mean Jensen-Shannon divergence of the outputs to a retrained model's, in nats."
     )
     min_samples: Annotated[int, Field(ge=1, le=10**9)] = Field(
         default=20, description="A score made of fewer samples fails."
@@ -92,3 +104,11 @@ class AuditPlan(Message):
         if role == "remaining":
             return Audit(role=role)
         return Audit(role=role, num_shadows=self.num_shadows, canary=self.canary)
+
+
+def read_plan(stored: Mapping[str, Any]) -> tuple[AuditPlan, list[str]]:
+    """A request's plan as it was filed, perhaps by an earlier release; and the thresholds that it sets and that cannot
+    be judged any more."""
+    thresholds = dict(stored["thresholds"])
+    withdrawn = [name for name in WITHDRAWN if thresholds.pop(name, None) is not None]
+    return AuditPlan.model_validate({**stored, "thresholds": thresholds}), withdrawn

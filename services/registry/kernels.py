@@ -25,8 +25,6 @@ KERNELS: Final[dict[str, str]] = {
     "knot_newcomer": "services.topology.newcomers:knot_newcomer",
     "merge_models": "services.tensors.merge:merge_models",
     "negate_layers": "services.unlearning.negation.kernels:negate_layers",
-    "output_divergence": "services.audit.divergence:output_divergence",
-    "parameter_divergence": "services.audit.divergence:parameter_divergence",
     "pga_radius": "services.unlearning.pga.kernels:pga_radius",
     "pga_reference": "services.unlearning.pga.kernels:pga_reference",
     "remove_residuals": "services.unlearning.fedrecovery.kernels:remove_residuals",

@@ -32,6 +32,9 @@ class Method:
     """Reads the running vectors that a run keeps when `history.residuals` is set."""
     needs_distances: bool = False
     """Reads the distance of each update from its round's step, kept when `history.distances` is set."""
+    noisy_kernels: tuple[str, ...] = ()
+    """Draw noise from a seed among their parameters. Whoever knew it could take the noise off again: the purge drops
+    what they were told."""
 
     @property
     def needs(self) -> list[str]:

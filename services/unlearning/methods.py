@@ -13,7 +13,7 @@ from services.unlearning.pga.spec import METHOD as PGA
 from services.unlearning.rapid.spec import Rapid
 from services.unlearning.sifu.spec import METHOD as SIFU
 
-__all__ = ["METHODS", "Method"]
+__all__ = ["METHODS", "NOISY_KERNELS", "Method"]
 
 METHODS: Final[dict[str, Method]] = {
     "retrain": Method(
@@ -42,3 +42,4 @@ METHODS: Final[dict[str, Method]] = {
     "fedrecovery": FEDRECOVERY,
 }
 """Of methods that cost the same the planner takes the first."""
+NOISY_KERNELS: Final = frozenset(kernel for method in METHODS.values() for kernel in method.noisy_kernels)

@@ -26,7 +26,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "sifu": {},
 }
 REQUESTS = "/v1/erasure-requests"
-AUDIT = {"thresholds": {"max_mia_gap": 0.5, "min_samples": 1}, "references": [{"mia_auc": 0.5}]}
+AUDIT = {
+    "thresholds": {"max_remaining_accuracy_drop": 1.0, "min_samples": 1},
+    "references": [{"remaining_accuracy": 1.0}],
+    "num_shadows": 2,
+}
+"""Two rounds on digits leave nothing to be found: whatever is asked of the leaver's figures would say nothing."""
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -106,6 +111,9 @@ def test_a_client_is_forgotten_by_this_method(method: str, federations: dict[str
     assert done["chosen"] == method
     (line,) = done["lines"]
     assert line["action"] == "unlearned" and line["audit"]["passed"]
+    own = line["audit"]["leavers"][LEAVER]
+    for name in ("mia_auc", "likelihood_auc", "forgotten_accuracy"):
+        assert {0 <= own[which][name] <= 1 for which in ("figures", "before")} == {True}
     federation.deployment.wait_for_run(run_id)
     models = list(federation.deployment.pages(f"/v1/runs/{run_id}/checkpoints"))
     assert any(model["kind"] == "forgotten" for model in models)

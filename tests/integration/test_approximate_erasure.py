@@ -13,6 +13,7 @@ import pytest
 from coordinator.engine.messages import ClaimTasks
 from coordinator.store import tables as t
 from services.core.errors import Rejected
+from services.unlearning.methods import METHODS
 from tests.integration.test_topologies import NAMES, TOPOLOGIES
 from tests.support.federation import Federation, federation
 
@@ -120,18 +121,27 @@ async def test_the_certificate_carries_the_audit_and_a_failed_one_leads_to_retra
         f.work()
         run_id = await f.create_run(stop={"rounds": 3})
         await f.wait_for_run(run_id)
-        f.scores["c2"] = {"backdoor_success_rate": success, "backdoor_samples": 50.0}
+        f.scores["c2"] = {
+            "backdoor_success_rate": success,
+            "before_backdoor_success_rate": 0.9,
+            "backdoor_samples": 50.0,
+        }
         audit = {"thresholds": {"max_backdoor_success": 0.1}}  # of model custom, so that nothing is granted for chance
         changes: dict[str, Any] = {"params": {"layers": ["w"]}, "audit": audit, "fallback": "retrain"}
         erasure = await forget(f, "c2", "not", recovery_rounds=1, **changes)
         assert erasure.status == "completed", erasure.reason
         assert (await f.wait_for_run(run_id)).status == "completed"
-        assert [row.action for row in await f.rows(t.lines)] == [action]
+        (line,) = await f.rows(t.lines)
+        (asked,) = await f.rows(t.tasks, t.tasks.c.kind == "audit", t.tasks.c.client_id == f.clients["c2"])
+        assert line.action == action and asked.work["before"] == line.head_before
         (certificate,) = await f.rows(t.certificates)
         payload = json.loads(base64.b64decode(json.loads(certificate.envelope)["payload"]))["predicate"]
         is_mended = action == "unlearned"
         assert payload["guarantee"]["kind"] == ("approximate" if is_mended else "exact")
         assert [figure["value"] for figure in payload["audit"]] == ([50.0, success] if is_mended else [])
+        assert [figure["reference"] for figure in payload["audit"]] == ([None, 0.9] if is_mended else [])
+        for figure in payload["audit"]:
+            assert figure["name"].startswith(f"all/{payload['request']['subjects'][0]}/")
         await assert_nothing_is_left_of(f, "c2")
 
 
@@ -170,11 +180,24 @@ async def test_methods_that_live_on_what_the_run_kept(
         assert erasure.status == "completed", erasure.reason
         (cohort,) = await f.rows(t.cohorts, t.cohorts.c.run_id == run_id)
         assert (cohort.round, cohort.residuals) == (3, None)
-        noisy = await f.rows(t.jobs, t.jobs.c.kernel.in_(("add_gaussian_noise", "remove_residuals")))
+        noisy = await f.rows(t.jobs, t.jobs.c.kernel.in_(METHODS[method].noisy_kernels))
         assert noisy and not any(row.params for row in noisy)
         for digest in vectors:
             assert await f.coordinator.blobs.stat(f.id, digest) is None
         await assert_nothing_is_left_of(f, "c2")
+
+
+async def test_the_seed_of_a_method_that_was_given_up_for_retraining_is_forgotten_too(tmp_path: Path) -> None:
+    async with federation(tmp_path, *NAMES) as f:
+        f.work()
+        run_id = await f.create_run(stop={"rounds": 3}, history={"distances": True})
+        await f.wait_for_run(run_id)
+        audit = {"thresholds": {"max_backdoor_success": 0.1}}
+        erasure = await forget(f, "c2", "sifu", params={"noise": 0.5}, audit=audit, fallback="retrain")
+        assert erasure.status == "completed", erasure.reason
+        assert [row.action for row in await f.rows(t.lines)] == ["rolled-back"]
+        noisy = await f.rows(t.jobs, t.jobs.c.kernel == "add_gaussian_noise")
+        assert noisy and not any(row.params for row in noisy)
 
 
 async def test_a_second_erasure_walks_through_the_calibrated_updates(tmp_path: Path) -> None:

@@ -129,3 +129,5 @@ def test_forgetting_says_what_is_left_of_the_leaver_and_what_it_cost(
     assert negated["bytes_ratio"] == 1 and negated["cost_ratio"] > 0
     assert negated["mia_auc_retrain"] == retrained["mia_auc"]
     assert "| `not` |" in (tmp_path / "report.md").read_text("utf-8")
+    for name in ("mia_auc", "mia_tpr_at_low_fpr", "mia_f1", "mia_accuracy", "likelihood_auc", "canary_success"):
+        assert 0 <= negated[f"before_{name}"] <= 1

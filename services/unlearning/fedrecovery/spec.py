@@ -22,5 +22,6 @@ METHOD: Final = Method(
     "subtract the leaver's share of each round's step, weighted by the steps' squared norms, and add noise",
     needs_remaining=False,
     needs_residuals=True,
+    noisy_kernels=("remove_residuals",),
     spec=FedRecovery,
 )

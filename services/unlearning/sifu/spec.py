@@ -24,5 +24,6 @@ METHOD: Final = Method(
     "approximate",
     "go back to the newest model that the leaver had moved less than a bound, add noise, train on without it",
     needs_distances=True,
+    noisy_kernels=("add_gaussian_noise",),
     spec=Sifu,
 )

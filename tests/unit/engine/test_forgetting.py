@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from coordinator.engine import messages as m
+from services.audit.spec import Audit
 from services.core.errors import Rejected
 from services.wire.v1.runs import ModelSpec
 from tests.support.world import World, with_run
 
+CLUSTERS = {"kind": "clusters", "num_clusters": 2, "assignment": "random"}
 PGA = {"radius": 1.0, "stop_accuracy": 0.1, "deadline_s": 60.0}
 
 
@@ -62,12 +65,18 @@ def forgotten_by_pga() -> World:
     return world
 
 
-AUDIT = {"thresholds": {"max_backdoor_success": 0.1}, "num_classes": 10}
+AUDIT: dict[str, Any] = {"thresholds": {"max_backdoor_success": 0.1}, "num_classes": 10}
 
 
-def audited(success: float, *, run: Mapping[str, object] = {}, **changes: object) -> tuple[World, UUID]:
+def canary_found(success: float, before: float = 0.9) -> dict[str, float]:
+    return {"backdoor_success_rate": success, "before_backdoor_success_rate": before, "backdoor_samples": 100.0}
+
+
+def audited(
+    success: float, *, run: Mapping[str, object] = {}, before: float = 0.9, **changes: object
+) -> tuple[World, UUID]:
     world, _ = trained("a", "b", "c", **run)
-    world.figures_of = lambda digest: {"backdoor_success_rate": success, "backdoor_samples": 100.0}
+    world.figures_of = lambda digest: canary_found(success, before)
     erasure_id = forget(world, "a", "not", **{"recovery_rounds": 1, "audit": AUDIT, **changes})
     go_on(world, 1)
     world.claim_and_submit("a", "b", "c")
@@ -83,6 +92,91 @@ def test_the_audit_is_the_last_thing_the_leaver_is_asked_for() -> None:
     assert all(run.status == "completed" for run in world.state.runs.values())
     with pytest.raises(Rejected, match="erased"):
         world.claim("a")
+
+
+def leavers_audited(first: float, second: float) -> tuple[World, UUID]:
+    """Two leavers of one request, each with the success of its own canary."""
+    world, _ = trained("a", "b", "c", "d")
+    erasure_id = world.fence(
+        "a", "b", method="not", guarantee="approximate", recovery_rounds=0, audit={**AUDIT, "num_shadows": 4}
+    )
+    world.settle()
+    for name, success in (("a", first), ("b", second)):
+        world.figures_of = lambda digest, success=success: canary_found(success)  # type: ignore[misc]
+        world.claim_and_submit(name)
+    world.claim_and_submit("c", "d")
+    world.settle()
+    return world, erasure_id
+
+
+@pytest.mark.parametrize(("first", "second"), [(0.02, 0.9), (0.9, 0.02)])
+def test_each_leaver_is_judged_by_itself_and_the_verdict_names_each(first: float, second: float) -> None:
+    world, erasure_id = leavers_audited(first, second)
+    (line,) = world.state.lines.values()
+    assert line.audit is not None and not line.audit["passed"]
+    verdicts = {name: found["verdict"] for name, found in line.audit["leavers"].items()}
+    assert verdicts == {"a": "passed" if first < second else "failed", "b": "passed" if second < first else "failed"}
+    kept = "a" if first > second else "b"
+    assert f"backdoor_success_rate of {kept}" in (world.erasure(erasure_id).reason or "")
+    assert {check["client"]: check["passed"] for check in line.audit["checks"]} == {kept: False, "ab".strip(kept): True}
+
+
+def test_the_figures_of_each_leaver_stand_beside_those_of_the_model_before() -> None:
+    world, erasure_id = leavers_audited(0.02, 0.04)
+    (line,) = world.state.lines.values()
+    assert world.erasure(erasure_id).status == "completed" and line.audit is not None
+    for name, success in (("a", 0.02), ("b", 0.04)):
+        found = line.audit["leavers"][name]
+        assert found["figures"] == {"backdoor_samples": 100.0, "backdoor_success_rate": success}
+        assert found["before"] == {"backdoor_success_rate": 0.9}
+
+
+def test_leavers_may_read_the_model_before_and_make_shadows_of_the_runs_own_line_and_nobody_else_may() -> None:
+    world, _ = leavers_audited(0.02, 0.04)
+    (line,), (run,) = world.state.lines.values(), world.state.runs.values()
+    works = {t.client_name: Audit.model_validate(t.work) for t in world.state.tasks.values() if t.kind == "audit"}
+    cohort = world.cohort(run.id)
+    assert works["c"].blobs() == works["d"].blobs() == ()
+    for name in ("a", "b"):
+        assert works[name].before == line.head_before != cohort.head_digest
+        assert works[name].shadow_start == cohort.head_digest
+        assert works[name].shadow_training == run.spec.local and works[name].shadow_share == 1 / 4
+
+
+@pytest.mark.parametrize("before", [0.15, 0.05, float("nan")])
+def test_an_audit_without_power_says_nothing_and_does_not_pass(before: float) -> None:
+    world, erasure_id = audited(0.1, before=before)
+    erasure = world.erasure(erasure_id)
+    assert erasure.status == "requires_action"
+    assert "the audit of cohort all says nothing" in (erasure.reason or "")
+    (line,) = world.state.lines.values()
+    assert line.audit is not None and line.audit["verdict"] == "says-nothing"
+
+
+def test_a_line_with_one_of_two_leavers_waits_for_that_one_alone() -> None:
+    world, run_id = trained("a", "b", "c", "d", topology=CLUSTERS)
+    clusters = {c.id for c in world.state.cohorts.values() if c.run_id == run_id and c.kind != "merge"}
+    names: dict[UUID, list[str]] = {}
+    for member in world.state.members.values():
+        if member.cohort_id in clusters:
+            names.setdefault(member.cohort_id, []).append(member.name)
+    leavers = sorted(min(found) for found in names.values())
+    world.figures_of = lambda digest: canary_found(0.1)
+    erasure_id = world.fence(*leavers, method="not", guarantee="approximate", recovery_rounds=0, audit=AUDIT)
+    world.settle()
+    world.claim_and_submit("a", "b", "c", "d")
+    world.settle()
+    assert world.erasure(erasure_id).status == "completed", world.erasure(erasure_id).reason
+    assert sorted(name for line in world.state.lines.values() for name in (line.audit or {})["leavers"]) == leavers
+
+
+@pytest.mark.parametrize(("name", "status"), [(None, "completed"), ("max_relative_distance", "requires_action")])
+def test_a_request_of_an_earlier_release_is_audited_by_what_it_asked_for(name: str | None, status: str) -> None:
+    """It stored two thresholds that nothing computes: empty, or set; one that is set never passes."""
+    old = {"max_relative_distance": None, "max_output_divergence": None, **({name: 0.5} if name else {})}
+    world, erasure_id = audited(0.1, audit={**AUDIT, "thresholds": {**AUDIT["thresholds"], **old}})
+    assert world.erasure(erasure_id).status == status
+    assert (name is None) == ("relative_distance" not in (world.erasure(erasure_id).reason or ""))
 
 
 @pytest.mark.parametrize("named", [None, {"target_class": 1, "seed": 1}])

@@ -10,15 +10,13 @@ import torch
 
 from services.audit.canaries import stamp, success, triggered, with_canary
 from services.audit.client import audit
-from services.audit.divergence import compare_outputs, parameter_divergence
 from services.audit.spec import Audit, Canary, Thresholds
-from services.audit.verdict import judge
+from services.audit.verdict import Measured, judge
 from services.data.sources import Dataset, load
 from services.models.build import build
 from services.models.weights import save_tensors
 from services.registry.kernels import run_kernel
 from services.tensors import codec
-from services.tensors.errors import KernelFailed
 from services.training.local import TrainingFailed, train
 from services.training.local_spec import LocalTraining
 from services.training.task import Classifier
@@ -92,11 +90,9 @@ def test_a_model_that_learned_from_the_client_carries_its_canary_and_another_doe
     assert rates["with"]["backdoor_success_rate"] > 0.8
     assert rates["without"]["backdoor_success_rate"] < 0.3
     thresholds = Thresholds(max_backdoor_success=0.2)
-    assert not judge(rates["with"], (), thresholds, chance=0.1).passed
-    assert judge(rates["without"], (), thresholds, chance=0.1).passed
-    outputs = {"model": SPEC.model_dump(), "weights": "with", "reference": "without", "data": "data"}
-    apart = run_kernel("output_divergence", outputs, inputs, tmp_path / "out")
-    assert apart["output_divergence"] > 0 and apart["output_samples"] == len(digits.y_test)
+    forgotten, kept = (Measured(rates[name], rates["with"]) for name in ("without", "with"))
+    assert judge({"a": forgotten}, {}, (), thresholds, chance=0.1).passed
+    assert judge({"a": kept}, {}, (), thresholds, chance=0.1).outcome == "failed"
 
 
 def test_the_leavers_audit_returns_scores_of_memory_and_the_remaining_clients_only_accuracy(digits: Dataset) -> None:
@@ -123,8 +119,8 @@ def test_a_model_of_nans_gives_figures_that_no_verdict_passes(digits: Dataset) -
     found = audit(Classifier(digits), model, Audit(role="leaver"), SPEC, 0, CPU)
     assert found == {"forgotten_samples": 0.0, "mia_samples": 0.0}
     reference = {"mia_auc": 0.5, "forgotten_accuracy": 0.1}
-    assert not judge(found, (reference,), Thresholds(max_mia_gap=1.0), chance=0.1).passed
-    assert not judge(found, (reference,), Thresholds(max_forgotten_accuracy_gap=1.0), chance=0.1).passed
+    for thresholds in (Thresholds(max_mia_gap=1.0), Thresholds(max_forgotten_accuracy_gap=1.0)):
+        assert judge({"a": Measured(found)}, {}, (reference,), thresholds, chance=0.1).outcome == "failed"
 
 
 def test_a_leaver_without_held_out_samples_has_no_membership_figures(digits: Dataset) -> None:
@@ -137,22 +133,3 @@ def test_a_task_without_logits_cannot_be_audited() -> None:
     task: Any = object()
     with pytest.raises(TrainingFailed, match="predict"):
         audit(task, build(SPEC, seed=0), Audit(role="leaver"), SPEC, 0, CPU)
-
-
-def test_parameter_divergence_is_relative_to_the_reference(tmp_path: Path) -> None:
-    for name, values in (("model", [3.0, 4.0]), ("reference", [0.0, 4.0]), ("zero", [0.0, 0.0])):
-        codec.write(tmp_path / name, {"w": np.array(values, np.float32), "n": np.array([1])})
-    inputs = {name: tmp_path / name for name in ("model", "reference", "zero")}
-    found = parameter_divergence({"model": "model", "reference": "reference"}, inputs, tmp_path / "out")
-    assert found == {"distance": 3.0, "relative_distance": 0.75}
-    with pytest.raises(KernelFailed, match="zeros"):
-        parameter_divergence({"model": "model", "reference": "zero"}, inputs, tmp_path / "out")
-
-
-def test_output_divergence_is_zero_for_equals_and_ln_2_for_opposites() -> None:
-    certain = np.log(np.array([[1.0, 1e-300], [1e-300, 1.0]]))
-    assert compare_outputs(certain, certain)["output_divergence"] == pytest.approx(0)
-    opposite = compare_outputs(certain, certain[::-1])
-    assert opposite["output_divergence"] == pytest.approx(math.log(2))
-    assert opposite["output_agreement"] == 0
-    assert compare_outputs(np.empty((0, 2)), np.empty((0, 2))) == {"output_samples": 0.0}
