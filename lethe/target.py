@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DEFAULT_URL: Final = "http://127.0.0.1:8440"
 DEFAULT_TOKEN_FILE: Final = Path("lethe-data/admin.token")
-PATIENCE_S: Final = 15.0
+PATIENCE_S: Final = 30.0
 """How long a command waits for a coordinator on this machine that is just starting."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON (lists: one object per line).")]

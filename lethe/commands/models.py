@@ -76,10 +76,12 @@ def _drawn(task: str, data: str | None, spec: ModelSpec, seed: int) -> dict[str,
     try:
         own = load_task(task, data, folders_of(os.environ))
         return initial_weights(lambda: own.model(spec), seed)
-    except (TaskUnusable, Rejected) as error:
+    except TaskUnusable as error:
         raise CommandFailed(str(error), exit_code=UNUSABLE) from error
+    except Rejected as rejected:
+        raise CommandFailed(rejected.detail, exit_code=UNUSABLE) from rejected
     except Exception as error:  # the task is somebody's own code
-        fault = f"{task}: model({spec.name}, params {spec.params}) raised {type(error).__name__}: {error}"
+        fault = f"{task}: its model() raised {type(error).__name__}: {error}"
         raise CommandFailed(fault, exit_code=UNUSABLE) from error
 
 

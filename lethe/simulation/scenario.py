@@ -179,10 +179,10 @@ class Scenario(Message):
                 run.setdefault(key, document[key])
         run.setdefault("name", "simulation")
         run.setdefault("lease_s", LONG_LEASE_S)
-        if document.get("task") is not None:  # known to the clients only: they judge, and its weights are drawn there
-            if isinstance(model := run.get("model"), dict) and model.get("name") == CUSTOM:
-                run.setdefault("init", PLACEHOLDER)
-        elif isinstance(validation := run.get("validation", {}), dict):
+        is_custom = isinstance(model := run.get("model"), dict) and model.get("name") == CUSTOM
+        if is_custom:  # only the clients know it: they judge it, and its first weights are drawn there
+            run.setdefault("init", PLACEHOLDER)
+        elif document.get("task") is None and isinstance(validation := run.get("validation", {}), dict):
             run["validation"] = {"data": PLACEHOLDER, **validation}
         return {**document, "run": run}
 

@@ -3,6 +3,7 @@ on in the same shell, page by page, against the coordinator and the workers that
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -60,12 +61,18 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_every_example_is_used_by_the_documents() -> None:
+    used = script(0)
+    examples = {file.name for file in EXAMPLES.glob("*.yaml")} - {"fleet.yaml"}  # three processes in one, of the tour
+    assert not {name for name in examples if f" {name}" not in used}
+
+
 @pytest.mark.timeout(600)
 def test_the_tour_and_every_shell_block_run_as_printed(repository: Path) -> None:
     port = free_port()
     for file in (repository / "examples").glob("*.yaml"):
         file.write_text(file.read_text("utf-8").replace(f":{DEFAULT_PORT}", f":{port}"))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("LETHE_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("LETHE_", "PYTHONDONT"))}
     home = repository / "user"
     environment |= {
         "LETHE_PORT": str(port),
@@ -77,7 +84,7 @@ def test_the_tour_and_every_shell_block_run_as_printed(repository: Path) -> None
     }
     log = repository / "session.log"
     with log.open("wb") as output:
-        # Like a paste: the shell reads its commands from standard input, and a command that reads it, too, eats the rest.
+        # Like a paste: the shell reads its commands from standard input, and a command that reads there eats the rest.
         shell = subprocess.Popen(
             ["bash", "-e", "-o", "pipefail"],
             cwd=repository,
@@ -90,14 +97,7 @@ def test_the_tour_and_every_shell_block_run_as_printed(repository: Path) -> None
         try:
             shell.communicate(script(port).encode(), timeout=500)
         finally:
-            os.killpg(shell.pid, signal.SIGKILL) if _is_there(shell.pid) else None
+            with contextlib.suppress(ProcessLookupError):  # whatever the session left running
+                os.killpg(shell.pid, signal.SIGKILL)
     said = log.read_text("utf-8", errors="replace")
     assert shell.returncode == 0 and said.endswith("@@ the end\n"), f"stopped here:\n{said[-6000:]}"
-
-
-def _is_there(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True

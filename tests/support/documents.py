@@ -10,10 +10,12 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 EXAMPLES: Final = ROOT / "examples"
 PAGES: Final = sorted(
-    page
-    for pattern in ("*.md", "docs/**/*.md", "deploy/**/*.md", "*/README.md", "coordinator/*/README.md", "services/*/README.md")
-    for page in ROOT.glob(pattern)
-    if ".venv" not in page.parts and "tour" not in page.relative_to(ROOT).parts
+    {
+        page
+        for pattern in ("*.md", "docs/**/*.md", "*/README.md", "coordinator/*/README.md", "services/*/README.md")
+        for page in ROOT.glob(pattern)
+        if page.relative_to(ROOT).parts[0] not in (".venv", "tour")
+    }
 )
 _FENCE: Final = re.compile(r"^\s*(?:```+|~~~+)\s*(\w*)")
 _COMMENT: Final = re.compile(r"^\s*<!--\s*(.+?)\s*-->\s*$")
