@@ -29,6 +29,7 @@ from tests.support.documents import EXAMPLES, PAGES, SESSION, Block, blocks
 from worker.settings import FleetFile
 
 BLOCKS = blocks()
+COMMAND = typer.main.get_command(app)
 MINIMAL_RUN = {"name": "minimal", "model": {"name": "mlp", "params": {"input_shape": [2], "num_classes": 2}}}
 OPERATORS = {"|", "||", "&", "&&", ";", ">", ">>", "<", "2>&1", "2>"}
 INLINE = re.compile(r"(?<!`)`(lethe [a-z][^`]*)`(?!`)")
@@ -126,7 +127,7 @@ def look_up(line: str) -> None:
     """Walk the Click tree behind the command."""
     words = shlex.split(line.replace("…", ""), comments=True)[1:]
     end = next((i for i, word in enumerate(words) if word in OPERATORS or word.startswith("#")), len(words))
-    command: Any = typer.main.get_command(app)
+    command: Any = COMMAND
     left, context = words[:end], None
     while True:
         context = command.make_context("lethe", list(left), parent=context, resilient_parsing=True)
