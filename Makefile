@@ -47,5 +47,5 @@ bench: setup ## seconds per round, memory and CPU; then training against a plain
 	@$(BIN)/lethe bench training --json
 
 clean: ## remove caches and demo data (keeps .venv)
-	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist .lethe lethe-data
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist .lethe lethe-data tour
 	@find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

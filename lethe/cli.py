@@ -30,7 +30,7 @@ from lethe.commands import (
     worker,
 )
 from lethe.failures import CommandFailed
-from lethe.target import DEFAULT_TOKEN_FILE, DEFAULT_URL, Target, examples
+from lethe.target import DEFAULT_TOKEN_FILE, DEFAULT_URL, PATIENCE_S, Target, examples
 
 app = typer.Typer(
     name="lethe",
@@ -70,6 +70,12 @@ def lethe(
             help=f"A file that holds your credential; {DEFAULT_TOKEN_FILE} when it is there.",
         ),
     ] = None,
+    wait: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0, help="How long to wait for a coordinator on this machine that is starting."
+        ),
+    ] = PATIENCE_S,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -78,7 +84,7 @@ def lethe(
 
     The options here are for the commands that talk to a coordinator; they stand before the command's name.
     """
-    context.obj = Target(url, token, token_file)
+    context.obj = Target(url, token, token_file, wait)
 
 
 PROCESSES, OPERATION = "Run a process", "Operate a coordinator (over HTTP)"

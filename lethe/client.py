@@ -6,6 +6,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,6 +24,9 @@ PIECE_BYTES: Final = 1 << 20
 LOOPBACK: Final = {"127.0.0.1", "localhost", "::1"}
 SILENCE_S: Final = 60.0
 """An event stream that says nothing for so long, not even a keep-alive, is opened anew."""
+
+OVER: Final = {"completed", "denied", "cancelled", "failed"}
+"""States of an erasure request that it does not leave."""
 
 NEXT_STEPS: Final[Mapping[str, str]] = {
     "unauthenticated": "give a token before the command's name: lethe --token-file FILE …, or LETHE_TOKEN",
@@ -67,9 +72,9 @@ class Client:
         self.url = url.rstrip("/")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
-            is_local = urlsplit(self.url).hostname in LOOPBACK
             # Proxies and their certificates come from the environment, but never stand before this very machine.
-            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=30.0, trust_env=not is_local)
+            is_here = is_this_machine(self.url)
+            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=30.0, trust_env=not is_here)
         except (httpx.InvalidURL, ValueError) as error:
             raise CommandFailed(f"{url} is no address: {error}", next_step=f"write it like {EXAMPLE_URL}") from error
 
@@ -78,6 +83,11 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self._http.close()
+
+    def await_start(self) -> None:
+        """Until the coordinator answers anything at all; then its token is written."""
+        with self._translated():
+            self._http.get("/healthz")
 
     def get(self, path: str, **params: Any) -> Any:
         return self._json("GET", path, params={k: v for k, v in params.items() if v is not None})
@@ -119,6 +129,32 @@ class Client:
             return dict(self.get(f"/v1/runs/{name_or_id}"))
         runs = sorted(self.pages("/v1/runs"), key=lambda run: str(run["created_at"]), reverse=True)
         return _only("run", name_or_id, runs)
+
+    def checkpoint_id(self, id_or_run: str) -> str:
+        """An id as it is; for the name of a run, the newest of the models that it serves."""
+        if is_id(id_or_run):
+            return id_or_run
+        run = self.run(id_or_run)
+        heads = [found for found in self.pages(f"/v1/runs/{run['id']}/checkpoints") if found["is_head"]]
+        if not heads:
+            raise CommandFailed(f"run {run['name']} serves no model yet", next_step=f"lethe runs watch {run['name']}")
+        return str(max(heads, key=lambda found: str(found["created_at"]))["id"])
+
+    def erasure_id(self, id_or_client: str) -> str:
+        """For the name of a client the one open request about it, else the newest. Anything else is taken for an id,
+        and the coordinator says whether it is one."""
+        if is_id(id_or_client):
+            return id_or_client
+        try:
+            found = [one for one in self.pages("/v1/erasure-requests") if id_or_client in one["subjects"]]
+        except ProblemAnswered:
+            return id_or_client
+        wanted = [one for one in found if one["status"] not in OVER]
+        if len(wanted) > 1 or (not wanted and len({one["federation_id"] for one in found}) > 1):
+            ids = ", ".join(f"{one['id']} ({one['status']})" for one in (wanted or found)[:5])
+            raise CommandFailed(f"several requests are about {id_or_client}: {ids}", next_step="name one by its id")
+        newest = max(wanted or found, key=lambda one: str(one["created_at"]), default=None)
+        return id_or_client if newest is None else str(newest["id"])
 
     def client(self, name_or_id: str, federation: str | None) -> Record:
         if is_id(name_or_id):
@@ -250,6 +286,34 @@ class _Translated:
             ) from error
         if isinstance(error, httpx.TransportError):
             raise CoordinatorUnreachable(self._url, error) from error
+
+
+def is_this_machine(url: str) -> bool:
+    return urlsplit(url).hostname in LOOPBACK
+
+
+def await_listener(url: str, patience_s: float) -> None:
+    """Until something listens there, or patience is over: `lethe serve &` takes seconds to begin. From then on requests
+    wait by themselves. Only this machine is waited for."""
+    try:
+        parts = urlsplit(url)
+        address = (parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
+    except ValueError:  # no address: the client says so
+        return
+    if not is_this_machine(url):
+        return
+    until, has_said = time.monotonic() + patience_s, False
+    while True:
+        try:
+            socket.create_connection(address, timeout=5.0).close()
+            return
+        except OSError:
+            if time.monotonic() >= until:
+                return
+        if not has_said:
+            print(f"waiting up to {patience_s:g} s for the coordinator at {url}", file=sys.stderr, flush=True)
+            has_said = True
+        time.sleep(0.1)
 
 
 def is_id(text: str) -> bool:

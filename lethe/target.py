@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 DEFAULT_URL: Final = "http://127.0.0.1:8440"
 DEFAULT_TOKEN_FILE: Final = Path("lethe-data/admin.token")
+PATIENCE_S: Final = 30.0
+"""How long a command waits for a coordinator on this machine that is just starting."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON (lists: one object per line).")]
 
@@ -24,6 +26,7 @@ class Target:
     url: str = DEFAULT_URL
     token: str | None = field(default=None, repr=False)
     token_file: Path | None = None
+    patience_s: float = PATIENCE_S
 
     def read_token(self) -> str | None:
         """The token given, else the one in the file given, else that of a `lethe serve` in this directory."""
@@ -39,10 +42,17 @@ class Target:
 
 
 def connect(context: typer.Context) -> Client:
-    from lethe.client import Client
+    """Waits for a coordinator of this machine that is just starting, and for the token that it writes."""
+    from lethe.client import Client, await_listener, is_this_machine
 
     target = context.find_object(Target) or Target()
-    return Client(target.url, target.read_token())
+    await_listener(target.url, target.patience_s)
+    token = target.read_token()
+    if token is None and is_this_machine(target.url):
+        with Client(target.url, None) as starting:
+            starting.await_start()
+        token = target.read_token()
+    return Client(target.url, token)
 
 
 def examples(*lines: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What operators do: create, pause, resume and cancel runs, remove clients; and the fence that erasure will use."""
+"""What operators do: create, pause, resume and cancel runs, remove clients."""
 
 from __future__ import annotations
 

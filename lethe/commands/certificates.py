@@ -12,17 +12,19 @@ from lethe.target import connect, examples
 app = typer.Typer(no_args_is_help=True, help="Certificates of erasure, and the public key they are verified with.")
 
 
-@app.command(**examples("lethe certificates get 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55 -o certificate.json"))
+@app.command(**examples("lethe certificates get hospital-b -o certificate.json"))
 def get(
     context: typer.Context,
-    id: Annotated[str, typer.Argument(metavar="ID", help="The erasure request's id.")],
+    id: Annotated[
+        str, typer.Argument(metavar="ID|CLIENT", help="The erasure request's id, or the forgotten client's name.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write it, byte for byte as it was signed.")],
 ) -> None:
     """The certificate of a completed request. Keep the file as it is: written anew it does not verify."""
     from lethe.printing import say
 
     with connect(context) as coordinator:
-        num_bytes = coordinator.download(f"/v1/erasure-requests/{id}/certificate", output)
+        num_bytes = coordinator.download(f"/v1/erasure-requests/{coordinator.erasure_id(id)}/certificate", output)
     say(f"{output}: {num_bytes} bytes")
 
 

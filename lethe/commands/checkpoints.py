@@ -13,7 +13,9 @@ from lethe.target import AsJson, connect, examples
 app = typer.Typer(no_args_is_help=True, help="Checkpoints: the models of a run, their lineage and bytes.")
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name (the newest of that name) or id.")]
-CheckpointId = Annotated[str, typer.Argument(metavar="ID", help="The checkpoint's id.")]
+CheckpointName = Annotated[
+    str, typer.Argument(metavar="ID|RUN", help="The checkpoint's id, or a run's name: its newest served model.")
+]
 
 
 def accuracy_of(metrics: Mapping[str, float]) -> float | None:
@@ -47,22 +49,22 @@ def list_(context: typer.Context, run: RunName, json: AsJson = False) -> None:
         print_records(client.pages(f"/v1/runs/{found['id']}/checkpoints"), columns, as_json=json)
 
 
-@app.command(**examples("lethe checkpoints show 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
-def show(context: typer.Context, id: CheckpointId, json: AsJson = False) -> None:
+@app.command(**examples("lethe checkpoints show digits", "lethe checkpoints show 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
+def show(context: typer.Context, checkpoint: CheckpointName, json: AsJson = False) -> None:
     """One checkpoint: digest, round, figures."""
     from lethe.printing import print_record
 
     with connect(context) as client:
-        print_record(client.get(f"/v1/checkpoints/{id}"), as_json=json)
+        print_record(client.get(f"/v1/checkpoints/{client.checkpoint_id(checkpoint)}"), as_json=json)
 
 
-@app.command(**examples("lethe checkpoints lineage 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
-def lineage(context: typer.Context, id: CheckpointId, json: AsJson = False) -> None:
+@app.command(**examples("lethe checkpoints lineage digits"))
+def lineage(context: typer.Context, checkpoint: CheckpointName, json: AsJson = False) -> None:
     """Whose updates, with which weights, made this model, and from which base."""
     from lethe.printing import Column, print_record, print_records
 
     with connect(context) as client:
-        found = client.get(f"/v1/checkpoints/{id}/lineage")
+        found = client.get(f"/v1/checkpoints/{client.checkpoint_id(checkpoint)}/lineage")
     if json:
         print_record(found, as_json=True)
         return
@@ -101,15 +103,15 @@ def lineage_in_one_line(lineage: Mapping[str, Any]) -> str:
     )
 
 
-@app.command(**examples("lethe checkpoints download 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55 -o model.safetensors"))
+@app.command(**examples("lethe checkpoints download digits -o model.safetensors"))
 def download(
     context: typer.Context,
-    id: CheckpointId,
+    checkpoint: CheckpointName,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the safetensors file.")],
 ) -> None:
     """The model's bytes, as a safetensors file."""
     from lethe.printing import say
 
     with connect(context) as client:
-        num_bytes = client.download(f"/v1/checkpoints/{id}/model", output)
+        num_bytes = client.download(f"/v1/checkpoints/{client.checkpoint_id(checkpoint)}/model", output)
     say(f"{output}: {num_bytes} bytes")

@@ -26,7 +26,6 @@ app = typer.Typer(
 )
 
 REQUESTS = "/v1/erasure-requests"
-OVER = {"completed", "denied", "cancelled", "failed"}
 Clients = Annotated[list[str] | None, typer.Option("--client", help="The client's name; may be given several times.")]
 Method = Annotated[str, typer.Option(help="auto, or one of the methods of the coordinator.")]
 RecoveryRounds = Annotated[
@@ -45,7 +44,9 @@ Approximate = Annotated[
 Fallback = Annotated[
     bool, typer.Option("--or-retrain", help="Train again if an approximate method gives up or its audit fails.")
 ]
-RequestId = Annotated[str, typer.Argument(metavar="ID", help="The request's id.")]
+RequestId = Annotated[
+    str, typer.Argument(metavar="ID|CLIENT", help="The request's id, or the name of a client whom it is about.")
+]
 
 
 @app.callback()
@@ -171,18 +172,18 @@ def list_(
         print_records(found, columns, as_json=json)
 
 
-@app.command(**examples("lethe erase show 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
+@app.command(**examples("lethe erase show hospital-b", "lethe erase show 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
 def show(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
     """One request: status, deadline, and each cohort that it touches."""
     with connect(context) as coordinator:
-        _print_request(coordinator.get(f"{REQUESTS}/{id}"), json)
+        _print_request(coordinator.get(f"{REQUESTS}/{coordinator.erasure_id(id)}"), json)
 
 
-@app.command(**examples("lethe erase watch 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
+@app.command(**examples("lethe erase watch hospital-b", "lethe erase watch 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
 def watch(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
     """What happens to a request, until it is over. Code 1 unless it completed."""
     with connect(context) as coordinator:
-        _follow(coordinator, id, json)
+        _follow(coordinator, coordinator.erasure_id(id), json)
 
 
 @app.command(**examples("lethe erase deliveries 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
@@ -200,10 +201,10 @@ def deliveries(context: typer.Context, id: RequestId, json: AsJson = False) -> N
         "error": "error",
     }
     with connect(context) as coordinator:
-        print_records(coordinator.pages(f"{REQUESTS}/{id}/deliveries"), columns, as_json=json)
+        print_records(coordinator.pages(f"{REQUESTS}/{coordinator.erasure_id(id)}/deliveries"), columns, as_json=json)
 
 
-@app.command(**examples("lethe erase approve 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
+@app.command(**examples("lethe erase approve hospital-b", "lethe erase approve 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
 def approve(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
     """Carry out a request that awaits approval."""
     _judge(context, id, "approve", None, json)
@@ -220,13 +221,13 @@ def deny(
     _judge(context, id, "deny", {"reason": reason}, json)
 
 
-@app.command(**examples("lethe erase cancel 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
+@app.command(**examples("lethe erase cancel hospital-b", "lethe erase cancel 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
 def cancel(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
     """Withdraw a request that awaits approval; after the fence there is no way back."""
     _judge(context, id, "cancel", None, json)
 
 
-@app.command(**examples("lethe erase retry 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
+@app.command(**examples("lethe erase retry hospital-b", "lethe erase retry 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
 def retry(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
     """Look again at a request that requires action, once what its reason names is mended."""
     _judge(context, id, "retry", None, json)
@@ -303,7 +304,7 @@ def _judge(context: typer.Context, id: str, verdict: str, body: Any, as_json: bo
     from lethe.printing import print_record, say
 
     with connect(context) as coordinator:
-        request = coordinator.post(f"{REQUESTS}/{id}/{verdict}", body)
+        request = coordinator.post(f"{REQUESTS}/{coordinator.erasure_id(id)}/{verdict}", body)
     if as_json:
         print_record(request, as_json=True)
     else:
@@ -342,6 +343,7 @@ def _print_request(request: dict[str, Any], as_json: bool) -> None:
 def _follow(coordinator: Client, id: str, as_json: bool) -> None:
     from json import dumps
 
+    from lethe.client import OVER
     from lethe.printing import say
 
     status: str | None = None

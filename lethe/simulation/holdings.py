@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,10 +17,60 @@ from services.data.partition import partition
 from services.data.places import find
 from services.data.sources import load
 from services.data.spoilt import spoil
-from services.training.task import Classifier
+from services.training.task import Classifier, ClientTask, LeavesOut
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KEPT_CLIENTS = 4096
 """Clients whose samples stay in memory."""
+
+
+class OwnHoldings:
+    """Clients with a task of one's own: each has what its class makes of the text that `data.source` gives it."""
+
+    def __init__(self, scenario: Scenario, folders: Sequence[Path]) -> None:
+        """Raises CommandFailed when the first client's task cannot be made."""
+        self._scenario, self._folders = scenario, folders
+        self._numbers = {name: number for number, name in enumerate(scenario.names)}
+        self.task_of = lru_cache(maxsize=KEPT_CLIENTS)(self._task_of)
+        self.task_of(scenario.names[0])
+
+    def test_set(self) -> dict[str, Array]:
+        """The coordinator cannot judge a model that it does not know."""
+        return {}
+
+    def initial_weights(self) -> dict[str, Tensor]:
+        """Drawn by the first client's task from the run's seed, as `lethe models init` does."""
+        from services.models.weights import initial_weights
+
+        spec = self._scenario.run
+        return initial_weights(lambda: self.task_of(self._scenario.names[0]).model(spec.model), spec.seed)
+
+    def _task_of(self, name: str, left_out: frozenset[int] = frozenset()) -> ClientTask:
+        from worker.task_loading import TaskUnusable, load_task
+
+        source, number = self._scenario.data.source, self._numbers[name]
+        text = source.replace("{number}", str(number)).replace("{clients}", str(len(self._numbers)))
+        try:
+            task = load_task(self._scenario.task or "", text, self._folders)
+        except TaskUnusable as error:
+            raise CommandFailed(f"task: {error}", exit_code=UNUSABLE) from error
+        if left_out:
+            self._leave_out(task, left_out)
+        return task
+
+    def unknown(self, name: str, samples: frozenset[int]) -> list[int]:
+        """Those of these samples that the client does not have."""
+        return sorted(self._leave_out(self._task_of(name), samples))
+
+    def _leave_out(self, task: ClientTask, samples: frozenset[int]) -> Collection[int]:
+        if not isinstance(task, LeavesOut):
+            raise CommandFailed(
+                f"the task {type(task).__name__} cannot leave samples out: give it leave_out(samples)",
+                exit_code=UNUSABLE,
+            )
+        return task.leave_out(samples)
 
 
 class Holdings:

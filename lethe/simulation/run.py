@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+import structlog
 
 from coordinator.engine import events as e
 from coordinator.engine.entities import ENDED, Run
@@ -23,7 +27,7 @@ from lethe.failures import UNUSABLE, CommandFailed
 from lethe.simulation.agents import Agents
 from lethe.simulation.clock import BEGINNING, virtual_s
 from lethe.simulation.findings import results_of
-from lethe.simulation.holdings import Holdings
+from lethe.simulation.holdings import Holdings, OwnHoldings
 from lethe.simulation.results import Results
 from lethe.simulation.scenario import Scenario, client_name
 from lethe.simulation.script import PRINCIPAL, Script
@@ -32,7 +36,9 @@ from lethe.simulation.training import Trainer, several
 from services.core import digests
 from services.core.errors import Rejected
 from services.core.ids import uuid7
+from services.data.dataset import Array
 from services.data.places import folders_of
+from services.models.spec import CUSTOM
 from services.simulation.events import Agenda
 from services.tensors import codec
 
@@ -78,13 +84,15 @@ def simulate(
     started = time.monotonic()
     torch.set_num_threads(1)  # with more, sums depend on how many
     with ExitStack() as stack:
+        stack.enter_context(_only_warnings())
         if out_dir is None:
             out_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lethe-simulation-")))
         _claim_directory(out_dir, scenario)
         scratch = out_dir / "scratch"
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
-        holdings = Holdings(scenario, folders_of(os.environ) if folders is None else folders)
+        places = folders_of(os.environ) if folders is None else folders
+        holdings = Holdings(scenario, places) if scenario.task is None else OwnHoldings(scenario, places)
         _check_fit(holdings, scenario)
         trainer = Trainer(holdings, scratch)
         pool: Executor | None = None
@@ -93,6 +101,22 @@ def simulate(
         results = asyncio.run(_Simulation(scenario, out_dir, trainer, pool, progress, started).play())
         results.write(out_dir / RESULTS)
     return replace(results, wall_s=time.monotonic() - started, training_s=trainer.busy_s)
+
+
+@contextmanager
+def _only_warnings() -> Iterator[None]:
+    """A notebook is not flooded with the coordinator's log, unless whoever calls has configured logging for itself."""
+    if structlog.is_configured():
+        yield
+        return
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()
 
 
 def _claim_directory(out_dir: Path, scenario: Scenario) -> None:
@@ -108,11 +132,16 @@ def _claim_directory(out_dir: Path, scenario: Scenario) -> None:
     file.write_text(text, "utf-8")
 
 
-def _check_fit(holdings: Holdings, scenario: Scenario) -> None:
+def _check_fit(holdings: Holdings | OwnHoldings, scenario: Scenario) -> None:
     try:
         holdings.task_of(client_name(0)).model(scenario.run.model)
     except Rejected as rejected:
         raise CommandFailed(f"run.model: {rejected.detail}", exit_code=UNUSABLE) from rejected
+    except Exception as error:
+        if scenario.task is None:
+            raise
+        fault = f"{scenario.task}: its model() raised {type(error).__name__}: {error}"
+        raise CommandFailed(fault, exit_code=UNUSABLE) from error
 
 
 class _Simulation:
@@ -177,7 +206,8 @@ class _Simulation:
         validation = spec.validation.model_copy(update={"data": await self._take_in_test_set()})
         newcomers = any(event.join for event in self._scenario.script)
         clients = self._scenario.names[: self._scenario.clients] if newcomers else None
-        spec = spec.model_copy(update={"validation": validation, "clients": clients})
+        init = await self._take_in_init() or spec.init
+        spec = spec.model_copy(update={"validation": validation, "clients": clients, "init": init})
         run_id = uuid7(BEGINNING, site.entropy.draw("run"))
         inbox_key = InboxKey(PRINCIPAL, "run", "run", digests.of_json(spec.model_dump(mode="json")), run_id)
         try:
@@ -187,13 +217,23 @@ class _Simulation:
 
     async def _take_in_test_set(self) -> str | None:
         arrays = self._trainer.holdings.test_set()
-        if not arrays:
+        return await self._take_in(arrays) if arrays else None
+
+    async def _take_in_init(self) -> str | None:
+        """The first weights of a model that the coordinator does not know."""
+        from services.models.weights import to_array
+
+        holdings = self._trainer.holdings
+        if self._scenario.run.model.name != CUSTOM or not isinstance(holdings, OwnHoldings):
             return None
-        path = self._home / "scratch" / "test.safetensors"
+        return await self._take_in({name: to_array(tensor) for name, tensor in holdings.initial_weights().items()})
+
+    async def _take_in(self, arrays: dict[str, Array]) -> str:
+        path = self._home / "scratch" / "taken-in.safetensors"
         codec.write(path, arrays)
-        test_set = await self._site.take_in(path)
-        await self._site.shell.handle(test_set)
-        return test_set.digest
+        stored = await self._site.take_in(path)
+        await self._site.shell.handle(stored)
+        return stored.digest
 
     def _notice(self, event: e.Event) -> None:
         match event:

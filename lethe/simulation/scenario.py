@@ -15,6 +15,7 @@ from lethe.run_file import PLACEHOLDER, describe
 from services.audit.spec import AuditPlan
 from services.core.errors import Rejected
 from services.data.spoilt import Spoilt
+from services.models.spec import CUSTOM
 from services.models.spec import validate as validate_model
 from services.simulation.durations import Duration, Fixed
 from services.wire.message import Message, Name
@@ -33,7 +34,10 @@ LONG_LEASE_S: Final = 86400.0
 class Data(Message):
     """Whose samples are where. The test part of the source stays with the coordinator, which judges models on it."""
 
-    source: str = Field(examples=["digits", "mnist", "npz:mnist.npz"], description="As for a worker's `--data`.")
+    source: str = Field(
+        examples=["digits", "mnist", "npz:mnist.npz", "records-{number}.npz"],
+        description="As for a worker's `--data`; with a `task`, what that is given, client by client.",
+    )
     partition: str = Field(
         default="iid",
         description="`iid`, `dirichlet:ALPHA`, `by-class[:RATIO]`, `writer:FILE.npz` (real groups of samples), or "
@@ -149,6 +153,12 @@ class Scenario(Message):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     run: RunSpec
     """As in a run file. `name`, `seed` and `validation.data` come from the scenario."""
+    task: str | None = Field(
+        default=None,
+        examples=["my_task.py:MyTask"],
+        description="A task of one's own, as for a worker's `--task`. Each client's is given `data.source` with "
+        "`{number}` (from 0) and `{clients}` filled in.",
+    )
     data: Data
     clients: Annotated[int, Field(ge=1, le=1_000_000)] = Field(description="How many there are at first.")
     durations: Duration = Field(default=Fixed(), description="How long a client takes for a task.")
@@ -169,7 +179,10 @@ class Scenario(Message):
                 run.setdefault(key, document[key])
         run.setdefault("name", "simulation")
         run.setdefault("lease_s", LONG_LEASE_S)
-        if isinstance(validation := run.get("validation", {}), dict):
+        is_custom = isinstance(model := run.get("model"), dict) and model.get("name") == CUSTOM
+        if is_custom:  # only the clients know it: they judge it, and its first weights are drawn there
+            run.setdefault("init", PLACEHOLDER)
+        elif document.get("task") is None and isinstance(validation := run.get("validation", {}), dict):
             run["validation"] = {"data": PLACEHOLDER, **validation}
         return {**document, "run": run}
 
@@ -181,6 +194,10 @@ class Scenario(Message):
             if unknown := sorted(names - known):
                 there = f"client-0 to client-{len(known) - 1}"
                 raise ValueError(f"{place}: there is no {', '.join(unknown)}; there are {there}")
+        if self.task is None and self.run.model.name == CUSTOM:
+            raise ValueError("run.model: custom is a task's of one's own; name it: task: my_task.py:MyTask")
+        if self.task is not None and (given := sorted(self.data.model_fields_set - {"source"})):
+            raise ValueError(f"data.{given[0]}: with a task of one's own, only data.source is used")
         if self.run.clients is not None:
             raise ValueError("run.clients: give the number of clients as `clients` of the scenario")
         return self

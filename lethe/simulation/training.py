@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from lethe.simulation.holdings import Holdings
+from lethe.simulation.holdings import Holdings, OwnHoldings
 from services.training.local import TrainingFailed, write_update
 from services.wire.v1.work import Failure, TaskGrant
 from worker.execution import Order, Result, Workbench, describe
@@ -48,7 +48,7 @@ class Batch:
 class Trainer:
     """Each process has one."""
 
-    def __init__(self, holdings: Holdings, scratch: Path) -> None:
+    def __init__(self, holdings: Holdings | OwnHoldings, scratch: Path) -> None:
         self.holdings = holdings
         self._bench: Workbench | None = None
         self._scratch = scratch

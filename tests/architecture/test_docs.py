@@ -1,4 +1,4 @@
-"""The documents agree with the code: links, error codes, keys of the run file, examples, a README in each room."""
+"""The documents agree with the code: links, error codes, settings, keys of the run file, a README in each room."""
 
 from __future__ import annotations
 
@@ -8,20 +8,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import yaml
 from pydantic import BaseModel
 
 from services.core.errors import CODES
-from services.models.spec import validate
 from services.wire.v1.runs import RunSpec
+from tests.support.documents import PAGES, ROOT
 
-ROOT = Path(__file__).parents[2]
-PAGES = sorted(
-    page
-    for pattern in ("*.md", "docs/**/*.md", "deploy/**/*.md", "*/README.md", "coordinator/*/README.md")
-    for page in ROOT.glob(pattern)
-    if ".venv" not in page.parts
-)
 ROOMS = (
     "services",
     "coordinator/api",
@@ -36,6 +28,7 @@ ROOMS = (
     "openapi",
     "deploy",
     "benchmarks",
+    "examples",
     "docs",
     "tests",
 )
@@ -79,11 +72,43 @@ def test_each_key_of_the_run_file_is_documented() -> None:
     assert documented == set(keys(RunSpec))
 
 
-def test_the_run_files_in_the_documents_are_valid() -> None:
-    examples = re.findall(r"^```yaml\n(name: .+?)^```", page_text("run-file.md"), re.MULTILINE | re.DOTALL)
-    assert len(examples) >= 2
-    for example in examples:
-        validate(RunSpec.model_validate(yaml.safe_load(example)).model)
+def test_each_setting_of_the_coordinator_and_variable_of_a_command_is_documented() -> None:
+    from coordinator.runtime.settings import Settings
+
+    settings = {f"LETHE_{name.upper()}" for name in Settings.model_fields}
+    documented = re.findall(r"^\| `(LETHE_[A-Z_]+)` \|", page_text("operations.md"), re.MULTILINE)
+    assert sorted(documented) == sorted(settings | variables(cli()) | {"LETHE_DATA"})
+
+
+def test_each_option_of_the_worker_is_documented() -> None:
+    (section,) = re.findall(r"^## Every option$(.+?)^## ", page_text("worker.md"), re.MULTILINE | re.DOTALL)
+    documented = [name for row in re.findall(r"^\| (`--.+?) \|", section, re.MULTILINE) for name in row.split(", ")]
+    options = [name for param in cli().commands["worker"].params for name in param.opts]
+    assert sorted(documented) == sorted(f"`{name}`" for name in options)
+
+
+def test_each_key_of_a_scenario_is_documented() -> None:
+    from lethe.simulation.scenario import Data, Scenario, Stop, Training
+
+    parts: dict[str, type[BaseModel]] = {"data": Data, "training": Training, "stop": Stop}
+    named = {key for key in Scenario.model_fields if key not in parts}
+    named |= {f"{part}.{key}" for part, model in parts.items() for key in model.model_fields}
+    documented = re.findall(r"^\| `([a-z_.]+)` \| .+ \| .+ \|$", page_text("simulation.md"), re.MULTILINE)
+    assert named <= set(documented), named - set(documented)
+
+
+def cli() -> Any:
+    import typer.main
+
+    from lethe.cli import app
+
+    return typer.main.get_command(app)
+
+
+def variables(command: Any) -> set[str]:
+    """Environment variables that options of a command, or of its commands, are read from."""
+    own = {param.envvar for param in command.params if param.envvar}
+    return own.union(*(variables(sub) for sub in getattr(command, "commands", {}).values()))
 
 
 def test_each_decision_names_its_check() -> None:

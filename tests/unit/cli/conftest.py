@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -18,14 +18,16 @@ Answer = tuple[int, dict[str, Any] | str]
 class Server:
     """Answers by "METHOD /path?query"; a list is answered one by one."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.answers: dict[str, list[Answer]] = {}
         self.seen: list[tuple[str, dict[str, str], bytes]] = []
+        self.on_request: Callable[[], object] = lambda: None
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def answer(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                outer.on_request()
                 call = f"{self.command} {self.path}"
                 outer.seen.append((call, {key.lower(): value for key, value in self.headers.items()}, body))
                 left = outer.answers.get(call, [(404, {"title": "nothing", "code": "not-found", "detail": call})])
@@ -40,7 +42,7 @@ class Server:
 
             def log_message(self, format: str, *args: Any) -> None: ...
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._http.daemon_threads = True
         threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
         self.url = f"http://127.0.0.1:{self._http.server_port}"

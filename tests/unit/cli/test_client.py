@@ -37,6 +37,87 @@ def test_nobody_listening_says_how_to_start_a_server() -> None:
     assert caught.value.exit_code == 1 and "lethe serve" in str(caught.value.next_step)
 
 
+def test_a_command_waits_for_a_coordinator_on_this_machine_and_for_the_token_that_it_writes(
+    lethe: Any, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`lethe serve &`, then at once the next line: nobody listens yet, and there is no admin.token."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LETHE_TOKEN")
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+    started: list[Server] = []
+
+    def start(_: float) -> None:
+        """In place of the pause between two looks."""
+        started.append(Server(port))
+        started[0].answers["GET /v1/federations"] = [(200, {"items": []})]
+        started[0].on_request = lambda: write_token(tmp_path)
+
+    monkeypatch.setattr("lethe.client.time.sleep", start)
+    monkeypatch.setenv("LETHE_URL", f"http://127.0.0.1:{port}")
+    code, _, err = lethe("federations", "list")
+    seen = [(call, headers.get("authorization")) for call, headers, _ in started[0].seen]
+    started[0].close()
+    assert code == 0 and err.count("waiting up to 30 s for the coordinator") == 1
+    assert seen == [("GET /healthz", None), ("GET /v1/federations", "Bearer written-at-its-start")]
+
+
+def write_token(directory: Path) -> None:
+    (directory / "lethe-data").mkdir(exist_ok=True)
+    (directory / "lethe-data" / "admin.token").write_text("written-at-its-start\n")
+
+
+def test_a_command_that_may_not_wait_says_at_once_that_nobody_listens(
+    lethe: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("LETHE_URL", f"http://127.0.0.1:{free.getsockname()[1]}")
+        code, _, err = lethe("--wait", "0", "runs", "list")
+    assert code == 1 and "lethe serve" in err and "waiting" not in err
+
+
+def test_the_name_of_a_run_stands_for_the_newest_model_that_it_serves(server: Server, lethe: Any) -> None:
+    run = {"id": "r1", "name": "digits", "created_at": "2026-01-01"}
+    server.answers["GET /v1/runs"] = [(200, {"items": [run]})]
+    heads = [
+        {"id": "old", "is_head": False, "created_at": "2026-01-05"},
+        {"id": "leaf", "is_head": True, "created_at": "2026-01-02"},
+        {"id": "root", "is_head": True, "created_at": "2026-01-03"},
+    ]
+    server.answers["GET /v1/runs/r1/checkpoints"] = [(200, {"items": heads})]
+    server.answers["GET /v1/checkpoints/root"] = [(200, {"id": "root"})]
+    assert lethe("checkpoints", "show", "digits", "--json")[0] == 0
+    server.answers["GET /v1/runs/r1/checkpoints"] = [(200, {"items": heads[:1]})]
+    code, _, err = lethe("checkpoints", "lineage", "digits")
+    assert code == 1 and "serves no model yet" in err
+
+
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        ([("r1", "completed", "f1"), ("r2", "completed", "f1")], "r2"),
+        ([("r1", "awaiting_approval", "f1"), ("r2", "denied", "f1")], "r1"),
+        ([("r1", "received", "f1"), ("r2", "executing", "f1")], None),
+        ([("r1", "completed", "f1"), ("r2", "completed", "f2")], None),
+    ],
+    ids=["the newest", "the open one", "two open ones", "two federations"],
+)
+def test_the_name_of_a_client_stands_for_the_request_about_it_unless_it_is_ambiguous(
+    server: Server, lethe: Any, requests: list[tuple[str, str, str]], expected: str | None
+) -> None:
+    items = [
+        {"id": id, "status": status, "federation_id": federation, "subjects": ["a"], "created_at": id}
+        for id, status, federation in requests
+    ]
+    server.answers["GET /v1/erasure-requests"] = [(200, {"items": items})]
+    server.answers[f"POST /v1/erasure-requests/{expected}/cancel"] = [(200, {"status": "cancelled"})]
+    code, _, err = lethe("erase", "cancel", "a")
+    assert (code == 0) == (expected is not None)
+    assert expected is not None or ("several requests are about a" in err and "name one by its id" in err)
+
+
 def test_an_address_that_is_none_is_refused() -> None:
     with Client("ftp://somewhere", None) as client, pytest.raises(CommandFailed, match="is no address"):
         client.get("/v1/runs")
