@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from math import fsum, isfinite
+from math import fsum
 from typing import Any, Final, Literal
 
 from coordinator.engine import events as e
@@ -17,6 +17,7 @@ from coordinator.engine.draft import Draft
 from coordinator.engine.entities import GIVEN_UP, Cohort, Erasure, Line, Member, Round, Run, Task, Update
 from services.audit.spec import Audit, AuditPlan, Canary
 from services.audit.verdict import judge
+from services.core.figures import bounded
 from services.models.spec import CUSTOM, params_of
 
 NUM_REMAINING: Final = 3
@@ -125,12 +126,11 @@ def _combined(answers: list[Update], how: Literal["mean", "worst"], expected: in
     that is forgotten worst decides. Nothing when one of them is missing."""
     if len(answers) < expected or not answers:
         return {}
-    names = set.intersection(*(set(u.metrics) for u in answers)) - {"seconds"}
+    reported = [bounded(u.metrics) for u in answers]
+    names = set.intersection(*map(set, reported)) - {"seconds"}
     found: dict[str, float] = {}
     for name in sorted(names):
-        values = [u.metrics[name] for u in answers]
-        if not all(map(isfinite, values)):
-            continue
+        values = [figures[name] for figures in reported]
         if name.endswith("_samples"):
             found[name] = fsum(values) if how == "mean" else min(values)
         elif how == "worst":

@@ -23,6 +23,7 @@ from services.program.contract import (
     Step,
     UpdateRef,
 )
+from services.training.judging import clients_figures, supported_accuracy
 from services.wire.message import Id, Message
 from services.wire.v1.runs import RunSpec
 
@@ -61,6 +62,8 @@ class TrainingState(Message):
     contributions: list[StoredContribution] = []
     residuals: str | None = None
     figures: dict[str, float] = {}
+    supported: float | None = None
+    """The accuracy of the candidate that does not rest on one client's word."""
     accuracies: list[float] = []
     """Judged accuracies in order, as far back as the stop rule looks."""
 
@@ -117,8 +120,9 @@ def resume(
             judged = {f"validation_{name}": value for name, value in figures.items()}
             return _ask_to_judge(state.model_copy(update={"figures": {**state.figures, **judged}}), view, algorithm)
         case "asking-to-judge", Collected(updates=updates):
-            judged = _mean_figures(updates)
-            return _publish(state.model_copy(update={"figures": {**state.figures, **judged}}), view, algorithm)
+            supported = supported_accuracy(updates, is_alone=view.num_members == 1)
+            judged = {"figures": {**state.figures, **clients_figures(updates)}, "supported": supported}
+            return _publish(state.model_copy(update=judged), view, algorithm)
         case "publishing", Published():
             return _next_round(state, view, algorithm)
     raise InvariantBroken(f"training in phase {state.phase} cannot take {type(outcome).__name__}")
@@ -226,7 +230,7 @@ def _publish(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tu
         raise InvariantBroken("nothing to publish")
     making = _making(state)
     accuracies = state.accuracies
-    accuracy = state.figures.get("validation_accuracy", state.figures.get("clients_accuracy"))
+    accuracy = state.figures.get("validation_accuracy", state.supported)
     if accuracy is not None and not _is_initial(state, view):
         accuracies = [*accuracies, accuracy][-view.spec.stop.window :]
     contributions = tuple(
@@ -275,15 +279,3 @@ def merge_step(sources: tuple[Source, ...]) -> Compute:
     """The mean of models, weighted by the samples behind them."""
     models = [{"digest": source.digest, "weight": source.weight} for source in sources]
     return Compute("merge_models", {"models": models}, tuple(source.digest for source in sources))
-
-
-def _mean_figures(updates: tuple[UpdateRef, ...]) -> dict[str, float]:
-    """Sample-weighted means of what the clients reported, in the order of their names."""
-    total = sum(update.num_samples for update in updates)
-    names = {name for update in updates for name in update.metrics if name in ("accuracy", "loss")}
-    return {
-        f"clients_{name}": sum(u.num_samples * u.metrics[name] for u in updates if name in u.metrics)
-        / max(1, sum(u.num_samples for u in updates if name in u.metrics))
-        for name in sorted(names)
-        if total
-    }
