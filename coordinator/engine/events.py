@@ -280,6 +280,15 @@ class CohortRetired:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdatesLeftOut:
+    """The round's new model does not contain these updates: they exceeded the run's bounds."""
+
+    cohort_id: UUID
+    round: int
+    update_ids: tuple[UUID, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CohortMoved:
     """The cohort takes its parent's place in the tree."""
 
@@ -510,6 +519,7 @@ Event = (
     | CohortRetired
     | CohortMoved
     | CohortRestarted
+    | UpdatesLeftOut
     | CohortFenced
     | RoundRecalled
     | CohortUnlearned

@@ -146,7 +146,7 @@ def evolve(state: State, event: e.Event) -> State:
                 **_fresh_program(event.sources),
             )
             return state.put(fenced)
-        case e.RoundRecalled():
+        case e.RoundRecalled() | e.UpdatesLeftOut():
             return state
         case e.CohortUnlearned():
             return _unlearned(state, event)

@@ -13,6 +13,7 @@ from coordinator.engine.entities import ENDED, OPEN_TASK, Cohort, Job, Run
 from coordinator.engine.programs import has_open_work
 from coordinator.engine.work import withdraw_task
 from services.core.errors import Rejected
+from services.core.figures import LARGEST
 from services.training.fats.spec import Fats
 
 
@@ -31,7 +32,7 @@ def create_run(draft: Draft, message: m.CreateRun) -> Run:
         if digest is not None and (message.federation_id, digest) not in draft.state.blobs:
             raise Rejected("invalid-run", f"{what}: {digest} is not stored in this federation; upload it first")
     if spec.init is not None and not draft.state.blobs[message.federation_id, spec.init].finite:
-        raise Rejected("invalid-run", "init contains NaN or Inf; start from finite weights")
+        raise Rejected("invalid-run", f"init contains NaN, Inf or numbers beyond {LARGEST:g}; start from other weights")
     if spec.init is not None and _is_superseded(draft, message.federation_id, spec.init):
         raise Rejected("invalid-run", "init was superseded by an erasure; start from another model")
     for field in ("clients_per_round", "quorum"):

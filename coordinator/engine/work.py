@@ -19,6 +19,7 @@ from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Client, Cohort, Round, Run, Task, Update
 from coordinator.engine.programs import check_round
 from services.core.errors import Rejected
+from services.core.figures import LARGEST, MOST_SAMPLES, impossible
 from services.training.local_spec import LocalTraining
 from services.unlearning.rapid.plan import local_training
 from services.wire.v1.work import FIGURES_ONLY, Work
@@ -148,7 +149,7 @@ def submit_result(draft: Draft, message: m.SubmitResult) -> Accepted | Refused:
         num_samples=message.num_samples,
         metrics=dict(message.metrics),
         received_at=draft.now,
-        seconds=(draft.now - task.leased_at).total_seconds() if task.leased_at is not None else 0.0,
+        seconds=max(0.0, (draft.now - task.leased_at).total_seconds()) if task.leased_at is not None else 0.0,
     )
     draft.emit(e.UpdateAccepted(update))
     _after_answer(draft, task)
@@ -249,9 +250,9 @@ def _replayed(draft: Draft, task: Task, message: m.SubmitResult) -> Accepted:
 
 
 def _check_result(draft: Draft, task: Task, message: m.SubmitResult) -> None:
-    accuracy = message.metrics.get("accuracy")
-    if accuracy is not None and not 0.0 <= accuracy <= 1.0:
-        raise Rejected("invalid-result", f"accuracy is {accuracy}; it must lie between 0 and 1")
+    if wrong := impossible(message.metrics):
+        raise Rejected("invalid-result", wrong)
+    _check_num_samples(draft, task, message.num_samples)
     if task.kind in FIGURES_ONLY:
         if message.digest is not None:
             raise Rejected("invalid-result", f"a task of kind {task.kind} returns figures; leave `update` out")
@@ -263,11 +264,24 @@ def _check_result(draft: Draft, task: Task, message: m.SubmitResult) -> None:
     if blob is None:
         raise Rejected("blob-missing", f"{message.digest} is not stored here; upload it, then submit again")
     if not blob.finite:
-        raise Rejected("not-finite", "the update contains NaN or Inf; report the task as failed instead")
+        detail = f"the update contains NaN, Inf or numbers beyond {LARGEST:g}; report the task as failed instead"
+        raise Rejected("not-finite", detail)
     model = draft.state.blobs[federation_id, task.model_digest]
     if blob.layout_digest != model.updatable_digest:
         detail = "an update holds the floating tensors of the model it was trained from: same names, shapes and dtypes"
         raise Rejected("wrong-layout", detail)
+
+
+def _check_num_samples(draft: Draft, task: Task, num_samples: int) -> None:
+    """A count of samples is a weight: no client gives itself more than was agreed with it, or than the run allows."""
+    client, training = draft.state.clients[task.client_id], draft.state.runs[task.run_id].spec.training
+    for most, where in (
+        (MOST_SAMPLES, "anybody"),
+        (client.max_samples, f"client {client.name} as it was enrolled (max_samples)"),
+        (training.max_samples_per_client, "the run (training.max_samples_per_client)"),
+    ):
+        if most is not None and num_samples > most:
+            raise Rejected("out-of-bounds", f"{num_samples} samples are claimed, and at most {most} granted to {where}")
 
 
 def _staleness_refusal(draft: Draft, task: Task, round: Round) -> Refused | None:

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.engine.entities import ENDED
 from coordinator.store import tables as t
 from coordinator.store.paging import Position, page
+from coordinator.store.record import accuracy_of
 from services.core.errors import Rejected
 from services.wire.v1.resources import Cohort, Event, Member, Page, Round, Run, RunStatus, Task
 from services.wire.v1.runs import RunSpec
@@ -100,15 +101,16 @@ def _runs() -> sa.Select[Any]:
 
 
 async def _accuracies(connection: AsyncConnection, run_ids: Sequence[UUID]) -> dict[UUID, float]:
-    """The newest judged accuracy of each run: on the coordinator's data if it has any, else at the clients."""
+    """The newest judged accuracy of each run: on the coordinator's data if it has any, else at the clients. The
+    figures are read here and not in SQL, which refuses a whole statement for one number that is not finite."""
     c = t.checkpoints.c
-    accuracy = sa.func.coalesce(
-        c.metrics["validation_accuracy"].as_float(), c.metrics["clients_accuracy"].as_float()
-    ).label("accuracy")
+    text = sa.cast(c.metrics, sa.Text)
+    is_judged = text.contains('"validation_accuracy"') | text.contains('"clients_accuracy"')
     rank = sa.func.row_number().over(partition_by=c.run_id, order_by=c.id.desc()).label("rank")
-    judged = sa.select(c.run_id, accuracy, rank).where(c.run_id.in_(run_ids), accuracy.is_not(None)).subquery()
-    rows = await connection.execute(sa.select(judged.c.run_id, judged.c.accuracy).where(judged.c.rank == 1))
-    return {row.run_id: row.accuracy for row in rows}
+    judged = sa.select(c.run_id, c.metrics, rank).where(c.run_id.in_(run_ids), is_judged).subquery()
+    rows = await connection.execute(sa.select(judged.c.run_id, judged.c.metrics).where(judged.c.rank == 1))
+    found = {row.run_id: accuracy_of(row.metrics) for row in rows}
+    return {run_id: accuracy for run_id, accuracy in found.items() if accuracy is not None}
 
 
 def _run(row: sa.Row[Any], accuracies: dict[UUID, float]) -> Run:

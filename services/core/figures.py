@@ -12,6 +12,9 @@ MOST_FIGURE: Final = 1e30
 """The largest figure in size that is taken: times the most samples of a million clients it is far from overflowing."""
 MOST_SAMPLES: Final = 10**9
 """The most samples that a client may say it used; a federation or a run may allow fewer."""
+LARGEST: Final = 1e12
+"""The largest number in size that an update may hold: squares of it, and sums of a great many squares, are finite even
+in float32."""
 _SHARES: Final = ("accuracy", "_auc", "success_rate", "_f1", "at_low_fpr")
 """How the names of figures end that lie between 0 and 1."""
 _COUNTS: Final = ("seconds", "_samples")

@@ -21,6 +21,8 @@ from services.wire.v1.runs import ModelSpec
 PROTOCOL: Final = 1
 """Raised when workers and coordinators of different releases can no longer talk to each other."""
 
+MOST_MEMORY_MB: Final = 10**9
+
 TaskKind = Literal["train", "evaluate", "ascend", "distil", "audit"]
 FIGURES_ONLY: Final[frozenset[TaskKind]] = frozenset({"evaluate", "audit"})
 """Kinds whose result is figures; all others return an update of the model they were given."""
@@ -31,7 +33,7 @@ Work = Annotated[Ascend | Distil | Audit, Field(discriminator="kind")]
 class Device(Message):
     kind: Literal["cpu", "cuda"]
     name: Annotated[str, Field(max_length=200)] = ""
-    memory_mb: Annotated[int, Field(ge=0, le=10**9)] = 0
+    memory_mb: Annotated[int, Field(ge=0, le=MOST_MEMORY_MB)] = 0
 
 
 class SessionRequest(Message):
