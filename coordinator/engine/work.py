@@ -6,6 +6,7 @@ takes answers. A lease that ran out is forgiven as long as nobody else has claim
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -19,7 +20,7 @@ from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Client, Cohort, Round, Run, Task, Update
 from coordinator.engine.programs import check_round
 from services.core.errors import Rejected
-from services.core.figures import LARGEST, MOST_SAMPLES, impossible
+from services.core.figures import LARGEST, MOST_SAMPLES, bounded, impossible
 from services.training.local_spec import LocalTraining
 from services.unlearning.rapid.plan import local_training
 from services.wire.v1.work import FIGURES_ONLY, Work
@@ -126,7 +127,8 @@ def submit_result(draft: Draft, message: m.SubmitResult) -> Accepted | Refused:
             draft.emit(e.UpdateRefused(task.id, round.id, refusal.code))
             return refusal
         raise Rejected(refusal.code, refusal.detail)
-    _check_result(draft, task, message)
+    figures = bounded(message.metrics)
+    _check_result(draft, task, message, figures)
     round = draft.state.rounds[task.round_id]
     if stale := _staleness_refusal(draft, task, round):
         draft.emit(e.UpdateRefused(task.id, round.id, stale.code))
@@ -147,7 +149,7 @@ def submit_result(draft: Draft, message: m.SubmitResult) -> Accepted | Refused:
         base_digest=task.model_digest,
         digest=message.digest,
         num_samples=message.num_samples,
-        metrics=dict(message.metrics),
+        metrics=figures,
         received_at=draft.now,
         seconds=max(0.0, (draft.now - task.leased_at).total_seconds()) if task.leased_at is not None else 0.0,
     )
@@ -249,8 +251,8 @@ def _replayed(draft: Draft, task: Task, message: m.SubmitResult) -> Accepted:
     return Accepted(update.id)
 
 
-def _check_result(draft: Draft, task: Task, message: m.SubmitResult) -> None:
-    if wrong := impossible(message.metrics):
+def _check_result(draft: Draft, task: Task, message: m.SubmitResult, figures: Mapping[str, float]) -> None:
+    if wrong := impossible(figures):
         raise Rejected("invalid-result", wrong)
     _check_num_samples(draft, task, message.num_samples)
     if task.kind in FIGURES_ONLY:

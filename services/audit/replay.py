@@ -136,6 +136,7 @@ def step_of(lineage: Lineage) -> Step | None:
     if lineage.base is not None:
         updates = tuple((contribution.digest, contribution.weight) for contribution in lineage.contributions)
         factors = tuple(contribution.factor for contribution in lineage.contributions)
+        factors = factors if any(factor is not None for factor in factors) else ()
         return AggregateStep(result, lineage.base.digest, lineage.scale, updates, lineage.quantum, factors)
     match lineage.made_by:
         case "stack":

@@ -27,8 +27,6 @@ FigureName = Annotated[str, Field(min_length=1, max_length=64)]
 def impossible(figures: Mapping[str, float]) -> str | None:
     """What is wrong with a figure that cannot be, if one cannot."""
     for name, value in figures.items():
-        if not is_bounded(value):
-            return f"{name} is {value}; it must be a number of at most {MOST_FIGURE:g} in size"
         if name.endswith(_SHARES) and not 0.0 <= value <= 1.0:
             return f"{name} is {value}; it must lie between 0 and 1"
         if name.endswith(_COUNTS) and value < 0:

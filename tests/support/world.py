@@ -34,7 +34,7 @@ from coordinator.engine.entities import (
     Task,
     Update,
 )
-from coordinator.engine.events import Event
+from coordinator.engine.events import Event, UpdatesLeftOut
 from coordinator.engine.forgetting import recalled_digest
 from coordinator.engine.react import FollowUp, Wake, react
 from coordinator.engine.work import Granted, Refused
@@ -88,6 +88,10 @@ class World:
     """Digests of what is in the blob store."""
     figures_of: Callable[[str], Mapping[str, float]] = lambda digest: {"accuracy": 0.5, "loss": 1.0}
     """What judging the model with this digest says."""
+    beyond_bounds: set[str] = field(default_factory=set)
+    """Clients whose updates exceed every run's bounds."""
+    left_out: set[UUID] = field(default_factory=set)
+    """Updates that were said to be in no model for that."""
     _counter: itertools.count[int] = field(default_factory=itertools.count)
 
     # --- the shell ----------------------------------------------------------------------------------------------------
@@ -120,6 +124,8 @@ class World:
         self.state = replace(decision.state, archives={})
         self.events += decision.events
         for event in decision.events:
+            if isinstance(event, UpdatesLeftOut):
+                self.left_out.update(event.update_ids)
             for command in react(event, decision.state):
                 match command:
                     case FollowUp(message=follow_up):
@@ -298,16 +304,24 @@ class World:
             return m.JobDone(job.id, token, None, {f"distance:{n}": 1.0 for n in range(job.params["num_clusters"])})
         if job.kernel not in MODELS_MADE_BY:
             return m.JobDone(job.id, token, None, self.figures_of(job.params["weights"]))
-        digest = of_json({"kernel": job.kernel, "params": dict(job.params)})
-        sources = [self.provenance[digest] for digest in job.inputs]
-        self.provenance[digest] = frozenset[str]().union(*sources)
-        self.samples_in[digest] = frozenset[str]().union(*(self.samples_in.get(d, frozenset()) for d in job.inputs))
+        left_out = self._beyond_bounds(job)
+        digest = of_json({"kernel": job.kernel, "params": dict(job.params), "left_out": sorted(left_out)})
+        inputs = [one for one in job.inputs if one not in left_out.values()]
+        self.provenance[digest] = frozenset[str]().union(*(self.provenance[one] for one in inputs))
+        self.samples_in[digest] = frozenset[str]().union(*(self.samples_in.get(one, frozenset()) for one in inputs))
         held = self.state.jobs[job.id]
         if held.status == "leased" and held.lease_token == token:  # else it is not stored
             self.state = self.state.put(replace(held, output=digest))
             self.bytes.add(digest)
         blob = m.RecordBlob(FEDERATION, digest, 100, MODEL_LAYOUT, UPDATE_LAYOUT, True)
-        return m.JobDone(job.id, token, blob)
+        return m.JobDone(job.id, token, blob, dict.fromkeys(left_out, 1.0))
+
+    def _beyond_bounds(self, job: Job) -> dict[str, str]:
+        """Figures by which the kernel says that it left an update out, with the update's digest."""
+        clients = {u.digest: u.client_name for u in self.state.updates.values()}
+        listed = [update["digest"] for update in job.params["updates"]] if "bounds" in job.params else []
+        beyond = [(place, digest) for place, digest in enumerate(listed) if clients[digest] in self.beyond_bounds]
+        return {f"left_out:{place}": digest for place, digest in beyond}
 
     def run_kernels(self) -> int:
         num_done = 0
