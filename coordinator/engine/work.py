@@ -26,6 +26,8 @@ from services.unlearning.rapid.plan import local_training
 from services.wire.v1.work import FIGURES_ONLY, Work
 
 MAX_BACKOFF_S = 60.0
+MAX_BACKOFF = timedelta(seconds=MAX_BACKOFF_S)
+"""A task that is to wait longer was given back while the clock was ahead."""
 _WORK: TypeAdapter[Work] = TypeAdapter(Work)
 
 
@@ -92,7 +94,7 @@ def claim_tasks(draft: Draft, message: m.ClaimTasks) -> tuple[Granted, ...]:
     granted = []
     for task in sorted(ready, key=lambda t: t.id):
         run, cohort = draft.state.runs[task.run_id], draft.state.cohorts[task.cohort_id]
-        waiting = task.due_at is not None and task.due_at > draft.now
+        waiting = task.due_at is not None and draft.now < task.due_at <= draft.now + MAX_BACKOFF
         is_barred = client.status == "erased" and cohort.unlearning is None and task.kind != "audit"
         if run.status != "running" or cohort.epoch != task.epoch or waiting or is_barred:
             continue
@@ -180,8 +182,12 @@ def lease_ran_out(draft: Draft, message: m.LeaseRanOut) -> None:
     task = draft.state.tasks.get(message.task_id)
     if task is None or task.status != "leased" or task.lease_token != message.lease_token:
         return
-    if task.due_at is not None and task.due_at <= draft.now:
-        draft.emit(e.TaskReleased(task.id, "the lease ran out without a heartbeat"))
+    longest = timedelta(seconds=draft.state.runs[task.run_id].spec.lease_s)
+    if task.due_at is None or draft.now < task.due_at <= draft.now + longest:
+        return
+    is_over = task.due_at <= draft.now
+    reason = "the lease ran out without a heartbeat" if is_over else "the lease was taken while the clock was ahead"
+    draft.emit(e.TaskReleased(task.id, reason))
 
 
 def deadline_passed(draft: Draft, message: m.DeadlinePassed) -> None:

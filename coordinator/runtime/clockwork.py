@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import structlog
@@ -34,6 +34,8 @@ class Clockwork:
     def __init__(self, database: Database, bus: Bus, shell: Shell, blobs: BlobStore, keeping: Keeping) -> None:
         self._database, self._bus, self._shell, self._blobs = database, bus, shell, blobs
         self._keeping = keeping
+        self._latest: datetime | None = None
+        """The last instant seen; None: the clock may have gone back before this process started."""
 
     async def forever(self) -> None:
         with self._bus.waiter(CLOCK) as waiter:
@@ -57,6 +59,8 @@ class Clockwork:
         async with self._database.read() as connection:
             now = await self._database.now(connection)
             due = await outbox.due_messages(connection, now)
+            if self._latest is None or now < self._latest:
+                due += await outbox.leases_from_ahead(connection, now)
             claimable = await outbox.claimable_clients(connection, waiting, now) if waiting else []
             held = await outbox.runs_held_for_storage(connection)
             due += [OpenRounds(run_id) for run_id in await outbox.runs_in_lockstep(connection)]
@@ -66,6 +70,7 @@ class Clockwork:
         for answer in await asyncio.gather(*map(self._shell.handle, due), return_exceptions=True):
             if isinstance(answer, BaseException) and not isinstance(answer, Rejected):
                 raise answer
+        self._latest = now
         if held:
             await self._resume_when_there_is_room(held)
 

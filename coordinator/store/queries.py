@@ -72,7 +72,7 @@ async def members(connection: AsyncConnection, cohort_id: UUID, position: Positi
 
 
 async def rounds(connection: AsyncConnection, run_id: UUID, position: Position) -> Page[Round]:
-    statement = sa.select(t.rounds).where(t.rounds.c.run_id == run_id)
+    statement = sa.select(t.rounds, _left_out().label("num_left_out")).where(t.rounds.c.run_id == run_id)
     return await page(connection, statement, t.rounds.c.id, position, _round)
 
 
@@ -86,6 +86,15 @@ async def tasks(connection: AsyncConnection, run_id: UUID, status: str | None, p
 async def events(connection: AsyncConnection, run_id: UUID, position: Position) -> Page[Event]:
     statement = sa.select(t.journal).where(t.journal.c.run_id == run_id)
     return await page(connection, statement, t.journal.c.seq, position, _event)
+
+
+def _left_out() -> sa.ScalarSelect[int]:
+    """How many updates a round took that the model it made does not contain."""
+    r, u, c = t.rounds.c, t.updates.c, t.checkpoints.c
+    made = sa.exists().where(c.cohort_id == r.cohort_id, c.epoch == r.epoch, c.round == r.number, c.kind == "aggregate")
+    is_in_a_model = sa.exists().where(t.contributions.c.update_id == u.id)
+    taken = sa.select(sa.func.count()).where(u.consumed_by == r.id, u.kind == "train", ~is_in_a_model, made)
+    return taken.correlate(t.rounds).scalar_subquery()
 
 
 # --- rows to resources ------------------------------------------------------------------------------------------------
