@@ -280,6 +280,14 @@ class CohortRetired:
 
 
 @dataclass(frozen=True, slots=True)
+class CohortRevived:
+    """The cohort's program starts anew from its head, after the run had failed."""
+
+    cohort_id: UUID
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class UpdatesLeftOut:
     """The round's new model does not contain these updates: they exceeded the run's bounds."""
 
@@ -519,6 +527,7 @@ Event = (
     | CohortRetired
     | CohortMoved
     | CohortRestarted
+    | CohortRevived
     | UpdatesLeftOut
     | CohortFenced
     | RoundRecalled

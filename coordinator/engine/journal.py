@@ -129,6 +129,8 @@ def entry(event: e.Event, after: State) -> Entry | None:
             return Entry(None, None, kind, {}, certificate.erasure_id)
         case e.CohortFenced(cohort_id=cohort_id, epoch=epoch, round=number):
             return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"epoch": epoch, "round": number})
+        case e.CohortRevived(cohort_id=cohort_id, epoch=epoch):
+            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"epoch": epoch})
         case e.CohortUnlearned(cohort_id=cohort_id, reason=reason) | e.UnlearningStopped(cohort_id, reason):
             return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"reason": reason})
         case e.JobSettled(job_id=job_id, status="failed", error=error):

@@ -66,8 +66,10 @@ def pause_run(draft: Draft, message: m.PauseRun) -> Run:
 
 def resume_run(draft: Draft, message: m.ResumeRun) -> Run:
     run = _run(draft, message.run_id, message.expected_version)
-    if run.status in ENDED:
-        raise Rejected("conflict", f"run {run.name} is {run.status}; only a paused one can be resumed")
+    if run.status in ("completed", "cancelled"):
+        raise Rejected("conflict", f"run {run.name} is {run.status}; only a paused or failed one can be resumed")
+    if run.status == "failed":
+        _revive(draft, run)
     if run.status == "paused":
         draft.emit(e.RunResumed(run.id))
         for task in sorted(draft.state.tasks.values(), key=lambda t: t.id):
@@ -80,6 +82,26 @@ def resume_run(draft: Draft, message: m.ResumeRun) -> Run:
             if cohort.run_id == run.id and round is not None and not has_open_work(draft, round):
                 draft.emit(e.RoundStarved(round.id))
     return draft.state.runs[run.id]
+
+
+def _revive(draft: Draft, run: Run) -> None:
+    """Go on with a failed run: each line that had not reached its end starts anew from its head, in a new epoch, so
+    that what is left of the old work is worthless."""
+    living = [c for c in families.cohorts_of(draft.state, run.id) if c.phase != "retired"]
+    lines = [c for c in living if c.kind != "merge" and c.num_members > 0]
+    if not lines:
+        raise Rejected("conflict", f"run {run.name} has no clients left; create a new one")
+    draft.emit(e.RunReopened(run.id, "resumed after it had failed"))
+    for cohort in living:
+        stop_cohort(draft, cohort)
+    for cohort in lines:
+        was_cut = cohort.phase == "finished" and cohort.program_state is None  # by an erasure, when nothing was trained
+        if was_cut or cohort.phase != "finished":
+            draft.emit(e.CohortRevived(cohort.id, cohort.epoch + 1))
+    for cohort in living:
+        if cohort.kind == "merge" and cohort.phase != "finished":
+            draft.emit(e.CohortEnded(cohort.id, "finished", "its models are merged anew when they are trained"))
+    draft.request(living[0], "post", {"message": "SettleRun", "run_id": str(run.id)})
 
 
 def cancel_run(draft: Draft, message: m.CancelRun) -> Run:
