@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from datetime import datetime, timedelta
+from datetime import timedelta
 from uuid import UUID
 
 import structlog
@@ -25,6 +25,8 @@ log = structlog.get_logger()
 TICK_S = 0.25
 REST_S = 0.002
 """After a ring: what was rung for may have made work for others, and that goes first."""
+LOOK_AHEAD_EVERY_S = 2.0
+"""How often to look for leases that were taken while the clock was ahead."""
 TIDY_EVERY_S = 3600.0
 ABANDONED_AFTER_S = 86400.0
 """Uploads that were begun or finished but never submitted are kept this long."""
@@ -34,8 +36,7 @@ class Clockwork:
     def __init__(self, database: Database, bus: Bus, shell: Shell, blobs: BlobStore, keeping: Keeping) -> None:
         self._database, self._bus, self._shell, self._blobs = database, bus, shell, blobs
         self._keeping = keeping
-        self._latest: datetime | None = None
-        """The last instant seen; None: the clock may have gone back before this process started."""
+        self._looked_ahead_at = -LOOK_AHEAD_EVERY_S
 
     async def forever(self) -> None:
         with self._bus.waiter(CLOCK) as waiter:
@@ -59,7 +60,8 @@ class Clockwork:
         async with self._database.read() as connection:
             now = await self._database.now(connection)
             due = await outbox.due_messages(connection, now)
-            if self._latest is None or now < self._latest:
+            if time.monotonic() - self._looked_ahead_at >= LOOK_AHEAD_EVERY_S:
+                self._looked_ahead_at = time.monotonic()
                 due += await outbox.leases_from_ahead(connection, now)
             claimable = await outbox.claimable_clients(connection, waiting, now) if waiting else []
             held = await outbox.runs_held_for_storage(connection)
@@ -70,7 +72,6 @@ class Clockwork:
         for answer in await asyncio.gather(*map(self._shell.handle, due), return_exceptions=True):
             if isinstance(answer, BaseException) and not isinstance(answer, Rejected):
                 raise answer
-        self._latest = now
         if held:
             await self._resume_when_there_is_room(held)
 

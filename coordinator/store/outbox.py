@@ -112,17 +112,21 @@ async def due_messages(connection: AsyncConnection, now: datetime) -> list[Messa
     return messages
 
 
-_LEASED_LONG = sa.select(t.tasks.c.id, t.tasks.c.lease_token, t.tasks.c.run_id, t.tasks.c.due_at).where(
-    t.IS_LEASED_TASK, t.tasks.c.due_at > sa.bindparam("now", type_=t.tasks.c.due_at.type)
-)
+_last_end = sa.func.max(t.tasks.c.due_at, type_=t.tasks.c.due_at.type).label("last_end")
+_LAST_ENDS = prepared(sa.select(t.tasks.c.run_id, _last_end).where(t.IS_LEASED_TASK).group_by(t.tasks.c.run_id))
 
 
 async def leases_from_ahead(connection: AsyncConnection, now: datetime) -> list[Message]:
     """Leases with more time left than they are long: they were taken or renewed while the clock was ahead."""
-    leased = list(await connection.execute(_LEASED_LONG, {"now": now}))
-    of_runs = sa.select(t.runs.c.id, t.runs.c.spec).where(t.runs.c.id.in_({row.run_id for row in leased}))
-    longest = {row.id: timedelta(seconds=row.spec["lease_s"]) for row in await connection.execute(of_runs)}
-    return [LeaseRanOut(row.id, row.lease_token) for row in leased if row.due_at > now + longest[row.run_id]]
+    last_ends = {row.run_id: row.last_end for row in await connection.execute(_LAST_ENDS)}
+    of_runs = sa.select(t.runs.c.id, t.runs.c.spec).where(t.runs.c.id.in_(last_ends))
+    ends = {row.id: now + timedelta(seconds=row.spec["lease_s"]) for row in await connection.execute(of_runs)}
+    messages: list[Message] = []
+    for run_id in [run_id for run_id, end in ends.items() if last_ends[run_id] > end]:
+        beyond = (t.tasks.c.run_id == run_id) & (t.tasks.c.due_at > ends[run_id])
+        found = sa.select(t.tasks.c.id, t.tasks.c.lease_token).where(t.IS_LEASED_TASK, beyond).limit(DUE_AT_ONCE)
+        messages += [LeaseRanOut(row.id, row.lease_token) for row in await connection.execute(found)]
+    return messages
 
 
 _CLAIMABLE = prepared(
