@@ -7,7 +7,6 @@ state_dict is overwritten and gradients are dropped, so equal grants give equal 
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import time
 import uuid
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 from services.audit.spec import Audit
 from services.core import digests
 from services.core.errors import InvariantBroken
+from services.core.figures import bounded
 from services.unlearning.fedforget.spec import Distil
 from services.unlearning.pga.spec import Ascend
 from services.wire.v1.work import Device, TaskGrant
@@ -119,8 +119,7 @@ class Workbench:
         started = time.perf_counter()
         result = HANDLERS[order.grant.kind](self, order)
         metrics = {**result.metrics, "seconds": time.perf_counter() - started}
-        figures = {name: value for name, value in metrics.items() if math.isfinite(value)}
-        return Result(result.update, result.num_samples, figures)
+        return Result(result.update, result.num_samples, bounded(metrics))
 
     @property
     def task(self) -> ClientTask:

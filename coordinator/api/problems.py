@@ -70,6 +70,7 @@ PROBLEMS: Final[dict[str, ProblemType]] = {
         ("length-required", 411, None),
         ("wrong-layout", 422, None),
         ("not-finite", 422, None),
+        ("out-of-bounds", 422, None),
         ("invalid-result", 422, None),
         ("range-not-satisfiable", 416, None),
         ("unsupported-media-type", 415, None),

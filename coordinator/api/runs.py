@@ -112,7 +112,8 @@ async def pause_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) ->
 
 @router.post("/{run_id}/resume", response_model=Run, responses=problems(*_ALWAYS, "conflict", "precondition-failed"))
 async def resume_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -> Response:
-    """Go on with a paused run; failed tasks of its open round are handed out again."""
+    """Go on with a paused run: failed tasks of its open round are handed out again. Or with one that failed, once the
+    cause is gone: its cohorts go on from the models that they serve."""
     await _require(caller, run_id)
     await caller.context.coordinator.shell.handle(ResumeRun(run_id, expected_version(if_match)))
     return await _answer_run(caller, run_id)

@@ -117,6 +117,7 @@ async def renew_lease(task_id: UUID, body: Heartbeat, caller: Worker) -> Respons
         "blob-missing",
         "wrong-layout",
         "not-finite",
+        "out-of-bounds",
         "invalid-result",
         "too-large",
         "unsupported-media-type",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
-from math import fsum, isfinite
+from math import fsum
 from typing import Any, Final
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from coordinator.engine.draft import Draft
 from coordinator.engine.entities import GIVEN_UP, Cohort, Erasure, Line, Member, Round, Run, Task, Update
 from services.audit.spec import BEFORE, SHADOW_ROUNDS, Audit, AuditPlan, Canary, read_plan
 from services.audit.verdict import Check, Measured, judge, verdict_of
+from services.core.figures import bounded
 from services.models.spec import CUSTOM, params_of
 
 NUM_REMAINING: Final = 3
@@ -158,7 +159,7 @@ def _as_json(check: Check) -> dict[str, Any]:
 
 def _measured(metrics: Mapping[str, float]) -> Measured:
     """From one leaver's answer. What is not finite is left out: a verdict then fails."""
-    finite = {name: value for name, value in sorted(metrics.items()) if isfinite(value) and name != "seconds"}
+    finite = {name: value for name, value in sorted(bounded(metrics).items()) if name != "seconds"}
     before = {name.removeprefix(BEFORE): value for name, value in finite.items() if name.startswith(BEFORE)}
     return Measured({name: value for name, value in finite.items() if not name.startswith(BEFORE)}, before)
 
@@ -175,12 +176,11 @@ def _mean(answers: list[Update]) -> dict[str, float]:
     """Of those who remain: by samples, and of figures that all of them have."""
     if not answers:
         return {}
-    names = set.intersection(*(set(u.metrics) for u in answers)) - {"seconds"}
+    reported = [bounded(u.metrics) for u in answers]
+    names = set.intersection(*map(set, reported)) - {"seconds"}
     found: dict[str, float] = {}
     for name in sorted(names):
-        values = [u.metrics[name] for u in answers]
-        if not all(map(isfinite, values)):
-            continue
+        values = [figures[name] for figures in reported]
         if name.endswith("_samples"):
             found[name] = fsum(values)
         else:

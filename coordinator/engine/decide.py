@@ -13,6 +13,7 @@ from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Blob, Job, State
+from services.core.figures import bounded
 from services.core.ids import IdSource
 from services.program.contract import Computed
 
@@ -168,7 +169,7 @@ def _job_done(draft: Draft, message: m.JobDone) -> bool:
         _record_blob(draft, message.blob)
     draft.emit(e.JobSettled(job.id, "done"))
     digest = message.blob.digest if message.blob is not None else None
-    programs.resume(draft, job.cohort_id, Computed(digest, message.figures))
+    programs.resume(draft, job.cohort_id, Computed(digest, bounded(message.figures)))
     return True
 
 

@@ -53,6 +53,8 @@ class Client:
     """erased: the request whose method or audit still asks it for work; without one it is shut out."""
     canary: Mapping[str, Any] | None = None
     """The backdoor that it carries in its data, registered when it was enrolled or by its worker."""
+    max_samples: int | None = None
+    """The most samples that it may say it used, agreed when it was enrolled; None: any number."""
 
     @property
     def key(self) -> UUID:
@@ -332,6 +334,8 @@ class Contribution:
     """What was added instead of the update itself, and is kept in its place: a calibrated one."""
     distance: float | None = None
     """L2 norm between the new model and the client's, where the run measures it."""
+    factor: float | None = None
+    """By which the update was scaled down to the run's largest norm; None: it was added as it came."""
 
     @property
     def key(self) -> tuple[UUID, UUID]:

@@ -280,6 +280,23 @@ class CohortRetired:
 
 
 @dataclass(frozen=True, slots=True)
+class CohortRevived:
+    """The cohort's program starts anew from its head, after the run had failed."""
+
+    cohort_id: UUID
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatesLeftOut:
+    """The round's new model does not contain these updates: they exceeded the run's bounds."""
+
+    cohort_id: UUID
+    round: int
+    update_ids: tuple[UUID, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CohortMoved:
     """The cohort takes its parent's place in the tree."""
 
@@ -510,6 +527,8 @@ Event = (
     | CohortRetired
     | CohortMoved
     | CohortRestarted
+    | CohortRevived
+    | UpdatesLeftOut
     | CohortFenced
     | RoundRecalled
     | CohortUnlearned

@@ -146,7 +146,7 @@ def evolve(state: State, event: e.Event) -> State:
                 **_fresh_program(event.sources),
             )
             return state.put(fenced)
-        case e.RoundRecalled():
+        case e.RoundRecalled() | e.UpdatesLeftOut():
             return state
         case e.CohortUnlearned():
             return _unlearned(state, event)
@@ -157,6 +157,12 @@ def evolve(state: State, event: e.Event) -> State:
         case e.CohortRestarted(cohort_id=cohort_id, sources=sources, round=number):
             cohort = state.cohorts[cohort_id]
             return state.put(replace(cohort, round=number, **_fresh_program(sources)))
+        case e.CohortRevived(cohort_id=cohort_id, epoch=epoch):
+            cohort = state.cohorts[cohort_id]
+            sources = tuple((cohort.pending or {}).get("sources", ()))
+            # A method that was at work has nothing to read any more: such a line is trained from its beginning.
+            revived = replace(cohort, epoch=epoch, reason=None, unlearning=None, **_fresh_program(sources))
+            return state.put(revived)
         case e.CohortWaits(cohort_id=cohort_id, ask=ask):
             cohort = state.cohorts[cohort_id]
             return state.put(

@@ -114,7 +114,9 @@ def _participants(
     for c in state.contributions.values():
         if c.checkpoint_id == head.id and c.client_id in leavers and total > 0:
             digest = recalled_digest(state, c, state.updates.get(c.update_id))
-            found.append({"client": names[c.client_id], "digest": digest, "share": c.weight / total})
+            found.append(
+                {"client": names[c.client_id], "digest": digest, "share": c.weight / total * (c.factor or 1.0)}
+            )
     return sorted(found, key=lambda row: str(row["client"]))
 
 

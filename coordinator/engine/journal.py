@@ -92,6 +92,9 @@ def entry(event: e.Event, after: State) -> Entry | None:
                 "metrics": dict(c.metrics),
             }
             return Entry(c.run_id, c.cohort_id, kind, data)
+        case e.UpdatesLeftOut(cohort_id=cohort_id, round=number, update_ids=update_ids):
+            data = {"round": number, "updates": [str(update_id) for update_id in update_ids]}
+            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, data)
         case e.CohortEnded(cohort_id=cohort_id, phase=phase, reason=reason):
             return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"phase": phase, "reason": reason})
         case e.CohortRetired(cohort_id=cohort_id, reason=reason):
@@ -126,6 +129,8 @@ def entry(event: e.Event, after: State) -> Entry | None:
             return Entry(None, None, kind, {}, certificate.erasure_id)
         case e.CohortFenced(cohort_id=cohort_id, epoch=epoch, round=number):
             return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"epoch": epoch, "round": number})
+        case e.CohortRevived(cohort_id=cohort_id, epoch=epoch):
+            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"epoch": epoch})
         case e.CohortUnlearned(cohort_id=cohort_id, reason=reason) | e.UnlearningStopped(cohort_id, reason):
             return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"reason": reason})
         case e.JobSettled(job_id=job_id, status="failed", error=error):

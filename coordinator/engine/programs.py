@@ -214,6 +214,7 @@ def _publish(draft: Draft, cohort_id: UUID, step: Publish) -> None:
             staleness=c.staleness,
             digest=c.digest,
             distance=c.distance,
+            factor=c.factor,
         )
         for position, c in enumerate(step.contributions)
     )
@@ -222,6 +223,8 @@ def _publish(draft: Draft, cohort_id: UUID, step: Publish) -> None:
         for position, source in enumerate(step.sources)
     )
     draft.emit(e.CheckpointPublished(checkpoint, contributions, parents, step.residuals))
+    if step.left_out:
+        draft.emit(e.UpdatesLeftOut(cohort.id, step.round, step.left_out))
     if cohort.residuals is not None and step.residuals not in (None, cohort.residuals):
         draft.request(cohort, "drop-blob", {"digest": cohort.residuals})
     spec = draft.state.runs[cohort.run_id].spec

@@ -61,7 +61,11 @@ def react(event: e.Event, after: State) -> Iterator[Command]:
     match event:
         case e.CohortFormed(cohort=cohort):
             yield FollowUp(m.StartProgram(cohort.id))
-        case e.CohortFenced(cohort_id=cohort_id) | e.CohortRestarted(cohort_id=cohort_id):
+        case (
+            e.CohortFenced(cohort_id=cohort_id)
+            | e.CohortRestarted(cohort_id=cohort_id)
+            | e.CohortRevived(cohort_id=cohort_id)
+        ):
             yield FollowUp(m.StartProgram(cohort_id))
         case e.RoundRecalled(cohort_id=cohort_id, checkpoint_id=checkpoint_id):
             yield FollowUp(m.RecallRound(cohort_id, checkpoint_id))

@@ -13,6 +13,7 @@ from coordinator.engine.entities import ENDED, OPEN_TASK, Cohort, Job, Run
 from coordinator.engine.programs import has_open_work
 from coordinator.engine.work import withdraw_task
 from services.core.errors import Rejected
+from services.core.figures import LARGEST
 from services.training.fats.spec import Fats
 
 
@@ -31,7 +32,7 @@ def create_run(draft: Draft, message: m.CreateRun) -> Run:
         if digest is not None and (message.federation_id, digest) not in draft.state.blobs:
             raise Rejected("invalid-run", f"{what}: {digest} is not stored in this federation; upload it first")
     if spec.init is not None and not draft.state.blobs[message.federation_id, spec.init].finite:
-        raise Rejected("invalid-run", "init contains NaN or Inf; start from finite weights")
+        raise Rejected("invalid-run", f"init contains NaN, Inf or numbers beyond {LARGEST:g}; start from other weights")
     if spec.init is not None and _is_superseded(draft, message.federation_id, spec.init):
         raise Rejected("invalid-run", "init was superseded by an erasure; start from another model")
     for field in ("clients_per_round", "quorum"):
@@ -65,8 +66,10 @@ def pause_run(draft: Draft, message: m.PauseRun) -> Run:
 
 def resume_run(draft: Draft, message: m.ResumeRun) -> Run:
     run = _run(draft, message.run_id, message.expected_version)
-    if run.status in ENDED:
-        raise Rejected("conflict", f"run {run.name} is {run.status}; only a paused one can be resumed")
+    if run.status in ("completed", "cancelled"):
+        raise Rejected("conflict", f"run {run.name} is {run.status}; only a paused or failed one can be resumed")
+    if run.status == "failed":
+        _revive(draft, run)
     if run.status == "paused":
         draft.emit(e.RunResumed(run.id))
         for task in sorted(draft.state.tasks.values(), key=lambda t: t.id):
@@ -79,6 +82,26 @@ def resume_run(draft: Draft, message: m.ResumeRun) -> Run:
             if cohort.run_id == run.id and round is not None and not has_open_work(draft, round):
                 draft.emit(e.RoundStarved(round.id))
     return draft.state.runs[run.id]
+
+
+def _revive(draft: Draft, run: Run) -> None:
+    """Go on with a failed run: each line that had not reached its end starts anew from its head, in a new epoch, so
+    that what is left of the old work is worthless."""
+    living = [c for c in families.cohorts_of(draft.state, run.id) if c.phase != "retired"]
+    lines = [c for c in living if c.kind != "merge" and c.num_members > 0]
+    if not lines:
+        raise Rejected("conflict", f"run {run.name} has no clients left; create a new one")
+    draft.emit(e.RunReopened(run.id, "resumed after it had failed"))
+    for cohort in living:
+        stop_cohort(draft, cohort)
+    for cohort in lines:
+        was_cut = cohort.phase == "finished" and cohort.program_state is None  # by an erasure, when nothing was trained
+        if was_cut or cohort.phase != "finished":
+            draft.emit(e.CohortRevived(cohort.id, cohort.epoch + 1))
+    for cohort in living:
+        if cohort.kind == "merge" and cohort.phase != "finished":
+            draft.emit(e.CohortEnded(cohort.id, "finished", "its models are merged anew when they are trained"))
+    draft.request(living[0], "post", {"message": "SettleRun", "run_id": str(run.id)})
 
 
 def cancel_run(draft: Draft, message: m.CancelRun) -> Run:

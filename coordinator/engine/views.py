@@ -5,6 +5,7 @@ from __future__ import annotations
 from coordinator.engine import families, forgetting
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import Cohort, Update
+from services.core.figures import bounded
 from services.program.contract import CohortView, PastRound, Profiled, UpdateRef
 
 
@@ -68,6 +69,6 @@ def reference_to(update: Update) -> UpdateRef:
         digest=update.digest,
         num_samples=update.num_samples,
         base_round=update.base_round,
-        metrics=update.metrics,
+        metrics=bounded(update.metrics),
         seconds=update.seconds,
     )

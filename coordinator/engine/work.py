@@ -6,6 +6,7 @@ takes answers. A lease that ran out is forgiven as long as nobody else has claim
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -19,11 +20,14 @@ from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Client, Cohort, Round, Run, Task, Update
 from coordinator.engine.programs import check_round
 from services.core.errors import Rejected
+from services.core.figures import LARGEST, MOST_SAMPLES, bounded, impossible
 from services.training.local_spec import LocalTraining
 from services.unlearning.rapid.plan import local_training
 from services.wire.v1.work import FIGURES_ONLY, Work
 
 MAX_BACKOFF_S = 60.0
+MAX_BACKOFF = timedelta(seconds=MAX_BACKOFF_S)
+"""A task that is to wait longer was given back while the clock was ahead."""
 _WORK: TypeAdapter[Work] = TypeAdapter(Work)
 
 
@@ -90,7 +94,7 @@ def claim_tasks(draft: Draft, message: m.ClaimTasks) -> tuple[Granted, ...]:
     granted = []
     for task in sorted(ready, key=lambda t: t.id):
         run, cohort = draft.state.runs[task.run_id], draft.state.cohorts[task.cohort_id]
-        waiting = task.due_at is not None and task.due_at > draft.now
+        waiting = task.due_at is not None and draft.now < task.due_at <= draft.now + MAX_BACKOFF
         is_barred = client.status == "erased" and cohort.unlearning is None and task.kind != "audit"
         if run.status != "running" or cohort.epoch != task.epoch or waiting or is_barred:
             continue
@@ -125,7 +129,8 @@ def submit_result(draft: Draft, message: m.SubmitResult) -> Accepted | Refused:
             draft.emit(e.UpdateRefused(task.id, round.id, refusal.code))
             return refusal
         raise Rejected(refusal.code, refusal.detail)
-    _check_result(draft, task, message)
+    figures = bounded(message.metrics)
+    _check_result(draft, task, message, figures)
     round = draft.state.rounds[task.round_id]
     if stale := _staleness_refusal(draft, task, round):
         draft.emit(e.UpdateRefused(task.id, round.id, stale.code))
@@ -146,9 +151,9 @@ def submit_result(draft: Draft, message: m.SubmitResult) -> Accepted | Refused:
         base_digest=task.model_digest,
         digest=message.digest,
         num_samples=message.num_samples,
-        metrics=dict(message.metrics),
+        metrics=figures,
         received_at=draft.now,
-        seconds=(draft.now - task.leased_at).total_seconds() if task.leased_at is not None else 0.0,
+        seconds=max(0.0, (draft.now - task.leased_at).total_seconds()) if task.leased_at is not None else 0.0,
     )
     draft.emit(e.UpdateAccepted(update))
     _after_answer(draft, task)
@@ -177,8 +182,12 @@ def lease_ran_out(draft: Draft, message: m.LeaseRanOut) -> None:
     task = draft.state.tasks.get(message.task_id)
     if task is None or task.status != "leased" or task.lease_token != message.lease_token:
         return
-    if task.due_at is not None and task.due_at <= draft.now:
-        draft.emit(e.TaskReleased(task.id, "the lease ran out without a heartbeat"))
+    longest = timedelta(seconds=draft.state.runs[task.run_id].spec.lease_s)
+    if task.due_at is None or draft.now < task.due_at <= draft.now + longest:
+        return
+    is_over = task.due_at <= draft.now
+    reason = "the lease ran out without a heartbeat" if is_over else "the lease was taken while the clock was ahead"
+    draft.emit(e.TaskReleased(task.id, reason))
 
 
 def deadline_passed(draft: Draft, message: m.DeadlinePassed) -> None:
@@ -248,10 +257,10 @@ def _replayed(draft: Draft, task: Task, message: m.SubmitResult) -> Accepted:
     return Accepted(update.id)
 
 
-def _check_result(draft: Draft, task: Task, message: m.SubmitResult) -> None:
-    accuracy = message.metrics.get("accuracy")
-    if accuracy is not None and not 0.0 <= accuracy <= 1.0:
-        raise Rejected("invalid-result", f"accuracy is {accuracy}; it must lie between 0 and 1")
+def _check_result(draft: Draft, task: Task, message: m.SubmitResult, figures: Mapping[str, float]) -> None:
+    if wrong := impossible(figures):
+        raise Rejected("invalid-result", wrong)
+    _check_num_samples(draft, task, message.num_samples)
     if task.kind in FIGURES_ONLY:
         if message.digest is not None:
             raise Rejected("invalid-result", f"a task of kind {task.kind} returns figures; leave `update` out")
@@ -263,11 +272,24 @@ def _check_result(draft: Draft, task: Task, message: m.SubmitResult) -> None:
     if blob is None:
         raise Rejected("blob-missing", f"{message.digest} is not stored here; upload it, then submit again")
     if not blob.finite:
-        raise Rejected("not-finite", "the update contains NaN or Inf; report the task as failed instead")
+        detail = f"the update contains NaN, Inf or numbers beyond {LARGEST:g}; report the task as failed instead"
+        raise Rejected("not-finite", detail)
     model = draft.state.blobs[federation_id, task.model_digest]
     if blob.layout_digest != model.updatable_digest:
         detail = "an update holds the floating tensors of the model it was trained from: same names, shapes and dtypes"
         raise Rejected("wrong-layout", detail)
+
+
+def _check_num_samples(draft: Draft, task: Task, num_samples: int) -> None:
+    """A count of samples is a weight: no client gives itself more than was agreed with it, or than the run allows."""
+    client, training = draft.state.clients[task.client_id], draft.state.runs[task.run_id].spec.training
+    for most, where in (
+        (MOST_SAMPLES, "anybody"),
+        (client.max_samples, f"client {client.name} as it was enrolled (max_samples)"),
+        (training.max_samples_per_client, "the run (training.max_samples_per_client)"),
+    ):
+        if most is not None and num_samples > most:
+            raise Rejected("out-of-bounds", f"{num_samples} samples are claimed, and at most {most} granted to {where}")
 
 
 def _staleness_refusal(draft: Draft, task: Task, round: Round) -> Refused | None:

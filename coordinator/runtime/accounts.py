@@ -78,7 +78,8 @@ async def enrol_client(
             client_id, credential_id = uuid7(now, os.urandom(10)), uuid7(now, os.urandom(10))
             token = new_token(credential_id)
             canary = wanted.canary.model_dump(mode="json") if wanted.canary is not None else None
-            await accounts.add_clients(connection, {wanted.name: client_id}, federation_id, now, canary)
+            new = {wanted.name: client_id}
+            await accounts.add_clients(connection, new, federation_id, now, canary, wanted.max_samples)
             await accounts.add_credential(
                 connection,
                 credential_id,

@@ -26,6 +26,8 @@ log = structlog.get_logger()
 TICK_S = 0.25
 REST_S = 0.002
 """After a ring: what was rung for may have made work for others, and that goes first."""
+LOOK_AHEAD_EVERY_S = 2.0
+"""How often to look for leases that were taken while the clock was ahead."""
 TIDY_EVERY_S = 3600.0
 ABANDONED_AFTER_S = 86400.0
 """Uploads that were begun or finished but never submitted are kept this long."""
@@ -35,6 +37,7 @@ class Clockwork:
     def __init__(self, database: Database, bus: Bus, shell: Shell, blobs: BlobStore, keeping: Keeping) -> None:
         self._database, self._bus, self._shell, self._blobs = database, bus, shell, blobs
         self._keeping = keeping
+        self._looked_ahead_at = -LOOK_AHEAD_EVERY_S
 
     async def forever(self) -> None:
         with self._bus.waiter(CLOCK) as waiter:
@@ -58,6 +61,9 @@ class Clockwork:
         async with self._database.read() as connection:
             now = await self._database.now(connection)
             due = await outbox.due_messages(connection, now)
+            if time.monotonic() - self._looked_ahead_at >= LOOK_AHEAD_EVERY_S:
+                self._looked_ahead_at = time.monotonic()
+                due += await outbox.leases_from_ahead(connection, now)
             claimable = await outbox.claimable_clients(connection, waiting, now) if waiting else []
             held = await outbox.runs_held_for_storage(connection)
             due += [OpenRounds(run_id) for run_id in await outbox.runs_in_lockstep(connection)]

@@ -98,7 +98,7 @@ class Pump:
     async def _has_job(self) -> bool:
         async with self._database.read() as connection:
             now = await self._database.now(connection)
-            return await outbox.has_job(connection, self._kinds, now)
+            return await outbox.has_job(connection, self._kinds, now, self._lease_s)
 
     async def _one(self) -> bool:
         token = uuid4().hex

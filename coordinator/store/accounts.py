@@ -16,6 +16,7 @@ from coordinator.store.paging import Position, page
 from coordinator.store.prepared import prepared
 from services.core.errors import Rejected
 from services.wire.v1.resources import Client, Credential, Federation, Page
+from services.wire.v1.work import MOST_MEMORY_MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +125,11 @@ async def add_clients(
     federation_id: UUID,
     now: datetime,
     canary: dict[str, Any] | None = None,
+    max_samples: int | None = None,
 ) -> None:
     """By name."""
-    same = {"federation_id": federation_id, "status": "active", "created_at": now, "devices": [], "canary": canary}
+    same = {"federation_id": federation_id, "status": "active", "created_at": now, "devices": []}
+    same |= {"canary": canary, "max_samples": max_samples}
     await connection.execute(t.clients.insert(), [{"id": ids[name], "name": name, **same} for name in ids])
 
 
@@ -176,7 +179,12 @@ def _federation(row: sa.Row[Any]) -> Federation:
 def _client(row: sa.Row[Any]) -> Client:
     """Whether it is online is the bus's to say."""
     shown = {name: value for name, value in row._mapping.items() if name in Client.model_fields}
-    return Client(**shown, online=False)
+    return Client(**{**shown, "devices": [_device(device) for device in row.devices]}, online=False)
+
+
+def _device(reported: dict[str, Any]) -> dict[str, Any]:
+    """Older releases took any number of megabytes."""
+    return {**reported, "memory_mb": int(min(reported.get("memory_mb", 0), MOST_MEMORY_MB))}
 
 
 def _credential(row: sa.Row[Any]) -> Credential:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from coordinator.store.documents import from_text, to_text
 from coordinator.store.sqlite import Sqlite
 from services.core.errors import InvariantBroken
 
@@ -127,6 +128,8 @@ def _postgres_engine(url: sa.URL, pool_size: int) -> AsyncEngine:
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_pre_ping=True,
+        json_serializer=to_text,
+        json_deserializer=from_text,
         pool_timeout=5,
         connect_args={"timeout": 5, "command_timeout": 30, "server_settings": settings},
     )

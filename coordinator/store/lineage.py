@@ -61,7 +61,7 @@ async def contributions(connection: AsyncConnection, checkpoint_id: UUID) -> lis
     """In the order in which the aggregation added them."""
     c, u = t.contributions.c, t.updates.c
     statement = (
-        sa.select(c.update_id, c.client_id, c.weight, c.staleness)
+        sa.select(c.update_id, c.client_id, c.weight, c.staleness, c.factor)
         .add_columns(u.client_name, u.digest, u.base_digest, u.num_samples, u.stored)
         .join(t.updates, u.id == c.update_id)
         .where(c.checkpoint_id == checkpoint_id)

@@ -30,6 +30,8 @@ class Needs:
     deliveries: set[UUID] = field(default_factory=set)
     merging: set[UUID] = field(default_factory=set)
     """Runs whose merged model may have to be made: members, their samples, heads."""
+    resuming: set[UUID] = field(default_factory=set)
+    """Runs whose updates that wait in a buffer are needed."""
     whole: set[UUID] = field(default_factory=set)
     """Runs whose lineage and membership are needed completely; found while loading."""
     leavers: set[tuple[UUID, str]] = field(default_factory=set)
@@ -87,8 +89,11 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
                 needs.merging.add(run_id)
                 needs.measured.add(cohort_id)
                 needs.jobs.add(job_id)
-            case m.PauseRun() | m.ResumeRun() | m.CancelRun():
+            case m.PauseRun() | m.CancelRun():
                 needs.runs.add(message.run_id)
+            case m.ResumeRun(run_id=run_id):
+                needs.runs.add(run_id)
+                needs.resuming.add(run_id)
             case m.SettleRun(run_id=run_id, job_id=job_id):
                 needs.runs.add(run_id)
                 needs.merging.add(run_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -13,14 +13,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.entities import Delivery, Job
 from coordinator.engine.messages import DeadlinePassed, LeaseRanOut, Message
+from coordinator.engine.work import MAX_BACKOFF
 from coordinator.store import references
 from coordinator.store import tables as t
 from coordinator.store.prepared import prepared
 from coordinator.store.rows import to_entity
 
+SHORTEST_LEASE_S: Final = 30.0
 _now = sa.bindparam("now", type_=t.jobs.c.due_at.type)
-_FREE = (t.jobs.c.status == "ready") & (t.jobs.c.due_at.is_(None) | (t.jobs.c.due_at <= _now))
-_ABANDONED = (t.jobs.c.status == "leased") & (t.jobs.c.due_at <= _now)
+_AHEAD = (t.jobs.c.kind != "notify") & (t.jobs.c.due_at > sa.bindparam("ahead", type_=t.jobs.c.due_at.type))
+"""Further off than any lease or pause reaches: it was set while the clock was ahead, and would last until then."""
+_DUE = (t.jobs.c.due_at <= _now) | _AHEAD
+_FREE = (t.jobs.c.status == "ready") & (t.jobs.c.due_at.is_(None) | _DUE)
+_ABANDONED = (t.jobs.c.status == "leased") & _DUE
 _WANTED = (t.runs.c.status == "running") & (t.cohorts.c.epoch == t.jobs.c.epoch)
 _OLDEST = (
     sa.select(t.jobs.c.id)
@@ -55,8 +60,14 @@ async def lease_job(
     """Take the oldest job that is ready or whose holder went silent, a fence before all others. Kernels of a paused or
     fenced line stay put."""
     leased = {"kinds": list(kinds), "now": now, "token": token, "until": now + timedelta(seconds=lease_s)}
+    leased["ahead"] = _beyond(now, lease_s)
     row = (await connection.execute(_LEASE, leased)).first()
     return to_entity(Job, row) if row is not None else None
+
+
+def _beyond(now: datetime, lease_s: float) -> datetime:
+    """Twice a lease from now on: replicas may differ a little in how long theirs are."""
+    return now + timedelta(seconds=2 * max(lease_s, SHORTEST_LEASE_S))
 
 
 _OWN = (t.jobs.c.id == sa.bindparam("job")) & (t.jobs.c.lease_token == sa.bindparam("token"))
@@ -102,6 +113,23 @@ async def due_messages(connection: AsyncConnection, now: datetime) -> list[Messa
     return messages
 
 
+_last_end = sa.func.max(t.tasks.c.due_at, type_=t.tasks.c.due_at.type).label("last_end")
+_LAST_ENDS = prepared(sa.select(t.tasks.c.run_id, _last_end).where(t.IS_LEASED_TASK).group_by(t.tasks.c.run_id))
+
+
+async def leases_from_ahead(connection: AsyncConnection, now: datetime) -> list[Message]:
+    """Leases with more time left than they are long: they were taken or renewed while the clock was ahead."""
+    last_ends = {row.run_id: row.last_end for row in await connection.execute(_LAST_ENDS)}
+    of_runs = sa.select(t.runs.c.id, t.runs.c.spec).where(t.runs.c.id.in_(last_ends))
+    ends = {row.id: now + timedelta(seconds=row.spec["lease_s"]) for row in await connection.execute(of_runs)}
+    messages: list[Message] = []
+    for run_id in [run_id for run_id, end in ends.items() if last_ends[run_id] > end]:
+        beyond = (t.tasks.c.run_id == run_id) & (t.tasks.c.due_at > ends[run_id])
+        found = sa.select(t.tasks.c.id, t.tasks.c.lease_token).where(t.IS_LEASED_TASK, beyond).limit(DUE_AT_ONCE)
+        messages += [LeaseRanOut(row.id, row.lease_token) for row in await connection.execute(found)]
+    return messages
+
+
 _CLAIMABLE = prepared(
     sa.select(t.tasks.c.client_id)
     .join(t.runs, t.runs.c.id == t.tasks.c.run_id)
@@ -109,7 +137,9 @@ _CLAIMABLE = prepared(
         t.tasks.c.client_id.in_(sa.bindparam("client_ids", expanding=True)),
         t.IS_CLAIMABLE_OR_LEASED,
         t.tasks.c.status == "ready",
-        t.tasks.c.due_at.is_(None) | (t.tasks.c.due_at <= sa.bindparam("now")),
+        t.tasks.c.due_at.is_(None)
+        | (t.tasks.c.due_at <= sa.bindparam("now"))
+        | (t.tasks.c.due_at > sa.bindparam("ahead", type_=t.tasks.c.due_at.type)),
         t.runs.c.status == "running",
     )
     .union(
@@ -123,7 +153,8 @@ _CLAIMABLE = prepared(
 
 async def claimable_clients(connection: AsyncConnection, client_ids: Sequence[UUID], now: datetime) -> list[UUID]:
     """Which of these clients have a task they could claim now, or samples to leave out first."""
-    found = await connection.execute(_CLAIMABLE, {"client_ids": list(client_ids), "now": now})
+    wanted = {"client_ids": list(client_ids), "now": now, "ahead": now + MAX_BACKOFF}
+    found = await connection.execute(_CLAIMABLE, wanted)
     return list(found.scalars())
 
 
@@ -219,15 +250,18 @@ _WAITING_JOB = prepared(
     .where(
         t.jobs.c.kind.in_(sa.bindparam("kinds", expanding=True)),
         t.IS_OPEN_JOB,
-        ((t.jobs.c.status == "ready") & t.jobs.c.due_at.is_(None)) | (t.jobs.c.due_at <= sa.bindparam("now")),
+        ((t.jobs.c.status == "ready") & t.jobs.c.due_at.is_(None)) | _DUE,
     )
     .limit(1)
 )
 
 
-async def has_job(connection: AsyncConnection, kinds: Sequence[str], now: datetime) -> bool:
+async def has_job(
+    connection: AsyncConnection, kinds: Sequence[str], now: datetime, lease_s: float = SHORTEST_LEASE_S
+) -> bool:
     """Whether it is worth a writing transaction to try and lease one."""
-    return (await connection.execute(_WAITING_JOB, {"kinds": list(kinds), "now": now})).first() is not None
+    wanted = {"kinds": list(kinds), "now": now, "ahead": _beyond(now, lease_s)}
+    return (await connection.execute(_WAITING_JOB, wanted)).first() is not None
 
 
 async def orphans(

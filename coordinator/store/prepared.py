@@ -6,7 +6,6 @@ Postgres they are statements like any other.
 
 from __future__ import annotations
 
-import json
 import re
 import sqlite3
 from collections import namedtuple
@@ -16,10 +15,10 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
-import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
+from coordinator.store.documents import from_text, to_text
 from coordinator.store.tables import Instant
 from services.core.errors import InvariantBroken
 
@@ -27,23 +26,8 @@ S = TypeVar("S", bound=sa.Executable)
 Process = Callable[[Any], Any]
 
 
-def _json_text(value: Any) -> str:
-    try:
-        text = orjson.dumps(value).decode()
-    except TypeError:  # keys that are numbers, numbers of more than 64 bits
-        return json.dumps(value)
-    return json.dumps(value) if "null" in text else text  # it may have been NaN, which the slower writer keeps
-
-
-def _json(text: str) -> Any:
-    try:
-        return orjson.loads(text)
-    except ValueError:  # NaN and the like, which the slower reader takes
-        return json.loads(text)
-
-
 _MARK: Final = "lethe_prepared"
-_DIALECT: Final = sqlite.dialect(paramstyle="named", json_serializer=_json_text, json_deserializer=_json)
+_DIALECT: Final = sqlite.dialect(paramstyle="named", json_serializer=to_text, json_deserializer=from_text)
 
 
 def prepared(statement: S) -> S:

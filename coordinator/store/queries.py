@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.engine.entities import ENDED
 from coordinator.store import tables as t
 from coordinator.store.paging import Position, page
+from coordinator.store.record import accuracy_of
 from services.core.errors import Rejected
 from services.wire.v1.resources import Cohort, Event, Member, Page, Round, Run, RunStatus, Task
 from services.wire.v1.runs import RunSpec
@@ -71,7 +72,7 @@ async def members(connection: AsyncConnection, cohort_id: UUID, position: Positi
 
 
 async def rounds(connection: AsyncConnection, run_id: UUID, position: Position) -> Page[Round]:
-    statement = sa.select(t.rounds).where(t.rounds.c.run_id == run_id)
+    statement = sa.select(t.rounds, _left_out().label("num_left_out")).where(t.rounds.c.run_id == run_id)
     return await page(connection, statement, t.rounds.c.id, position, _round)
 
 
@@ -87,6 +88,15 @@ async def events(connection: AsyncConnection, run_id: UUID, position: Position) 
     return await page(connection, statement, t.journal.c.seq, position, _event)
 
 
+def _left_out() -> sa.ScalarSelect[int]:
+    """How many updates a round took that the model it made does not contain."""
+    r, u, c = t.rounds.c, t.updates.c, t.checkpoints.c
+    made = sa.exists().where(c.cohort_id == r.cohort_id, c.epoch == r.epoch, c.round == r.number, c.kind == "aggregate")
+    is_in_a_model = sa.exists().where(t.contributions.c.update_id == u.id)
+    taken = sa.select(sa.func.count()).where(u.consumed_by == r.id, u.kind == "train", ~is_in_a_model, made)
+    return taken.correlate(t.rounds).scalar_subquery()
+
+
 # --- rows to resources ------------------------------------------------------------------------------------------------
 
 
@@ -100,15 +110,16 @@ def _runs() -> sa.Select[Any]:
 
 
 async def _accuracies(connection: AsyncConnection, run_ids: Sequence[UUID]) -> dict[UUID, float]:
-    """The newest judged accuracy of each run: on the coordinator's data if it has any, else at the clients."""
+    """The newest judged accuracy of each run: on the coordinator's data if it has any, else at the clients. The
+    figures are read here and not in SQL, which refuses a whole statement for one number that is not finite."""
     c = t.checkpoints.c
-    accuracy = sa.func.coalesce(
-        c.metrics["validation_accuracy"].as_float(), c.metrics["clients_accuracy"].as_float()
-    ).label("accuracy")
+    text = sa.cast(c.metrics, sa.Text)
+    is_judged = text.contains('"validation_accuracy"') | text.contains('"clients_accuracy"')
     rank = sa.func.row_number().over(partition_by=c.run_id, order_by=c.id.desc()).label("rank")
-    judged = sa.select(c.run_id, accuracy, rank).where(c.run_id.in_(run_ids), accuracy.is_not(None)).subquery()
-    rows = await connection.execute(sa.select(judged.c.run_id, judged.c.accuracy).where(judged.c.rank == 1))
-    return {row.run_id: row.accuracy for row in rows}
+    judged = sa.select(c.run_id, c.metrics, rank).where(c.run_id.in_(run_ids), is_judged).subquery()
+    rows = await connection.execute(sa.select(judged.c.run_id, judged.c.metrics).where(judged.c.rank == 1))
+    found = {row.run_id: accuracy_of(row.metrics) for row in rows}
+    return {run_id: accuracy for run_id, accuracy in found.items() if accuracy is not None}
 
 
 def _run(row: sa.Row[Any], accuracies: dict[UUID, float]) -> Run:

@@ -384,7 +384,7 @@ class _Loader:
         done = {task.id for task in self.state.tasks.values() if task.id in self.needs.tasks and task.status == "done"}
         if done:
             await self._add_by(Update, t.updates.c.task_id, done)
-        if self.steps_program or self.needs.whole:
+        if self.steps_program or self.needs.whole or self.needs.resuming:
             await self._add_found(Update, _BUFFERED, self.state.cohorts.keys())
 
     async def _load_members(self) -> None:

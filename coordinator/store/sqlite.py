@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool, StaticPool
 
+from coordinator.store.documents import from_text, to_text
 from coordinator.store.prepared import Found, Plans, driver, run
 from services.core.private_files import FILE_MODE
 
@@ -53,7 +54,11 @@ class Sqlite:
     def __init__(self, path: str, *, is_scratch: bool = False) -> None:
         is_in_memory = path in ("", ":memory:")
         self._engine = sa.create_engine(
-            "sqlite://", creator=lambda: _connect(path, is_scratch), poolclass=StaticPool if is_in_memory else NullPool
+            "sqlite://",
+            creator=lambda: _connect(path, is_scratch),
+            poolclass=StaticPool if is_in_memory else NullPool,
+            json_serializer=to_text,
+            json_deserializer=from_text,
         )
         self._is_scratch = is_scratch
         self._writing = asyncio.Lock()

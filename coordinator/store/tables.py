@@ -107,6 +107,7 @@ clients = Table(
     Column("exclusions_acked", String(71)),
     Column("needed_by", Uuid),
     Column("canary", Json),
+    Column("max_samples", BigInteger),
     _one_of("status", "active", "removed", "erased"),
     # A client's name is its identity in seeds and in the order of aggregation: never two in one federation.
     UniqueConstraint("federation_id", "name"),
@@ -363,6 +364,7 @@ contributions = Table(
     Column("staleness", Integer, nullable=False),
     Column("digest", String(71)),
     Column("distance", Float),
+    Column("factor", Float),
     # An update is in a checkpoint once.
     PrimaryKeyConstraint("checkpoint_id", "update_id"),
     Index("ix_contributions_digest", "digest", **_where("digest IS NOT NULL")),

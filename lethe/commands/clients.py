@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -38,16 +38,21 @@ def add(
             metavar="CLASS SEED", help="A backdoor that it carries in its data; audits of its erasure look for it."
         ),
     ] = None,
+    max_samples: Annotated[
+        int | None, typer.Option(help="The most samples that a result of it may claim; any number when left out.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Enrol a client. Its token is shown once: hand it to the data holder."""
     from lethe.tokens import hand_over, refuse_existing
 
     refuse_existing(token_out)
-    carried = {"canary": {"target_class": canary[0], "seed": canary[1]}} if canary is not None else {}
+    wanted: dict[str, Any] = {"name": name, "max_samples": max_samples}
+    if canary is not None:
+        wanted["canary"] = {"target_class": canary[0], "seed": canary[1]}
     with connect(context) as client:
         federation_id = client.federation(federation)["id"]
-        issued = client.post(f"/v1/federations/{federation_id}/clients", {"name": name, **carried})
+        issued = client.post(f"/v1/federations/{federation_id}/clients", wanted)
     hand_over(issued, token_out, what=f"client {name}", as_json=json)
 
 

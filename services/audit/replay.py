@@ -37,6 +37,8 @@ class AggregateStep:
     updates: tuple[tuple[str, float], ...]
     quantum: float | None = None
     """Set when every number was then rounded to a multiple of it."""
+    factors: tuple[float | None, ...] = ()
+    """By which each update was scaled down; empty: all were added as they came."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -70,7 +72,7 @@ class StackStep:
 
 @dataclass(frozen=True, slots=True)
 class CopyStep:
-    """`result` is the `model` itself: the best of several, or the only one."""
+    """`result` is the `model` itself: the best of several, the only one, or one that a round added nothing to."""
 
     result: str
     model: str
@@ -129,9 +131,13 @@ def step_of(lineage: Lineage) -> Step | None:
     result, models = lineage.checkpoint.digest, tuple((parent.digest, parent.weight) for parent in lineage.parents)
     if lineage.checkpoint.kind in ("init", "forgotten"):
         return None
+    if lineage.base is not None and not lineage.contributions:  # nobody answered, or nothing within its bounds
+        return CopyStep(result, lineage.base.digest)
     if lineage.base is not None:
         updates = tuple((contribution.digest, contribution.weight) for contribution in lineage.contributions)
-        return AggregateStep(result, lineage.base.digest, lineage.scale, updates, lineage.quantum)
+        factors = tuple(contribution.factor for contribution in lineage.contributions)
+        factors = factors if any(factor is not None for factor in factors) else ()
+        return AggregateStep(result, lineage.base.digest, lineage.scale, updates, lineage.quantum, factors)
     match lineage.made_by:
         case "stack":
             return StackStep(result, tuple(digest for digest, _ in models))
@@ -189,7 +195,11 @@ def _fetch_all(digests: Iterable[str], fetch: Fetch) -> tuple[dict[str, Path], l
 def _recompute(step: Step, files: dict[str, Path], out: Path) -> None:
     match step:
         case AggregateStep():
-            updates = [{"digest": digest, "weight": weight} for digest, weight in step.updates]
+            factors = step.factors or (None,) * len(step.updates)
+            updates = [
+                {"digest": digest, "weight": weight, "factor": factor}
+                for (digest, weight), factor in zip(step.updates, factors, strict=True)
+            ]
             params = {"base": step.base, "updates": updates, "scale": step.scale, "quantum": step.quantum}
             weighted_step(params, files, out)
         case MergeStep():

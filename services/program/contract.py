@@ -218,6 +218,8 @@ class Contribution:
     """What was added instead of the update itself: the calibrated one, which replaces it in the history."""
     distance: float | None = None
     """L2 norm between the new model and the client's, where the run measures it."""
+    factor: float | None = None
+    """By which the update was scaled down to the run's largest norm; None: it was added as it came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,8 @@ class Publish:
     metrics: Mapping[str, float] = field(default_factory=dict)
     residuals: str | None = None
     """Digest of the running vectors up to this model, where the run keeps them; they replace the older ones."""
+    left_out: tuple[UUID, ...] = ()
+    """Updates that were taken for this model and are not in it: they exceeded the run's bounds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -40,45 +40,128 @@ def weighted_step(
     """Kernel. params: base (digest), updates ([{digest, weight}, ...], in order), scale, and quantum if every number of
     the new model is to be rounded to a multiple of it. Writes the new model to `out`.
 
-    Returns `update_norm`: the L2 norm of the step that was added to the base.
+    An update with a `factor` is multiplied by it; its weight among the others stays. With `bounds` ({max_norm,
+    large_updates}) updates above the norm are left out or scaled down to it, and where the new model would not be
+    finite the largest are left out until it is. Without, that fails.
+
+    Returns `update_norm`: the L2 norm of the step that was added to the base; `left_out:<i>` and `factor:<i>` for each
+    update, counted from 0, that was left out or scaled down.
     """
-    weights = [float(update["weight"]) for update in params["updates"]]
-    total = 0.0
-    for weight in weights:  # not sum(): from Python 3.12 on it compensates, and digests would depend on the version
-        total += weight
-    if total == 0 or not all(math.isfinite(figure) for figure in (*weights, total, float(params["scale"]))):
-        raise KernelFailed(f"the weights of {len(weights)} updates sum to {total}: nothing can be averaged")
+    bounds, scale = params.get("bounds"), float(params["scale"])
+    if not math.isfinite(scale):
+        raise KernelFailed(f"the scale is {scale}: there is no step")
     with ExitStack() as stack:
         base = Source.open(inputs[params["base"]], stack)
-        sources = open_sources([update["digest"] for update in params["updates"]], inputs, stack)
-        updatable = base.header.layout.updatable()
-        for digest, source in sources.items():
-            if source.header.layout != updatable:
-                raise KernelFailed(f"update {digest} does not have the layout of the model's floating-point tensors")
-        updates = [
-            (sources[update["digest"]], weight) for update, weight in zip(params["updates"], weights, strict=True)
-        ]
-        file = stack.enter_context(out.open("wb", buffering=0))
-        buffers = Buffers.allocate(slice_elements)
-        step = _Step(base, updates, total, float(params["scale"]), file, buffers, params.get("quantum"))
-        write_all(file, memoryview(encode_header(base.header.layout)))
-        for info in base.header.layout.tensors:
-            step.write_tensor(info)
-    return {"update_norm": math.sqrt(step.squared_norm)}
+        addends = _addends(params["updates"], base, inputs, stack)
+        found = addends if bounds is None else _within(bounds, addends, slice_elements)
+        step = _Step(base, found, scale, Buffers.allocate(slice_elements), params.get("quantum"))
+        while True:
+            try:
+                step.write(out)
+                break
+            except _NotFinite:
+                if bounds is None or not found:
+                    raise
+                found = _without_largest(found, slice_elements)
+                step = replace(step, addends=found, squared_norm=0.0)
+    used = {addend.place: addend.factor for addend in found}
+    return {
+        "update_norm": math.sqrt(step.squared_norm),
+        **{f"left_out:{place}": 1.0 for place in range(len(addends)) if place not in used},
+        **{f"factor:{place}": factor for place, factor in used.items() if factor != addends[place].factor},
+    }
+
+
+class _NotFinite(KernelFailed):
+    """The new model would contain NaN or Inf."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Addend:
+    place: int
+    source: Source
+    weight: float
+    factor: float = 1.0
+
+
+def _addends(
+    listed: Sequence[Mapping[str, Any]], base: Source, inputs: Mapping[str, Path], stack: ExitStack
+) -> list[_Addend]:
+    sources = open_sources([update["digest"] for update in listed], inputs, stack)
+    updatable = base.header.layout.updatable()
+    for digest, source in sources.items():
+        if source.header.layout != updatable:
+            raise KernelFailed(f"update {digest} does not have the layout of the model's floating-point tensors")
+    addends = [
+        _Addend(place, sources[update["digest"]], float(update["weight"]), float(update.get("factor") or 1.0))
+        for place, update in enumerate(listed)
+    ]
+    total = _total(addends)
+    if total == 0 or not all(math.isfinite(figure) for addend in addends for figure in (addend.weight, total)):
+        raise KernelFailed(f"the weights of {len(addends)} updates sum to {total}: nothing can be averaged")
+    return addends
+
+
+def _total(addends: Sequence[_Addend]) -> float:
+    total = 0.0
+    for addend in addends:  # not sum(): from Python 3.12 on it compensates, and digests would depend on the version
+        total += addend.weight
+    return total
+
+
+def _within(bounds: Mapping[str, Any], addends: Sequence[_Addend], slice_elements: int) -> list[_Addend]:
+    most = bounds["max_norm"]
+    if most is None:
+        return list(addends)
+    found = []
+    for addend in addends:
+        norm = _norm(addend, slice_elements)
+        if norm <= most:
+            found.append(addend)
+        elif bounds["large_updates"] == "clip" and math.isfinite(norm):
+            found.append(replace(addend, factor=most / norm))
+    return found
+
+
+def _without_largest(addends: Sequence[_Addend], slice_elements: int) -> list[_Addend]:
+    """Without those whose norm is at least half of the largest: what makes a sum overflow is not small beside it."""
+    norms = [_norm(addend, slice_elements) for addend in addends]
+    return [addend for addend, norm in zip(addends, norms, strict=True) if norm < max(norms) / 2]
+
+
+def _norm(addend: _Addend, slice_elements: int) -> float:
+    """In float64, over slices of a fixed size: the same for the same bytes, however they were uploaded."""
+    squared, buffers = 0.0, Buffers.allocate(slice_elements)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for info in addend.source.header.layout.tensors:
+            for first, count in slices_of(info, slice_elements):
+                raw, numbers = buffers.raw[: count * ITEM_BYTES[info.dtype]], buffers.term[:count]
+                addend.source.read(raw.data, info.name, first * ITEM_BYTES[info.dtype])
+                widen(raw, info.dtype, numbers)
+                squared += float(np.einsum("i,i->", numbers, numbers))
+    norm = addend.factor * math.sqrt(squared)
+    return math.inf if math.isnan(norm) else norm
 
 
 @dataclass
 class _Step:
     base: Source
-    updates: Sequence[tuple[Source, float]]
-    total: float
+    addends: Sequence[_Addend]
     scale: float
-    file: FileIO
     buffers: Buffers
     quantum: float | None = None
     squared_norm: float = 0.0
 
-    def write_tensor(self, info: TensorInfo) -> None:
+    def __post_init__(self) -> None:
+        self._total = _total(self.addends)
+
+    def write(self, out: Path) -> None:
+        with out.open("wb", buffering=0) as file:
+            write_all(file, memoryview(encode_header(self.base.header.layout)))
+            for info in self.base.header.layout.tensors:
+                self._write_tensor(info, file)
+
+    def _write_tensor(self, info: TensorInfo, file: FileIO) -> None:
         for first, count in slices_of(info, len(self.buffers.mean)):
             raw = self.buffers.raw[: count * ITEM_BYTES[info.dtype]]
             offset = first * ITEM_BYTES[info.dtype]
@@ -87,18 +170,19 @@ class _Step:
                     self._average(info, offset, raw, count)
             else:
                 self.base.read(raw.data, info.name, offset)
-            write_all(self.file, raw.data)
+            write_all(file, raw.data)
 
     def _average(self, info: TensorInfo, offset: int, raw: Bytes, count: int) -> None:
         """Leave the new values of one slice in `raw`."""
         term, mean = self.buffers.term[:count], self.buffers.mean[:count]
         mean.fill(0.0)
-        for source, weight in self.updates:
-            source.read(raw.data, info.name, offset)
+        for addend in self.addends:
+            addend.source.read(raw.data, info.name, offset)
             widen(raw, info.dtype, term)
-            np.multiply(term, weight, out=term)
+            np.multiply(term, addend.weight * addend.factor, out=term)
             np.add(mean, term, out=mean)
-        np.divide(mean, self.total, out=mean)
+        if self.addends:
+            np.divide(mean, self._total, out=mean)
         np.multiply(mean, self.scale, out=mean)
         self.squared_norm += float(np.einsum("i,i->", mean, mean))
         self.base.read(raw.data, info.name, offset)
@@ -111,4 +195,4 @@ class _Step:
             np.add(term, 0.0, out=term)  # a zero has no sign: it would tell on which side it was
         narrow(term, info.dtype, raw)
         if not (are_finite(term.data, "F64") and are_finite(raw.data, info.dtype)):
-            raise KernelFailed(f"tensor {info.name!r} of the new model would contain NaN or Inf")
+            raise _NotFinite(f"tensor {info.name!r} of the new model would contain NaN or Inf")

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from services.core.figures import LARGEST
 from services.tensors.layout import (
     FLOATING,
     ITEM_BYTES,
@@ -26,12 +27,15 @@ from services.tensors.layout import (
 _SUMMED: Final[dict[str, np.dtype[Any]]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
 _EXPONENT_BITS: Final[dict[str, np.uint16]] = {"F16": np.uint16(0x7C00), "BF16": np.uint16(0x7F80)}
 """In half-width floats, NaN and Inf are the values whose exponent bits are all set."""
+_LARGEST_BF16: Final = np.uint16(np.float32(LARGEST).view(np.uint32) >> 16)
+"""Without their sign, half-width floats are in the order of their bits."""
 
 
 @dataclass(frozen=True)
 class Inspection:
     layout: Layout
     finite: bool
+    """No NaN, no Inf, and nothing beyond `LARGEST`."""
     num_bytes: int
 
 
@@ -100,11 +104,22 @@ class Inspector:
             view = view[missing:]
             if len(self._split) < size:
                 return True
-            finite = are_finite(bytes(self._split), dtype)
+            finite = are_moderate(bytes(self._split), dtype)
             self._split.clear()
         whole = len(view) - len(view) % size
         self._split += view[whole:]
-        return finite and are_finite(view[:whole], dtype)
+        return finite and are_moderate(view[:whole], dtype)
+
+
+def are_moderate(elements: bytes | memoryview, dtype: str) -> bool:
+    """Finite, and not beyond `LARGEST`."""
+    if dtype == "F16":  # ends at 65504
+        return are_finite(elements, dtype)
+    if dtype == "BF16":
+        return bool((np.frombuffer(elements, "<u2") & np.uint16(0x7FFF)).max(initial=0) <= _LARGEST_BF16)
+    values = np.frombuffer(elements, _SUMMED[dtype])
+    # Not a NaN's comparison with anything holds, and the largest or smallest of numbers with a NaN is NaN.
+    return bool(values.max(initial=0) <= LARGEST) and bool(values.min(initial=0) >= -LARGEST)
 
 
 def are_finite(elements: bytes | memoryview, dtype: str) -> bool:

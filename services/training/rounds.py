@@ -3,6 +3,7 @@ stop rule holds. An algorithm adds two things: whom to ask (`ask`) and how much 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import pstdev
 from typing import Literal, Protocol
 
@@ -23,6 +24,7 @@ from services.program.contract import (
     Step,
     UpdateRef,
 )
+from services.training.judging import clients_figures, supported_accuracy
 from services.wire.message import Id, Message
 from services.wire.v1.runs import RunSpec
 
@@ -36,6 +38,7 @@ class StoredContribution(Message):
     staleness: int
     digest: str = ""
     distance: float | None = None
+    factor: float | None = None
 
 
 class TrainingState(Message):
@@ -59,8 +62,12 @@ class TrainingState(Message):
     candidate: str | None = None
     """The model just computed, not yet published."""
     contributions: list[StoredContribution] = []
+    left_out: list[Id] = []
+    """Updates that were taken, and that the candidate does not contain: they exceeded the run's bounds."""
     residuals: str | None = None
     figures: dict[str, float] = {}
+    supported: float | None = None
+    """The accuracy of the candidate that does not rest on one client's word."""
     accuracies: list[float] = []
     """Judged accuracies in order, as far back as the stop rule looks."""
 
@@ -104,8 +111,7 @@ def resume(
         case "asking", Collected(updates=updates):
             return _aggregate(state, updates, view, algorithm)
         case "aggregating", Computed(digest=digest, figures=figures):
-            after = state.model_copy(update={"candidate": digest, "figures": dict(figures)})
-            return _measure(after, view, algorithm)
+            return _measure(_aggregated(state, digest, figures), view, algorithm)
         case "measuring", Computed(figures=figures):
             measured = [
                 c.model_copy(update={"distance": figures.get(f"distance:{c.client}")}) for c in state.contributions
@@ -117,8 +123,10 @@ def resume(
             judged = {f"validation_{name}": value for name, value in figures.items()}
             return _ask_to_judge(state.model_copy(update={"figures": {**state.figures, **judged}}), view, algorithm)
         case "asking-to-judge", Collected(updates=updates):
-            judged = _mean_figures(updates)
-            return _publish(state.model_copy(update={"figures": {**state.figures, **judged}}), view, algorithm)
+            supported = supported_accuracy(updates, is_alone=view.num_members == 1)
+            figures = {**state.figures, **clients_figures(updates)}
+            after = state.model_copy(update={"figures": figures, "supported": supported})
+            return _publish(after, view, algorithm)
         case "publishing", Published():
             return _next_round(state, view, algorithm)
     raise InvariantBroken(f"training in phase {state.phase} cannot take {type(outcome).__name__}")
@@ -139,12 +147,14 @@ def _aggregate(
         raise InvariantBroken("aggregation without a base model")
     if not updates:
         return _publish(state.model_copy(update={"candidate": state.head, "figures": {}}), view, algorithm)
+    training = view.spec.training
     weighed = [(update, *algorithm.weigh(update, state.round + 1)) for update in updates]
     params = {
         "base": state.head,
         "updates": [{"digest": update.digest, "weight": weight} for update, weight, _ in weighed],
         "scale": algorithm.scale,
         **({"quantum": algorithm.quantum} if algorithm.quantum is not None else {}),
+        "bounds": {"max_norm": training.max_update_norm, "large_updates": training.large_updates},
     }
     inputs = (state.head, *(update.digest for update in updates if update.digest is not None))
     contributions = [
@@ -161,22 +171,41 @@ def _aggregate(
     return after, Compute("weighted_step", params, inputs)
 
 
+def _aggregated(state: TrainingState, digest: str | None, figures: Mapping[str, float]) -> TrainingState:
+    """With what the kernel says of each update: whether it is in the model, and by which factor. Without any update in
+    it, the model stays as it is."""
+    used, left_out = [], []
+    for place, contribution in enumerate(state.contributions):
+        if f"left_out:{place}" in figures:
+            left_out.append(contribution.update_id)
+        else:
+            used.append(contribution.model_copy(update={"factor": figures.get(f"factor:{place}")}))
+    of_model = {name: value for name, value in figures.items() if ":" not in name}
+    counts = {"num_left_out": len(left_out), "num_clipped": sum(c.factor is not None for c in used)}
+    of_model |= {name: float(count) for name, count in counts.items() if count}
+    candidate = digest if used else state.head
+    changed = {"candidate": candidate, "figures": of_model, "contributions": used, "left_out": left_out}
+    return state.model_copy(update=changed)
+
+
 def _measure(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tuple[TrainingState, Step]:
     """How far each client moved the model, where the run keeps that for a later erasure."""
-    if not view.spec.history.distances:
+    if not view.spec.history.distances or not state.contributions:
         return _accumulate(state, view, algorithm)
     return state.model_copy(update={"phase": "measuring"}), _over_updates("measure_distances", state, algorithm, {})
 
 
 def _accumulate(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tuple[TrainingState, Step]:
-    if not view.spec.history.residuals:
+    if not view.spec.history.residuals or not state.contributions:
         return _judge(state, view, algorithm)
     step = _over_updates("accumulate_residuals", state, algorithm, {"residuals": view.residuals})
     return state.model_copy(update={"phase": "accumulating"}), step
 
 
 def _over_updates(kernel: str, state: TrainingState, algorithm: Algorithm, given: dict[str, str | None]) -> Compute:
-    updates = [{"client": c.client, "digest": c.digest, "weight": c.weight} for c in state.contributions]
+    updates = [
+        {"client": c.client, "digest": c.digest, "weight": c.weight, "factor": c.factor} for c in state.contributions
+    ]
     params = {"model": state.head, "updates": updates, "scale": algorithm.scale, **given}
     known = [digest for digest in (state.head, *given.values()) if digest is not None]
     return Compute(kernel, params, (*known, *(c.digest for c in state.contributions)))
@@ -226,11 +255,12 @@ def _publish(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tu
         raise InvariantBroken("nothing to publish")
     making = _making(state)
     accuracies = state.accuracies
-    accuracy = state.figures.get("validation_accuracy", state.figures.get("clients_accuracy"))
+    accuracy = state.figures.get("validation_accuracy", state.supported)
     if accuracy is not None and not _is_initial(state, view):
         accuracies = [*accuracies, accuracy][-view.spec.stop.window :]
     contributions = tuple(
-        Contribution(c.update_id, c.client, c.weight, c.staleness, distance=c.distance) for c in state.contributions
+        Contribution(c.update_id, c.client, c.weight, c.staleness, distance=c.distance, factor=c.factor)
+        for c in state.contributions
     )
     after = TrainingState(phase="publishing", round=making, head=state.candidate, accuracies=accuracies)
     step = Publish(
@@ -242,6 +272,7 @@ def _publish(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tu
         scale=algorithm.scale,
         metrics=state.figures,
         residuals=state.residuals,
+        left_out=tuple(state.left_out),
     )
     return after, step
 
@@ -275,15 +306,3 @@ def merge_step(sources: tuple[Source, ...]) -> Compute:
     """The mean of models, weighted by the samples behind them."""
     models = [{"digest": source.digest, "weight": source.weight} for source in sources]
     return Compute("merge_models", {"models": models}, tuple(source.digest for source in sources))
-
-
-def _mean_figures(updates: tuple[UpdateRef, ...]) -> dict[str, float]:
-    """Sample-weighted means of what the clients reported, in the order of their names."""
-    total = sum(update.num_samples for update in updates)
-    names = {name for update in updates for name in update.metrics if name in ("accuracy", "loss")}
-    return {
-        f"clients_{name}": sum(u.num_samples * u.metrics[name] for u in updates if name in u.metrics)
-        / max(1, sum(u.num_samples for u in updates if name in u.metrics))
-        for name in sorted(names)
-        if total
-    }

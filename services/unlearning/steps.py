@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from services.core.errors import InvariantBroken
 from services.program.contract import CohortView, Compute, Erasure, UpdateRef
-from services.training.fedavg.spec import FedAvg
-from services.training.fedbuff.spec import FedBuff
+from services.training.algorithms import algorithm_of
 
 
 def erasure_of(view: CohortView) -> Erasure:
@@ -17,15 +16,14 @@ def erasure_of(view: CohortView) -> Erasure:
 
 
 def server_learning_rate(view: CohortView) -> float:
-    training = view.spec.training
-    return training.server_learning_rate if isinstance(training, FedAvg | FedBuff) else 1.0
+    """That of the run's own algorithm."""
+    return algorithm_of(view).scale
 
 
 def num_asked(view: CohortView) -> int:
     """As many clients as an ordinary synchronous round asks; all of an asynchronous run's cohort."""
-    training = view.spec.training
-    wanted = training.clients_per_round if isinstance(training, FedAvg) else None
-    return min(wanted or view.num_members, view.num_members)
+    ask = algorithm_of(view).ask(view, view.round + 1, "")
+    return ask.num_clients if ask.stream is None else view.num_members
 
 
 def weighted_step(base: str, updates: Sequence[tuple[str, float]], scale: float = 1.0) -> Compute:

@@ -34,7 +34,7 @@ from coordinator.engine.entities import (
     Task,
     Update,
 )
-from coordinator.engine.events import CheckpointPublished, Event
+from coordinator.engine.events import CheckpointPublished, Event, UpdatesLeftOut
 from coordinator.engine.forgetting import recalled_digest
 from coordinator.engine.react import FollowUp, Wake, react
 from coordinator.engine.work import Granted, Refused
@@ -100,6 +100,10 @@ class World:
     """Digests of what is in the blob store."""
     figures_of: Callable[[str], Mapping[str, float]] = lambda digest: {"accuracy": 0.5, "loss": 1.0}
     """What judging the model with this digest says."""
+    beyond_bounds: set[str] = field(default_factory=set)
+    """Clients whose updates exceed every run's bounds."""
+    left_out: set[UUID] = field(default_factory=set)
+    """Updates that were said to be in no model for that."""
     _counter: itertools.count[int] = field(default_factory=itertools.count)
 
     # --- the shell ----------------------------------------------------------------------------------------------------
@@ -134,6 +138,8 @@ class World:
         for event in decision.events:
             if isinstance(event, CheckpointPublished):
                 self._note(event.checkpoint)
+            if isinstance(event, UpdatesLeftOut):
+                self.left_out.update(event.update_ids)
             for command in react(event, decision.state):
                 match command:
                     case FollowUp(message=follow_up):
@@ -328,19 +334,28 @@ class World:
             return m.JobDone(job.id, token, None, {f"distance:{n}": 1.0 for n in range(job.params["num_clusters"])})
         if job.kernel not in MODELS_MADE_BY:
             return m.JobDone(job.id, token, None, self.figures_of(job.params["weights"]))
-        digest = of_json({"kernel": job.kernel, "params": _rounded(job.params)})
+        left_out = self._beyond_bounds(job)
+        digest = of_json({"kernel": job.kernel, "params": _rounded(job.params), "left_out": sorted(left_out)})
+        inputs = [one for one in job.inputs if one not in left_out.values()]
         held = self.state.jobs[job.id]
         counts = held.status == "leased" and held.lease_token == token  # else it is not stored
         if counts or digest not in self.provenance:
-            self._look_again(job.inputs)
-            self.provenance[digest] = frozenset[str]().union(*(self.provenance[d] for d in job.inputs))
-            samples = (self.samples_in.get(d, frozenset()) for d in job.inputs)
+            self._look_again(inputs)
+            self.provenance[digest] = frozenset[str]().union(*(self.provenance[d] for d in inputs))
+            samples = (self.samples_in.get(d, frozenset()) for d in inputs)
             self.samples_in[digest] = frozenset[str]().union(*samples)
         if counts:
             self.state = self.state.put(replace(held, output=digest))
             self.bytes.add(digest)
         blob = m.RecordBlob(FEDERATION, digest, 100, MODEL_LAYOUT, UPDATE_LAYOUT, True)
-        return m.JobDone(job.id, token, blob)
+        return m.JobDone(job.id, token, blob, dict.fromkeys(left_out, 1.0))
+
+    def _beyond_bounds(self, job: Job) -> dict[str, str]:
+        """Figures by which the kernel says that it left an update out, with the update's digest."""
+        clients = {u.digest: u.client_name for u in self.state.updates.values()}
+        listed = [update["digest"] for update in job.params["updates"]] if "bounds" in job.params else []
+        beyond = [(place, digest) for place, digest in enumerate(listed) if clients[digest] in self.beyond_bounds]
+        return {f"left_out:{place}": digest for place, digest in beyond}
 
     def run_kernels(self) -> int:
         num_done = 0

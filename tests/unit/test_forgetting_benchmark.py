@@ -1,4 +1,4 @@
-"""What `lethe bench forgetting` and `lethe bench exact` compare has to differ in what they are about, and in that only."""
+"""What `lethe bench forgetting` and `lethe bench exact` compare differs in what they are about, and in that only."""
 
 from __future__ import annotations
 

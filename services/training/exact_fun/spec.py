@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from services.wire.message import Message
+from services.training.bounds_spec import Bounds
 
 
-class ExactFun(Message):
+class ExactFun(Bounds):
     algorithm: Literal["exact_fun"]
     quantum: Annotated[float, Field(gt=0, le=1000)] = Field(
         default=0.01, description="alpha: every weight of a new model is rounded to a multiple of this."

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from services.wire.message import Message
+from services.training.bounds_spec import Bounds
 
 
-class Fats(Message):
+class Fats(Bounds):
     algorithm: Literal["fats"]
     client_budget: Annotated[float, Field(gt=0, le=1_000_000)] = Field(
         default=0.5, description="rho_C: in how many rounds of the run a client is drawn, on average."

@@ -31,7 +31,7 @@ SQUARED_NORM: Final = TensorInfo("squared_norm", "F64", (1,))
 def accumulate_residuals(
     params: Mapping[str, Any], inputs: Mapping[str, Path], out: Path, *, slice_elements: int = SLICE_ELEMENTS
 ) -> dict[str, float]:
-    """Kernel. params: model, residuals (digest or None), updates ([{client, digest, weight}, ...]), scale.
+    """Kernel. params: model, residuals (digest or None), updates ([{client, digest, weight, factor}, ...]), scale.
 
     Writes the residuals after one more round to `out`. Returns `squared_norm`, the sum of the weights so far.
     """
@@ -41,6 +41,8 @@ def accumulate_residuals(
     if not (weights and min(weights) >= 0 and total > 0 and math.isfinite(total)):
         raise KernelFailed(f"the weights of {len(weights)} updates sum to {total}: there was no step")
     shares = [weight / total for weight in weights]
+    factors = [float(update.get("factor") or 1.0) for update in params["updates"]]
+    parts = [share * factor for share, factor in zip(shares, factors, strict=True)]
     with ExitStack() as stack:
         model = Source.open(inputs[params["model"]], stack).header.layout.updatable()
         opened = open_sources([update["digest"] for update in params["updates"]], inputs, stack)
@@ -50,7 +52,7 @@ def accumulate_residuals(
         old = None if params["residuals"] is None else Source.open(inputs[params["residuals"]], stack)
 
         def step(window: Window) -> Doubles:
-            return weighted_sum(sources, shares, window)
+            return weighted_sum(sources, parts, window)
 
         weight = total_norm(model, step, slice_elements=slice_elements) ** 2
         squared_norm = (0.0 if old is None else _squared_norm(old)) + weight
@@ -66,7 +68,7 @@ def accumulate_residuals(
                 return before
             k, there = members[client], window.onto(own[name])
             mean, share = step(there), shares[members[client]]
-            taken_out = -mean if share == 1 else share / (1 - share) * (mean - there(sources[k]))
+            taken_out = -mean if share == 1 else share / (1 - share) * (mean - factors[k] * there(sources[k]))
             return before + weight * scale * taken_out
 
         clients = set(members) | (set() if old is None else _clients(old))

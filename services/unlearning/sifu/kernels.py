@@ -19,7 +19,8 @@ from services.tensors.slices import SLICE_ELEMENTS, Doubles, Source, open_source
 def measure_distances(
     params: Mapping[str, Any], inputs: Mapping[str, Path], out: Path, *, slice_elements: int = SLICE_ELEMENTS
 ) -> dict[str, float]:
-    """Kernel. params: model, updates ([{client, digest, weight}, ...]), scale. Figures only: `distance:<client>`.
+    """Kernel. params: model, updates ([{client, digest, weight, factor}, ...]), scale. Figures only:
+    `distance:<client>`.
 
     ‖θ_new − θ_k‖ = ‖s·Δ̄ − Δ_k‖ as both start from the same model; a stale update is measured as if it had.
     """
@@ -27,7 +28,8 @@ def measure_distances(
     total, scale = math.fsum(weights), float(params["scale"])
     if not (weights and total > 0 and math.isfinite(total)):
         raise KernelFailed(f"the weights of {len(weights)} updates sum to {total}: there was no step")
-    shares = [scale * weight / total for weight in weights]
+    factors = [float(update.get("factor") or 1.0) for update in params["updates"]]
+    shares = [scale * weight / total * factor for weight, factor in zip(weights, factors, strict=True)]
     with ExitStack() as stack:
         model = Source.open(inputs[params["model"]], stack).header.layout.updatable()
         opened = open_sources([update["digest"] for update in params["updates"]], inputs, stack)
@@ -39,7 +41,7 @@ def measure_distances(
         def tally(window: Window) -> Doubles:
             step = weighted_sum(sources, shares, window)
             for k, source in enumerate(sources):
-                squares[k] += np.add.reduce(np.square(step - window(source)))
+                squares[k] += np.add.reduce(np.square(step - factors[k] * window(source)))
             return step
 
         total_norm(model, tally, slice_elements=slice_elements)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import Field
 
 from services.audit.spec import Canary
+from services.core.figures import MOST_SAMPLES
 from services.wire.message import Digest, Id, Message, Name
 from services.wire.v1.runs import RunSpec
 from services.wire.v1.work import Device, TaskKind
@@ -51,6 +52,9 @@ class ClientCreate(Message):
         default=None,
         description="A backdoor that the client agrees to carry in its data: audits of its erasure look for it.",
     )
+    max_samples: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] | None = Field(
+        default=None, description="A result in which it claims more samples is refused; a run may allow fewer."
+    )
 
 
 class Client(Message):
@@ -64,6 +68,7 @@ class Client(Message):
     agent_version: str | None = None
     devices: list[Device] = []
     canary: Canary | None = Field(default=None, description="That it carries in its data, for audits of its erasure.")
+    max_samples: int | None = Field(default=None, description="The most samples that a result of it may claim.")
 
 
 class IssuedCredential(Message):
@@ -151,6 +156,9 @@ class Round(Message):
     num_received: int
     num_failed: int
     num_late: int
+    num_left_out: int = Field(
+        default=0, description="Updates that the round took and its model does not contain: they exceeded its bounds."
+    )
     waiting_for_quorum: bool
 
 
@@ -244,6 +252,9 @@ class Contribution(Message):
     weight: float
     num_samples: int
     staleness: int
+    factor: float | None = Field(
+        default=None, description="By which the update was scaled down to training.max_update_norm, if it was."
+    )
     stored: bool = Field(description="Whether the update's bytes are still kept.")
 
 

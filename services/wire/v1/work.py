@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from services.audit.spec import Audit, Canary
+from services.core.figures import MOST_SAMPLES, Figure, FigureName
 from services.training.local_spec import LocalTraining
 from services.unlearning.fedforget.spec import Distil
 from services.unlearning.pga.spec import Ascend
@@ -20,18 +21,19 @@ from services.wire.v1.runs import ModelSpec
 PROTOCOL: Final = 1
 """Raised when workers and coordinators of different releases can no longer talk to each other."""
 
+MOST_MEMORY_MB: Final = 10**9
+
 TaskKind = Literal["train", "evaluate", "ascend", "distil", "audit"]
 FIGURES_ONLY: Final[frozenset[TaskKind]] = frozenset({"evaluate", "audit"})
 """Kinds whose result is figures; all others return an update of the model they were given."""
 Work = Annotated[Ascend | Distil | Audit, Field(discriminator="kind")]
 """What a client needs to know for a kind of task beyond the model: `kind` is that of the task."""
-Figure = Annotated[float, Field(ge=-1e308, le=1e308)]
 
 
 class Device(Message):
     kind: Literal["cpu", "cuda"]
     name: Annotated[str, Field(max_length=200)] = ""
-    memory_mb: Annotated[int, Field(ge=0)] = 0
+    memory_mb: Annotated[int, Field(ge=0, le=MOST_MEMORY_MB)] = 0
 
 
 class SessionRequest(Message):
@@ -100,8 +102,8 @@ class Submission(Message):
 
     lease_token: Annotated[str, Field(max_length=100)]
     update: Digest | None = None
-    num_samples: Annotated[int, Field(ge=1, le=10**9)]
-    metrics: Annotated[dict[Annotated[str, Field(max_length=64)], Figure], Field(max_length=32)] = Field(
+    num_samples: Annotated[int, Field(ge=1, le=MOST_SAMPLES)]
+    metrics: Annotated[dict[FigureName, Figure], Field(max_length=32)] = Field(
         default_factory=dict, examples=[{"loss": 0.4, "accuracy": 0.9, "seconds": 1.5}]
     )
 

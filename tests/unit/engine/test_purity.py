@@ -35,6 +35,8 @@ def worlds() -> list[World]:
     heard.kernel_finishes()
     heard.claim(CLIENTS[0])
     heard.heartbeat(-1)
+    heard.world.beyond_bounds.add(CLIENTS[0])
+    heard.everybody_works_for_a_while(list(CLIENTS))
     heard.teardown()
     return [*seen, forgotten_by_federaser(), forgotten_by_pga(), asked_in_vain()[0], audited(0.15)[0]]
 

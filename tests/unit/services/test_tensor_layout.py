@@ -186,12 +186,18 @@ def test_inspection_does_not_depend_on_where_the_bytes_are_cut(
     assert found.num_bytes == len(data)
 
 
-def test_large_finite_values_whose_sum_overflows_are_finite() -> None:
-    assert inspect(save({"a": np.full(1000, 3e38, np.float32), "b": np.full(9, -1.7e308)})).finite
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_numbers_whose_squares_could_overflow_are_as_bad_as_infinite_ones(dtype: type[np.floating[Any]]) -> None:
+    numbers = np.full(1000, 1e12, dtype)
+    assert inspect(save({"a": numbers, "b": -numbers}), 7).finite
+    for number in (1.1e12, -1.1e12, 3.4e38):
+        numbers[-1] = number
+        assert not inspect(save({"a": numbers})).finite
+        assert not inspect(save({"a": numbers}), 7).finite
 
 
-@pytest.mark.parametrize(("bits", "finite"), [(0x7F7F, True), (0xFF7F, True), (0x7F80, False), (0xFFC0, False)])
-def test_bfloat16_is_judged_by_its_exponent(bits: int, finite: bool) -> None:
+@pytest.mark.parametrize(("bits", "finite"), [(0x5368, True), (0xD368, True), (0x536A, False), (0x7F80, False)])
+def test_bfloat16_is_judged_by_its_bits(bits: int, finite: bool) -> None:
     data = np.array([0x3F80, bits], "<u2").tobytes()
     assert inspect(file_of({"a": entry("BF16", (2,))}, data), 3).finite is finite
 

@@ -102,7 +102,7 @@ def test_a_tables_columns_are_its_records_fields_in_their_order(kind: type) -> N
     assert tuple(column.name for column in TABLES[kind].columns) == FIELDS[TABLES[kind].name]
 
 
-@pytest.mark.parametrize("value", [{}, [1, 2.5, "ü"], {"a": None}, {"a": float("inf")}, {"1": [True]}, {1: 2}, 2**70])
+@pytest.mark.parametrize("value", [{}, [1, 2.5, "ü"], {"a": None}, {"1": [True]}, {1: 2}, 2**70])
 def test_json_is_written_so_that_sqlalchemys_own_way_reads_it(connection: sa.Connection, value: Any) -> None:
     rows = [{**client(9, "z"), "devices": value}]
     plan = Plans().find(prepared(t.clients.insert()), rows)
