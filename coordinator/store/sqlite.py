@@ -51,7 +51,10 @@ class Sqlite:
     def __init__(self, path: str, *, is_scratch: bool = False) -> None:
         is_in_memory = path in ("", ":memory:")
         self._engine = sa.create_engine(
-            "sqlite://", creator=lambda: _connect(path, is_scratch), poolclass=StaticPool if is_in_memory else NullPool
+            "sqlite://",
+            creator=lambda: _connect(path, is_scratch),
+            poolclass=StaticPool if is_in_memory else NullPool,
+            hide_parameters=True,
         )
         self._is_scratch = is_scratch
         self._writing = asyncio.Lock()
