@@ -137,10 +137,11 @@ def fence_erasure(draft: Draft, message: m.FenceErasure) -> Erasure:
 
 
 def complete_erasure(draft: Draft, message: m.CompleteErasure) -> Erasure:
-    erasure = draft.state.erasures[message.erasure_id]
-    if message.job_id in draft.state.jobs:
+    erasure, job = draft.state.erasures[message.erasure_id], draft.state.jobs.get(message.job_id)
+    is_tried_again = erasure.status == "requires_action" and job is not None and job.status == "leased"
+    if job is not None:
         draft.emit(e.JobSettled(message.job_id, "done"))
-    if erasure.status not in ("verifying", "requires_action") or erasure.version != message.version:
+    if not (erasure.status == "verifying" or is_tried_again) or erasure.version != message.version:
         return erasure
     draft.emit(e.CertificateIssued(Certificate(erasure.id, message.envelope, draft.now)))
     settle(draft, erasure, "completed", None)
