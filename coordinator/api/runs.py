@@ -78,7 +78,7 @@ async def list_runs(
     within = federation_id if caller.within is None else caller.federation(federation_id)
     async with caller.context.coordinator.database.read() as connection:
         page = await queries.runs(connection, within, status, position)
-    return answer_page(request, page)
+    return answer_page(request, page.model_copy(update={"items": [_explained(caller, run) for run in page.items]}))
 
 
 @router.get("/{run_id}", response_model=Run, responses=problems(*_ALWAYS))
@@ -134,8 +134,14 @@ async def _require(caller: Caller, run_id: UUID) -> None:
 
 async def _answer_run(caller: Caller, run_id: UUID, status: int = 200) -> Response:
     async with caller.context.coordinator.database.read() as connection:
-        run = await queries.run(connection, run_id, caller.within)
+        run = _explained(caller, await queries.run(connection, run_id, caller.within))
     headers = {"ETag": f'"{run.version}"'}
     if status == 201:
         headers["Location"] = f"/v1/runs/{run.id}"
     return answer(run, status, headers)
+
+
+def _explained(caller: Caller, run: Run) -> Run:
+    """With what the coordinator had to set aside of it, where the run itself says nothing."""
+    why = caller.context.coordinator.quarantine.why(run.id) if run.reason is None else None
+    return run if why is None else run.model_copy(update={"reason": why})

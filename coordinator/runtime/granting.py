@@ -39,6 +39,8 @@ class Granting:
         if client_id not in self._hindered:
             try:
                 granted: Sequence[Granted] = await self._shell.handle(ClaimTasks(client_id))
+                for run_id in {one.run.id for one in granted} if len(self._quarantine) else ():
+                    self._quarantine.clear(Thing(CLAIM, run_id, run_id))
                 return granted
             except (Rejected, Unavailable):
                 raise

@@ -16,7 +16,7 @@ log = structlog.get_logger()
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 30.0
 HOPELESS_AFTER: Final = 10
-"""Deaths without a good turn in between, some two minutes of them: a process that does nothing else may as well end."""
+"""Deaths without a good turn in between, about a minute of them: a process that does nothing else may as well end."""
 
 
 class Pulse:

@@ -96,7 +96,10 @@ def _visible(statement: sa.Select[Any], within: UUID | None) -> sa.Select[Any]:
 
 def _runs() -> sa.Select[Any]:
     newest = sa.select(sa.func.max(t.cohorts.c.round)).where(t.cohorts.c.run_id == t.runs.c.id).scalar_subquery()
-    return sa.select(t.runs, newest.label("newest_round"))
+    broken = sa.select(sa.func.max(t.jobs.c.error)).where(
+        t.jobs.c.run_id == t.runs.c.id, t.IS_OPEN_JOB, t.jobs.c.num_failures > 0
+    )
+    return sa.select(t.runs, newest.label("newest_round"), broken.scalar_subquery().label("trouble"))
 
 
 async def _accuracies(connection: AsyncConnection, run_ids: Sequence[UUID]) -> dict[UUID, float]:
@@ -118,7 +121,7 @@ def _run(row: sa.Row[Any], accuracies: dict[UUID, float]) -> Run:
         federation_id=row.federation_id,
         name=row.name,
         status=row.status,
-        reason=row.reason,
+        reason=row.reason or row.trouble,
         version=row.version,
         created_at=row.created_at,
         ended_at=row.ended_at,
