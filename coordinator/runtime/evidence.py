@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from coordinator.bus.port import Bus
-from coordinator.engine.react import CHORES, EVIDENCE
+from coordinator.engine.react import CHORES, EVIDENCE, HISTORY
 from coordinator.runtime.supervision import Pulse
 from coordinator.store import outbox
 from coordinator.store.database import Database, Unavailable
@@ -25,8 +25,8 @@ LOOK_EVERY_S: Final = 10.0
 LOOK_AGAIN_S: Final = 1.0
 TROUBLE: Final = (OSError, LogCorrupt, KeyUnreadable)
 """What a directory of evidence can fail with."""
-STEPS: Final = ("fence", "purge")
-"""Jobs that write there."""
+STEPS: Final = ("fence", "purge", "keep-updates")
+"""Jobs that write there: tombstones, certificates, the keys of sealed histories."""
 
 
 class Evidence:
@@ -59,7 +59,7 @@ class Evidence:
     async def _hurry(self) -> None:
         async with self._database.write() as connection:
             await outbox.hurry_jobs(connection, STEPS, await self._database.now(connection))
-        self._bus.wake([CHORES])
+        self._bus.wake([CHORES, HISTORY])
         log.info("evidence.usable")
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -30,14 +30,25 @@ async def run(connection: AsyncConnection, run_id: UUID, within: UUID | None) ->
 
 
 async def runs(
-    connection: AsyncConnection, within: UUID | None, status: RunStatus | None, position: Position
+    connection: AsyncConnection,
+    within: UUID | None,
+    status: RunStatus | None,
+    position: Position,
+    leave_out: Callable[[UUID, Exception], None],
 ) -> Page[Run]:
+    """`leave_out` is told of runs whose rows cannot be read; the others are shown."""
     statement = _visible(_runs(), within)
     if status is not None:
         statement = statement.where(t.runs.c.status == status)
     found = await page(connection, statement, t.runs.c.id, position, lambda row: row, newest_first=True)
     accuracies = await _accuracies(connection, [row.id for row in found.items])
-    return Page(items=[_run(row, accuracies) for row in found.items], next_cursor=found.next_cursor)
+    readable = []
+    for row in found.items:
+        try:
+            readable.append(_run(row, accuracies))
+        except ValueError as error:
+            leave_out(row.id, error)
+    return Page(items=readable, next_cursor=found.next_cursor)
 
 
 async def require_run(connection: AsyncConnection, run_id: UUID, within: UUID | None) -> None:

@@ -130,6 +130,18 @@ async def file_erasure(site: Site, name: str) -> str:
     return f"{REQUESTS}/{filed['id']}"
 
 
+def take_away(evidence: Path) -> None:
+    """As if its disk were not there; not even root can write below a file."""
+    evidence.mkdir(exist_ok=True)
+    evidence.rename(evidence.with_name("away"))
+    evidence.write_text("not a directory")
+
+
+def give_back(evidence: Path) -> None:
+    evidence.unlink()
+    evidence.with_name("away").rename(evidence)
+
+
 async def assert_held(site: Site, request: str, step: str) -> None:
     """The request says why it does not go on, and so do readiness and metrics."""
     await until(lambda: has_status(site.admin, request, "requires_action"))
@@ -151,14 +163,12 @@ async def assert_goes_on(site: Site, request: str) -> None:
 async def test_a_fence_without_a_tombstone_says_so_and_goes_on_when_it_can_be_written(site: Site) -> None:
     await site.enrol("a", "b")
     evidence = site.coordinator.settings.evidence_path
-    evidence.rename(evidence.with_name("away"))
-    evidence.write_text("not a directory")
+    take_away(evidence)
     request = await file_erasure(site, "a")
     await assert_held(site, request, "fence")
     found = await site.admin.get(request)
     assert found["fenced_at"] is None
-    evidence.unlink()
-    evidence.with_name("away").rename(evidence)
+    give_back(evidence)
     await assert_goes_on(site, request)
     assert (evidence / "tombstones.jsonl").read_text().count("\n") == 1
 
@@ -188,12 +198,10 @@ async def test_an_operator_may_retry_a_fence_that_could_not_be_written(small_sit
     site = small_site
     await site.enrol("a", "b")
     evidence = site.coordinator.settings.evidence_path
-    evidence.rename(evidence.with_name("away"))
-    evidence.write_text("not a directory")
+    take_away(evidence)
     request = await file_erasure(site, "a")
     await assert_held(site, request, "fence")
-    evidence.unlink()
-    evidence.with_name("away").rename(evidence)
+    give_back(evidence)
     await site.admin.call("POST", f"{request}/retry")
     await assert_goes_on(site, request)
 
@@ -206,12 +214,10 @@ async def test_a_certificate_that_cannot_be_signed_says_so_and_goes_on_by_itself
     request = await file_erasure(site, "a")
     await until(lambda: has_status(site.admin, request, "executing"))  # b trains again
     evidence = site.coordinator.settings.evidence_path
-    evidence.rename(evidence.with_name("away"))
-    evidence.write_text("not a directory")
+    take_away(evidence)
     await b.train(2.0)
     await assert_held(site, request, "purge")
-    evidence.unlink()
-    evidence.with_name("away").rename(evidence)
+    give_back(evidence)
     await assert_goes_on(site, request)
 
 
@@ -221,15 +227,13 @@ async def test_a_coordinator_whose_evidence_cannot_be_read_waits_for_it(tmp_path
         await site.enrol("a", "b")
         await assert_goes_on(site, await file_erasure(site, "a"))
     evidence = home / "evidence"
-    evidence.rename(evidence.with_name("away"))
-    evidence.write_text("not a directory")
+    take_away(evidence)
     app = create_app(Coordinator(Settings(home=home, admin_token=SecretStr(ADMIN_TOKEN))))
     async with app.router.lifespan_context(app), connected(app) as http:
         response = await http.get("/readyz")
         assert response.status_code == 503 and "it cannot start" in response.json()["checks"]["coordinator"]
         assert code_of(await Actor(http, ADMIN_TOKEN).call("GET", "/v1/runs")) == "unavailable"
-        evidence.unlink()
-        evidence.with_name("away").rename(evidence)
+        give_back(evidence)
         await until(lambda: _answers(http))
 
 

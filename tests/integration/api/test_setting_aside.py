@@ -79,9 +79,30 @@ async def test_a_run_that_cannot_be_read_does_not_stop_the_clockwork_for_the_oth
     assert site.coordinator.quarantine.why(UUID(broken["id"])) is None
 
 
-async def test_many_broken_leases_leave_room_for_those_of_others(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_run_that_cannot_be_read_does_not_hide_the_others_in_lists(site: Site) -> None:
+    _, broken, sound = await both_runs(site, "a", "b")
+    await break_spec(site, broken)
+    assert [run["id"] for run in (await site.admin.get("/v1/runs"))["items"]] == [sound["id"]]
+    assert 'lethe_set_aside_total{kind="unreadable run"} 1.0' in await metrics(site)
+
+
+async def test_background_work_that_dies_is_named_and_comes_back(small_site: Site) -> None:
+    pulse = small_site.coordinator.supervisor.pulses["clockwork"]
+    await execute(small_site, sa.text("ALTER TABLE rounds RENAME TO hidden"))
+    await until(lambda: pulse.num_restarts > 0)
+    response = await small_site.http.get("/readyz")
+    assert response.status_code == 503
+    assert response.json()["checks"]["clockwork"] == "it died of OperationalError; it is started again"
+    shown = await metrics(small_site)
+    assert 'lethe_background_up{task="clockwork"} 0.0' in shown
+    assert 'lethe_background_up{task="chores"} 1.0' in shown
+    assert 'lethe_background_restarts_total{task="clockwork"} 0.0' not in shown
+    await execute(small_site, sa.text("ALTER TABLE hidden RENAME TO rounds"))
+    await until(lambda: not small_site.coordinator.supervisor.down())
+    assert (await small_site.http.get("/readyz")).status_code == 200
+
+
+async def test_many_broken_leases_leave_room_for_those_of_others(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinator.store.outbox.DUE_AT_ONCE", 1)
     (a, b), broken, sound = await both_runs(site, "a", "b")
     await a.claim()
