@@ -37,6 +37,7 @@ from coordinator.runtime.accounts import ensure_admin
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.store import schema
 from coordinator.store.database import Unavailable
+from coordinator.tombstones.port import LogCorrupt
 from services.wire.v1.resources import Problem
 
 log = structlog.get_logger()
@@ -71,11 +72,10 @@ class Api(FastAPI):
 def create_app(coordinator: Coordinator) -> FastAPI:
     """An app that starts and closes the coordinator with its lifespan."""
     app = assemble()
-    metrics = Metrics()
+    metrics = Metrics(coordinator.supervisor, coordinator.quarantine)
     coordinator.observers.append(metrics.observe)
-    app.state.context = Context(
-        coordinator, Keyring(coordinator.database, coordinator.bus), Lookout(coordinator.database), metrics
-    )
+    lookout = Lookout(coordinator.database, coordinator.quarantine)
+    app.state.context = Context(coordinator, Keyring(coordinator.database, coordinator.bus), lookout, metrics)
     return app
 
 
@@ -142,14 +142,16 @@ async def _try_to_open(context: Context) -> bool:
         reason = None if fault is None else f"{fault.reason}: {fault.next_step}"
         if fault is None:
             await ensure_admin(coordinator)
+            await coordinator.start_api()
     except Unavailable:
         reason = "the database cannot be reached"
+    except (OSError, LogCorrupt) as error:
+        reason = f"it cannot start: {getattr(error, 'strerror', None) or error}"
     if reason is not None:
         if reason != context.unready_because:
             log.warning("coordinator.waits", reason=reason)
         context.unready_because = reason
         return False
-    await coordinator.start_api()
     context.unready_because = None
     log.info("coordinator.ready")
     return True
@@ -159,4 +161,8 @@ async def _keep_trying(context: Context) -> None:
     is_open = False
     while not is_open:
         await asyncio.sleep(LOOK_AGAIN_S)
-        is_open = await _try_to_open(context)
+        try:
+            is_open = await _try_to_open(context)
+        except Exception as error:
+            log.error("coordinator.waits", exc_info=error)
+            context.unready_because = f"it cannot start: {type(error).__name__}; its log has the trace"

@@ -131,7 +131,7 @@ async def list_erasures(
         now = await database.now(connection)
         view = View(within, caller.principal.client_id)
         page = await erasures.erasures(connection, view, status, position, now)
-    return answer_page(request, page)
+    return answer_page(request, page.model_copy(update={"items": [_explained(caller, one) for one in page.items]}))
 
 
 @router.get("/erasure-requests/{erasure_id}", response_model=ErasureRequest, responses=problems(*_ALWAYS))
@@ -261,8 +261,15 @@ async def _answer_request(caller: Caller, erasure_id: UUID, status: int = 200) -
     database = caller.context.coordinator.database
     async with database.read() as connection:
         now = await database.now(connection)
-        found = await erasures.erasure(connection, erasure_id, view_of(caller), now)
+        found = _explained(caller, await erasures.erasure(connection, erasure_id, view_of(caller), now))
     headers = {"ETag": f'"{found.version}"'}
     if status == 202:
         headers["Location"] = f"/v1/erasure-requests/{found.id}"
     return answer(found, status, headers)
+
+
+def _explained(caller: Caller, found: ErasureRequest) -> ErasureRequest:
+    """With what the coordinator had to set aside of it or of its runs, where the request itself says nothing."""
+    concerned = (found.id, *(line.run_id for line in found.lines if line.done_at is None))
+    why = caller.context.coordinator.quarantine.why(*concerned) if found.reason is None else None
+    return found if why is None else found.model_copy(update={"reason": why})

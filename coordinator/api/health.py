@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import asyncio
+from typing import Final
 
+import structlog
 from fastapi import APIRouter, Request, Response
 
 from coordinator.api.bodies import answer
 from coordinator.api.context import context_of
 from coordinator.api.problems import PROBLEMS, problems
 from coordinator.store import doorway
-from coordinator.store.database import Unavailable
 from services.core.errors import Rejected
 from services.wire.message import Message
 from services.wire.v1.resources import Health
 
 router = APIRouter(tags=["health"])
+log = structlog.get_logger()
+LONGEST_CHECK_S: Final = 5.0
 
 
 class ProblemDescription(Message):
@@ -34,17 +37,21 @@ async def get_health() -> Response:
 
 @router.get("/readyz", response_model=Health, responses={503: {"model": Health, "description": "Send no traffic."}})
 async def get_readiness(request: Request) -> Response:
-    """The schema is current and the database answers."""
+    """The schema is current, the database takes writes, and all background work is up; `checks` names what is not."""
     context = context_of(request)
     if context.unready_because is not None:
         return answer(Health(status="not-ready", checks={"coordinator": context.unready_because}), 503)
+    checks = {"coordinator": "ok", "database": "ok"}
+    checks |= {name: pulse.problem or "ok" for name, pulse in context.coordinator.supervisor.pulses.items()}
     try:
-        async with context.coordinator.database.read() as connection:
-            await doorway.answers(connection)
-    except Unavailable:
-        return answer(Health(status="not-ready", checks={"database": "does not answer"}), 503)
-    checks: dict[str, Literal["ok"]] = {"coordinator": "ok", "database": "ok"}
-    return answer(Health(status="ok", checks=dict(checks)))
+        async with asyncio.timeout(LONGEST_CHECK_S), context.coordinator.database.write() as connection:
+            await doorway.takes_writes(connection)
+    except Exception as error:  # whatever it is, it is not ready
+        log.warning("database.not-ready", error=str(error)[:200])
+        checks["database"] = "does not answer, or takes no writes"
+    if any(found != "ok" for found in checks.values()):
+        return answer(Health(status="not-ready", checks=checks), 503)
+    return answer(Health(status="ok", checks=checks))
 
 
 @router.get(
@@ -59,7 +66,8 @@ async def get_metrics(request: Request) -> Response:
             async with context.coordinator.database.read() as connection:
                 now = await context.coordinator.database.now(connection)
                 figures = await doorway.figures(connection)
-        except Unavailable:
+        except Exception as error:  # what this process knows by itself is told nevertheless
+            log.warning("metrics.without-database", error=str(error)[:200])
             figures = None
     return Response(context.metrics.text(figures, now), media_type="text/plain; version=0.0.4; charset=utf-8")
 

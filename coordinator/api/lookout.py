@@ -10,6 +10,8 @@ from typing import Final
 from uuid import UUID
 
 from coordinator.gathering import others_have_come
+from coordinator.runtime.granting import CLAIM
+from coordinator.runtime.quarantine import Quarantine
 from coordinator.store import outbox
 from coordinator.store.database import Database
 
@@ -17,8 +19,8 @@ MOST_AT_ONCE: Final = 200
 
 
 class Lookout:
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, quarantine: Quarantine) -> None:
+        self._database, self._quarantine = database, quarantine
         self._asking: dict[UUID, asyncio.Future[bool]] = {}
         self._looking: asyncio.Task[None] | None = None
 
@@ -39,7 +41,8 @@ class Lookout:
             try:
                 async with self._database.read() as connection:
                     now = await self._database.now(connection)
-                    ready = set(await outbox.claimable_clients(connection, list(asked), now))
+                    barred = self._quarantine.held(CLAIM)
+                    ready = set(await outbox.claimable_clients(connection, list(asked), now, barred))
             except Exception as error:
                 for answer in asked.values():
                     answer.set_exception(error)

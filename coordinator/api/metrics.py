@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from coordinator.engine.events import Event
+from coordinator.runtime.quarantine import Quarantine
+from coordinator.runtime.supervision import Supervisor
 from coordinator.store.doorway import Figures
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Metrics:
-    def __init__(self) -> None:
+    def __init__(self, supervisor: Supervisor, quarantine: Quarantine) -> None:
         self.registry = registry = CollectorRegistry()
+        registry.register(_Background(supervisor, quarantine))
         requests = Counter("lethe_requests", "Answers.", ["route", "status"], registry=registry)
         seconds = Histogram(
             "lethe_request_seconds", "Time to the answer's end.", ["route"], buckets=_SECONDS, registry=registry
@@ -32,6 +38,9 @@ class Metrics:
         self._runs = Gauge("lethe_runs", "Runs by status.", ["status"], registry=registry)
         self._open_tasks = Gauge("lethe_open_tasks", "Unfinished tasks by status.", ["status"], registry=registry)
         self._oldest_kernel = Gauge("lethe_oldest_kernel_seconds", "Age of the oldest open kernel.", registry=registry)
+        self._jobs_set_aside = Gauge(
+            "lethe_jobs_set_aside", "Jobs that broke and wait for another attempt.", ["kind"], registry=registry
+        )
         self._is_ready = Gauge("lethe_ready", "Whether the database answers.", registry=registry)
 
     def observe(self, event: Event) -> None:
@@ -48,12 +57,35 @@ class Metrics:
         """The exposition. Without `figures`, because the database is away, only what this process knows."""
         self._runs.clear()
         self._open_tasks.clear()
+        self._jobs_set_aside.clear()
         self._is_ready.set(figures is not None)
         if figures is not None and now is not None:
             for status, count in figures.runs.items():
                 self._runs.labels(status).set(count)
             for status, count in figures.open_tasks.items():
                 self._open_tasks.labels(status).set(count)
+            for kind, count in figures.jobs_set_aside.items():
+                self._jobs_set_aside.labels(kind).set(count)
             oldest = figures.oldest_kernel_at
             self._oldest_kernel.set((now - oldest).total_seconds() if oldest is not None else 0)
         return generate_latest(self.registry)
+
+
+class _Background(Collector):
+    """Read when it is asked for: the work itself knows nothing of metrics."""
+
+    def __init__(self, supervisor: Supervisor, quarantine: Quarantine) -> None:
+        self._supervisor, self._quarantine = supervisor, quarantine
+
+    def collect(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily("lethe_background_up", "Whether background work goes on.", labels=["task"])
+        restarts = CounterMetricFamily("lethe_background_restarts", "Deaths of background work.", labels=["task"])
+        for name, pulse in self._supervisor.pulses.items():
+            up.add_metric([name], pulse.problem is None)
+            restarts.add_metric([name], pulse.num_restarts)
+        now = GaugeMetricFamily("lethe_set_aside_now", "What this process has set aside.", labels=["kind"])
+        ever = CounterMetricFamily("lethe_set_aside", "How often something was set aside.", labels=["kind"])
+        for kind, count in self._quarantine.totals.items():
+            now.add_metric([kind], self._quarantine.counts()[kind])
+            ever.add_metric([kind], count)
+        yield from (up, restarts, now, ever)

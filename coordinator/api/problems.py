@@ -15,6 +15,7 @@ from starlette.responses import Response
 from coordinator.api.context import context_of
 from coordinator.blobs.port import StorageFull
 from coordinator.store.database import Unavailable
+from coordinator.store.faults import fault_of
 from services.core.errors import CODES, Rejected
 from services.wire.v1.resources import Problem
 
@@ -169,7 +170,7 @@ async def _on_http(request: Request, error: Exception) -> Response:
 
 async def _on_unavailable(request: Request, error: Exception) -> Response:
     log.warning("database.away", error=str(error)[:_LONGEST_TEXT])
-    return problem(request, "unavailable", "the database cannot be reached right now; try again")
+    return problem(request, "unavailable", "the database cannot serve right now; try again")
 
 
 async def _on_storage_full(request: Request, error: Exception) -> Response:
@@ -183,6 +184,8 @@ async def _on_disconnect(request: Request, error: Exception) -> Response:
 
 
 async def answer_to_bug(request: Request, error: Exception) -> Response:
+    if fault_of(error) is not None:  # of a blob store in the database, which does not know the difference
+        return await _on_unavailable(request, error)
     return problem(request, "internal", "something broke here; the coordinator's log has the trace")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from coordinator.api.auth import Caller, Operator, Reader
 from coordinator.api.bodies import IfMatch, JsonRoute, answer, answer_page, expected_version, wanted_page
 from coordinator.api.problems import problems
 from coordinator.engine.messages import CancelRun, CreateRun, JoinRun, PauseRun, ResumeRun
+from coordinator.runtime.quarantine import Thing
 from coordinator.runtime.shell import InboxKey, Replayed
 from coordinator.store import accounts, queries
 from coordinator.store.paging import Position
@@ -77,8 +79,8 @@ async def list_runs(
     """Newest first."""
     within = federation_id if caller.within is None else caller.federation(federation_id)
     async with caller.context.coordinator.database.read() as connection:
-        page = await queries.runs(connection, within, status, position)
-    return answer_page(request, page)
+        page = await queries.runs(connection, within, status, position, partial(_leave_out, caller))
+    return answer_page(request, page.model_copy(update={"items": [_explained(caller, run) for run in page.items]}))
 
 
 @router.get("/{run_id}", response_model=Run, responses=problems(*_ALWAYS))
@@ -135,8 +137,18 @@ async def _require(caller: Caller, run_id: UUID) -> None:
 
 async def _answer_run(caller: Caller, run_id: UUID, status: int = 200) -> Response:
     async with caller.context.coordinator.database.read() as connection:
-        run = await queries.run(connection, run_id, caller.within)
+        run = _explained(caller, await queries.run(connection, run_id, caller.within))
     headers = {"ETag": f'"{run.version}"'}
     if status == 201:
         headers["Location"] = f"/v1/runs/{run.id}"
     return answer(run, status, headers)
+
+
+def _explained(caller: Caller, run: Run) -> Run:
+    """With what the coordinator had to set aside of it, where the run itself says nothing."""
+    why = caller.context.coordinator.quarantine.why(run.id) if run.reason is None else None
+    return run if why is None else run.model_copy(update={"reason": why})
+
+
+def _leave_out(caller: Caller, run_id: UUID, error: Exception) -> None:
+    caller.context.coordinator.quarantine.put(Thing("unreadable run", run_id, run_id), error)

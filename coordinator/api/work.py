@@ -14,8 +14,7 @@ from fastapi import APIRouter, Header, Request, Response
 from coordinator.api.auth import Caller, Worker
 from coordinator.api.bodies import JsonRoute, answer
 from coordinator.api.problems import problems
-from coordinator.engine.entities import Client
-from coordinator.engine.messages import ClaimTasks, FailTask, OpenSession, RenewLease, SubmitResult
+from coordinator.engine.messages import FailTask, OpenSession, RenewLease, SubmitResult
 from coordinator.engine.react import client_key
 from coordinator.engine.work import Accepted, FailureNoted, Granted, Renewed
 from coordinator.runtime.granting import HEARTBEAT_EVERY_S, grant_of
@@ -54,7 +53,7 @@ async def open_session(body: SessionRequest, caller: Worker) -> Response:
     devices = [device.model_dump() for device in body.devices]
     canary = body.canary.model_dump(mode="json") if body.canary is not None else None
     message = OpenSession(caller.client_id, body.agent_version, devices, canary)
-    client: Client = await coordinator.shell.handle(message)
+    client = await coordinator.granting.open_session(message)
     await coordinator.bus.mark_alive(str(client.id), ONLINE_S)
     return answer(
         Session(
@@ -174,8 +173,7 @@ async def _poll(request: Request, caller: Caller, wait_s: float) -> Sequence[Gra
 
 
 async def _claim(caller: Caller) -> Sequence[Granted]:
-    granted: Sequence[Granted] = await caller.context.coordinator.shell.handle(ClaimTasks(caller.client_id))
-    return granted
+    return await caller.context.coordinator.granting.claim(caller.client_id)
 
 
 async def _until_disconnect(request: Request) -> None:

@@ -33,7 +33,6 @@ from services.tensors.inspection import Inspector
 CHUNK_BYTES: Final = 2**20
 _LIST_PAGE: Final = 1000
 _DISK_FULL: Final = "53100"
-_READ_ONLY: Final = "25006"
 
 metadata = sa.MetaData()
 
@@ -329,7 +328,7 @@ def _full_database_noticed() -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        if getattr(error.orig, "sqlstate", None) in (_DISK_FULL, _READ_ONLY):
+        if getattr(error.orig, "sqlstate", None) == _DISK_FULL:
             raise StorageFull(errno.ENOSPC, str(error.orig)) from error
         raise
 

@@ -142,7 +142,7 @@ class RedisBus:
             try:
                 await self._client.publish(self._channel, json.dumps(message))
                 delay_s = _FIRST_DELAY_S
-            except _LOST as error:  # what was sent is lost; the sweeps of the others make up for it
+            except Exception as error:  # what was sent is lost; the sweeps of the others make up for it
                 self._note_loss(error)
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
@@ -154,7 +154,7 @@ class RedisBus:
                 async with self._listening_client.pubsub() as pubsub:
                     await pubsub.subscribe(self._channel)
                     await self._take_messages(pubsub)
-            except _LOST as error:
+            except Exception as error:  # whatever it is, the next connection may do
                 self._note_loss(error)
                 delay_s = _FIRST_DELAY_S if self._is_listening else min(2 * delay_s, _LONGEST_DELAY_S)
                 self._is_listening = False

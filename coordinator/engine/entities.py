@@ -403,6 +403,11 @@ class Erasure:
     def key(self) -> UUID:
         return self.id
 
+    @property
+    def awaits_fence(self) -> bool:
+        """Also when its tombstone could not be written so far."""
+        return self.fenced_at is None and self.status in ("received", "requires_action")
+
 
 @dataclass(frozen=True, slots=True)
 class Subject:

@@ -106,6 +106,10 @@ def retry_erasure(draft: Draft, message: m.RetryErasure) -> Erasure:
     """Back to the review, which asks for another purge when all lines are done. A method that gave up begins again;
     what an audit refused is trained again without the client."""
     erasure = _open_request(draft.state, message, "requires_action", "tried again")
+    if erasure.fenced_at is None:
+        draft.emit(e.ErasureMoved(erasure.id, "received"))
+        request(draft, erasure, "fence")
+        return draft.state.erasures[erasure.id]
     mending.try_again(draft, erasure)
     draft.emit(e.ErasureMoved(erasure.id, "executing"))
     return draft.state.erasures[erasure.id]
@@ -115,7 +119,7 @@ def fence_erasure(draft: Draft, message: m.FenceErasure) -> Erasure:
     erasure = draft.state.erasures[message.erasure_id]
     if message.job_id in draft.state.jobs:
         draft.emit(e.JobSettled(message.job_id, "done"))
-    if erasure.status != "received" or erasure.duplicate_of is not None:
+    if not erasure.awaits_fence or erasure.duplicate_of is not None:
         return erasure
     leavers = frozenset(s.client_id for s in draft.state.subjects.values() if s.erasure_id == erasure.id)
     leavers = frozenset(c for c in leavers if draft.state.clients[c].status != "erased")  # by a later request
@@ -133,10 +137,11 @@ def fence_erasure(draft: Draft, message: m.FenceErasure) -> Erasure:
 
 
 def complete_erasure(draft: Draft, message: m.CompleteErasure) -> Erasure:
-    erasure = draft.state.erasures[message.erasure_id]
-    if message.job_id in draft.state.jobs:
+    erasure, job = draft.state.erasures[message.erasure_id], draft.state.jobs.get(message.job_id)
+    is_tried_again = erasure.status == "requires_action" and job is not None and job.status == "leased"
+    if job is not None:
         draft.emit(e.JobSettled(message.job_id, "done"))
-    if erasure.status != "verifying" or erasure.version != message.version:
+    if not (erasure.status == "verifying" or is_tried_again) or erasure.version != message.version:
         return erasure
     draft.emit(e.CertificateIssued(Certificate(erasure.id, message.envelope, draft.now)))
     settle(draft, erasure, "completed", None)
@@ -145,9 +150,14 @@ def complete_erasure(draft: Draft, message: m.CompleteErasure) -> Erasure:
 
 def hold_erasure(draft: Draft, message: m.HoldErasure) -> Erasure:
     erasure = draft.state.erasures[message.erasure_id]
-    if message.job_id in draft.state.jobs:
+    if message.job_id is not None and message.job_id in draft.state.jobs:
         draft.emit(e.JobSettled(message.job_id, "done"))
-    if erasure.status == "verifying" and erasure.version == message.version:
+    is_news = erasure.status != "requires_action" or erasure.reason != message.reason
+    if (
+        erasure.status in ("received", "verifying", "requires_action")
+        and erasure.version == message.version
+        and is_news
+    ):
         draft.emit(e.ErasureMoved(erasure.id, "requires_action", message.reason))
     return draft.state.erasures[erasure.id]
 

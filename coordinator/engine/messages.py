@@ -118,6 +118,8 @@ class OpenSession:
     devices: list[dict[str, Any]] = field(default_factory=list)
     canary: Mapping[str, Any] | None = None
     """That it carries in its data."""
+    frees_tasks: bool = True
+    """Whether tasks of the client's earlier life are handed out again at once; otherwise when their leases run out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,8 @@ class AcknowledgeExclusions:
 @dataclass(frozen=True, slots=True)
 class ClaimTasks:
     client_id: UUID
+    run_id: UUID | None = None
+    """Only tasks of this run: when those of another cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,10 +247,12 @@ class CompleteErasure:
 
 @dataclass(frozen=True, slots=True)
 class HoldErasure:
-    """Everything planned is done and yet the certificate was refused: a person has to look."""
+    """A step outside the database failed. The certificate was refused, though everything planned is done: a person has
+    to look. Or the step itself broke, like a tombstone for which there is no room: then it is tried again."""
 
     erasure_id: UUID
-    job_id: UUID
+    job_id: UUID | None
+    """The step's job, which is over; None when it will be tried again."""
     version: int
     reason: str
 

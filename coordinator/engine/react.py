@@ -34,6 +34,7 @@ NOTICES = "jobs:notice"
 HISTORY = "jobs:history"
 RETENTION = "jobs:retention"
 CLOCK = "clock"
+EVIDENCE = "evidence"
 BELLS: Final = {"kernel": KERNELS, "notify": NOTICES, "keep-updates": HISTORY, "collect-updates": RETENTION}
 """Of jobs that have a pump of their own; all others are chores."""
 

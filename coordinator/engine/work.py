@@ -17,9 +17,9 @@ from pydantic import TypeAdapter
 from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import ENDED, Client, Cohort, Round, Run, Task, Update
+from coordinator.engine.entities import ENDED, Blob, Client, Cohort, Round, Run, Task, Update
 from coordinator.engine.programs import check_round
-from services.core.errors import Rejected
+from services.core.errors import InvariantBroken, Rejected
 from services.core.figures import LARGEST, MOST_SAMPLES, bounded, impossible
 from services.training.local_spec import LocalTraining
 from services.unlearning.rapid.plan import local_training
@@ -80,7 +80,7 @@ def open_session(draft: Draft, message: m.OpenSession) -> Client:
     client = working_client(draft, message.client_id)
     draft.emit(e.SessionOpened(client.id, draft.now, message.agent_version, message.devices, message.canary))
     for task in sorted(draft.state.tasks.values(), key=lambda t: t.id):
-        if task.client_id == client.id and task.status == "leased":
+        if message.frees_tasks and task.client_id == client.id and task.status == "leased":
             draft.emit(e.TaskReleased(task.id, "the agent started anew", draft.now))
     return draft.state.clients[client.id]
 
@@ -93,6 +93,8 @@ def claim_tasks(draft: Draft, message: m.ClaimTasks) -> tuple[Granted, ...]:
     ready = [t for t in draft.state.tasks.values() if t.client_id == client.id and t.status == "ready"]
     granted = []
     for task in sorted(ready, key=lambda t: t.id):
+        if message.run_id not in (None, task.run_id):
+            continue
         run, cohort = draft.state.runs[task.run_id], draft.state.cohorts[task.cohort_id]
         waiting = task.due_at is not None and draft.now < task.due_at <= draft.now + MAX_BACKOFF
         is_barred = client.status == "erased" and cohort.unlearning is None and task.kind != "audit"
@@ -104,7 +106,7 @@ def claim_tasks(draft: Draft, message: m.ClaimTasks) -> tuple[Granted, ...]:
             base_round, model_digest = newest.number - 1, newest.model_digest
         until = draft.now + timedelta(seconds=run.spec.lease_s)
         draft.emit(e.TaskLeased(task.id, draft.new_id().hex, draft.now, until, base_round, model_digest))
-        weights = draft.state.blobs[run.federation_id, model_digest]
+        weights = _model(draft, run, model_digest)
         granted.append(Granted(draft.state.tasks[task.id], run, cohort, weights.num_bytes, client.exclusions))
     return tuple(granted)
 
@@ -222,6 +224,14 @@ def working_client(draft: Draft, client_id: UUID) -> Client:
     return client if client.status == "erased" and client.needed_by is not None else active_client(draft, client_id)
 
 
+def _model(draft: Draft, run: Run, digest: str) -> Blob:
+    """The record of a model that a run's tasks start from. Whoever holds it may upload it again."""
+    blob = draft.state.blobs.get((run.federation_id, digest))
+    if blob is None:
+        raise InvariantBroken(f"model {digest} of run {run.name} is not stored here any more; upload it again")
+    return blob
+
+
 def _own_task(draft: Draft, task_id: UUID, client_id: UUID) -> Task:
     working_client(draft, client_id)
     task = draft.state.tasks.get(task_id)
@@ -274,7 +284,7 @@ def _check_result(draft: Draft, task: Task, message: m.SubmitResult, figures: Ma
     if not blob.finite:
         detail = f"the update contains NaN, Inf or numbers beyond {LARGEST:g}; report the task as failed instead"
         raise Rejected("not-finite", detail)
-    model = draft.state.blobs[federation_id, task.model_digest]
+    model = _model(draft, draft.state.runs[task.run_id], task.model_digest)
     if blob.layout_digest != model.updatable_digest:
         detail = "an update holds the floating tensors of the model it was trained from: same names, shapes and dtypes"
         raise Rejected("wrong-layout", detail)

@@ -1,25 +1,32 @@
-"""What happens by itself: leases run out, deadlines pass, lost wake-ups are made good, held runs go on."""
+"""What happens by itself: leases run out, deadlines pass, lost wake-ups are made good, held runs go on.
+
+Each message that is due is decided alone. One that breaks is set aside, and those of other runs and requests go on.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Final
 from uuid import UUID
 
 import structlog
 
 from coordinator.blobs.port import BlobStore, StorageFull
 from coordinator.bus.port import Bus
-from coordinator.bus.waiters import Waiter
-from coordinator.engine.messages import OpenRounds, ResumeRun, ReviewErasure
+from coordinator.engine.messages import DeadlinePassed, LeaseRanOut, Message, OpenRounds, ResumeRun, ReviewErasure
 from coordinator.engine.react import CLOCK
+from coordinator.runtime.granting import CLAIM
 from coordinator.runtime.history import Keeping
+from coordinator.runtime.quarantine import Quarantine, Thing, pause_after
 from coordinator.runtime.shell import Shell
+from coordinator.runtime.supervision import Pulse
 from coordinator.runtime.sweeping import sweep_uploads
 from coordinator.store import outbox
-from coordinator.store.database import Database, Unavailable
+from coordinator.store.database import Database, TimedOut, Unavailable
+from coordinator.store.outbox import Due
 from services.core.errors import Rejected
 
 log = structlog.get_logger()
@@ -31,60 +38,117 @@ LOOK_AHEAD_EVERY_S = 2.0
 TIDY_EVERY_S = 3600.0
 ABANDONED_AFTER_S = 86400.0
 """Uploads that were begun or finished but never submitted are kept this long."""
+_OWN_KINDS: Final = tuple(kind.__name__ for kind in (LeaseRanOut, DeadlinePassed, OpenRounds, ReviewErasure, ResumeRun))
 
 
 class Clockwork:
-    def __init__(self, database: Database, bus: Bus, shell: Shell, blobs: BlobStore, keeping: Keeping) -> None:
+    def __init__(
+        self,
+        database: Database,
+        bus: Bus,
+        shell: Shell,
+        blobs: BlobStore,
+        keeping: Keeping,
+        quarantine: Quarantine,
+    ) -> None:
         self._database, self._bus, self._shell, self._blobs = database, bus, shell, blobs
-        self._keeping = keeping
+        self._keeping, self._quarantine = keeping, quarantine
         self._looked_ahead_at = -LOOK_AHEAD_EVERY_S
 
-    async def forever(self) -> None:
+    async def forever(self, pulse: Pulse) -> None:
         with self._bus.waiter(CLOCK) as waiter:
-            await self._turn(waiter)
+            while True:
+                try:
+                    await self.tick()
+                    pulse.beat()
+                except Unavailable as error:
+                    log.warning("clockwork.waits", error=str(error)[:200])
+                    pulse.waits("the database cannot serve")
+                await waiter.wait(TICK_S)
+                await asyncio.sleep(REST_S)
 
-    async def _turn(self, waiter: Waiter) -> None:
-        tidied_at = -TIDY_EVERY_S
+    async def tidy_forever(self, pulse: Pulse) -> None:
+        """Apart from the ticks: a sweep that breaks holds up no deadline, and is tried again sooner."""
+        num_failures = 0
         while True:
-            try:
-                await self.tick()
-                if time.monotonic() - tidied_at >= TIDY_EVERY_S:
-                    tidied_at = time.monotonic()
-                    await self.tidy()
-            except Unavailable as error:
-                log.warning("clockwork.waits", error=str(error)[:200])
-            await waiter.wait(TICK_S)
-            await asyncio.sleep(REST_S)
+            num_failures = 0 if await self.tidy() else num_failures + 1
+            pulse.beat()
+            await asyncio.sleep(pause_after(num_failures) if num_failures else TIDY_EVERY_S)
 
     async def tick(self) -> None:
         waiting = [UUID(key.removeprefix("client:")) for key in self._bus.local_keys() if key.startswith("client:")]
+        barred = self._quarantine.held(CLAIM)
         async with self._database.read() as connection:
             now = await self._database.now(connection)
-            due = await outbox.due_messages(connection, now)
+            most = outbox.DUE_AT_ONCE + len(self._quarantine)  # what is set aside takes nobody's place
+            due = await outbox.due_messages(connection, now, most)
             if time.monotonic() - self._looked_ahead_at >= LOOK_AHEAD_EVERY_S:
                 self._looked_ahead_at = time.monotonic()
                 due += await outbox.leases_from_ahead(connection, now)
-            claimable = await outbox.claimable_clients(connection, waiting, now) if waiting else []
+            claimable = await outbox.claimable_clients(connection, waiting, now, barred) if waiting else []
             held = await outbox.runs_held_for_storage(connection)
-            due += [OpenRounds(run_id) for run_id in await outbox.runs_in_lockstep(connection)]
-            due += [ReviewErasure(erasure_id) for erasure_id in await outbox.erasures_under_way(connection)]
+            due += [_due(OpenRounds(run_id), run_id) for run_id in await outbox.runs_in_lockstep(connection)]
+            due += [_due(ReviewErasure(one), one) for one in await outbox.erasures_under_way(connection)]
         if claimable:
             self._bus.wake(f"client:{client_id}" for client_id in claimable)
-        for answer in await asyncio.gather(*map(self._shell.handle, due), return_exceptions=True):
-            if isinstance(answer, BaseException) and not isinstance(answer, Rejected):
-                raise answer
-        if held:
-            await self._resume_when_there_is_room(held)
+        if held and await self._has_room():
+            due += [_due(ResumeRun(run_id), run_id) for run_id in held]
+        await self._send(due)
 
-    async def tidy(self) -> None:
-        """Drop what uploads and erasures left behind."""
-        await self._keeping.tidy()
+    async def _send(self, due: Sequence[Due]) -> None:
+        """Raises `Unavailable` when the database is, after all others are settled."""
+        things = {_thing(one): one for one in due}
+        if len(self._quarantine):
+            self._quarantine.keep_only(_OWN_KINDS, things.keys())
+        chosen = [thing for thing in things if self._quarantine.is_due(thing)]
+        sent = (self._shell.handle(things[thing].message) for thing in chosen)
+        answers = await asyncio.gather(*sent, return_exceptions=True)
+        away: Unavailable | None = None
+        for thing, answer in zip(chosen, answers, strict=True):
+            if not isinstance(answer, BaseException) or isinstance(answer, Rejected):
+                self._quarantine.clear(thing)
+            elif isinstance(answer, Unavailable) and not isinstance(answer, TimedOut):
+                away = answer
+            elif isinstance(answer, Exception):
+                self._quarantine.put(thing, answer)
+            else:
+                raise answer
+        if away is not None:
+            raise away
+
+    async def _has_room(self) -> bool:
+        try:
+            await self._blobs.probe()
+        except StorageFull:
+            return False
+        except Exception as error:  # whatever it is, messages that are due do not wait for it
+            log.warning("storage.unknown", error=str(error)[:200])
+            return False
+        return True
+
+    async def tidy(self) -> bool:
+        """Drop what uploads and erasures left behind; whether all steps went well. None holds up another."""
+        is_done = True
+        for step in (self._keeping.tidy, self._sweep_parts, self._sweep_uploads):
+            thing = Thing(f"tidying {step.__qualname__}", UUID(int=0))
+            try:
+                await step()
+                self._quarantine.clear(thing)
+            except Exception as error:
+                self._quarantine.put(thing, error)
+                is_done = False
+        return is_done
+
+    async def _sweep_parts(self) -> None:
         await self._blobs.sweep_parts(ABANDONED_AFTER_S)
+
+    async def _sweep_uploads(self) -> None:
         await sweep_uploads(self._database, self._blobs, timedelta(seconds=ABANDONED_AFTER_S))
 
-    async def _resume_when_there_is_room(self, run_ids: list[UUID]) -> None:
-        with contextlib.suppress(StorageFull, Rejected):
-            await self._blobs.probe()
-            for run_id in run_ids:
-                await self._shell.handle(ResumeRun(run_id))
-                log.info("run.resumed", run=str(run_id), reason="the blob store has room again")
+
+def _due(message: Message, owner: UUID) -> Due:
+    return Due(message, owner, owner)
+
+
+def _thing(due: Due) -> Thing:
+    return Thing(type(due.message).__name__, due.about, due.owner)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import structlog
@@ -21,14 +19,18 @@ from coordinator.engine.events import Event
 from coordinator.engine.react import CHORES, HISTORY, KERNELS, NOTICES, RETENTION
 from coordinator.runtime.clockwork import Clockwork
 from coordinator.runtime.erasure import SIGNING_KEY, Erasing
+from coordinator.runtime.evidence import Evidence
+from coordinator.runtime.granting import Granting
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.notifying import Notifying
-from coordinator.runtime.pump import Pump, chore_runner, kernel_runner
+from coordinator.runtime.pump import Pump, Runner, chore_runner, kernel_runner
+from coordinator.runtime.quarantine import Quarantine
 from coordinator.runtime.quota import quota_of
 from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.sealing_keys import SealingKeys
 from coordinator.runtime.settings import Settings
 from coordinator.runtime.shell import Shell
+from coordinator.runtime.supervision import Supervisor
 from coordinator.store.database import Database
 from coordinator.tombstones.files import FileTombstoneLog
 from services.core.private_files import make_directory, tighten, tighten_directory
@@ -53,53 +55,43 @@ class Coordinator:
         self.blobs = _blob_store(settings, self.database)
         self.quota = quota_of(settings, self.database, self.blobs)
         self.shell = Shell(self.database, self.bus, observe=self._observe, stat=self._stat)
+        self.quarantine = Quarantine()
+        self.granting = Granting(self.database, self.shell, self.quarantine)
         keys, self._scratch = SealingKeys(settings.evidence_path / "keys"), Scratch(settings.home / "scratch")
         self.keeping = Keeping(self.database, self.blobs, keys, self._scratch)
-        self.erasing = Erasing(
-            self.database,
-            self.shell,
-            self.blobs,
-            self.bus,
-            FileTombstoneLog(settings.evidence_path / "tombstones.jsonl"),
-            settings.evidence_path / SIGNING_KEY,
-            self.keeping,
-        )
-        self.notifying = Notifying(
-            self.database, self.shell, settings.callback_hosts, settings.evidence_path / SIGNING_KEY
-        )
+        tombstones = FileTombstoneLog(settings.evidence_path / "tombstones.jsonl")
+        key_path = settings.evidence_path / SIGNING_KEY
+        self.evidence = Evidence(self.database, self.bus, tombstones, key_path)
+        self.erasing = Erasing(self.database, self.shell, self.blobs, self.bus, tombstones, key_path, self.keeping)
+        self.notifying = Notifying(self.database, self.shell, settings.callback_hosts, key_path)
         self._kernels = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kernel")
-        self._tasks: list[asyncio.Task[None]] = []
+        self.supervisor = Supervisor()
 
     async def start_api(self) -> None:
         """The coordinating role: timers and chores; kernels too unless compute processes do them."""
         await self._start()
         if again := await self.erasing.refence():
             log.warning("erasures.fenced-again", count=again, reason="the database is older than the tombstones")
-        self._spawn(Clockwork(self.database, self.bus, self.shell, self.blobs, self.keeping).forever())
+        clockwork = Clockwork(self.database, self.bus, self.shell, self.blobs, self.keeping, self.quarantine)
+        self.supervisor.start("clockwork", clockwork.forever)
+        self.supervisor.start("tidying", clockwork.tidy_forever)
+        self.supervisor.start("evidence", self.evidence.watch)
         chores = chore_runner(self.database, self.shell, self.blobs, self.erasing)
-        lease_s = self.settings.kernel_lease_s
-        self._spawn(Pump(self.database, self.bus, CHORES, CHORE_KINDS, lease_s, chores).forever())
-        notices = Pump(self.database, self.bus, NOTICES, ("notify",), lease_s, self.notifying.run)
-        history = Pump(self.database, self.bus, HISTORY, ("keep-updates",), lease_s, self.keeping.run)
-        retention = Pump(
-            self.database, self.bus, RETENTION, ("collect-updates",), lease_s, self.keeping.collect, rest_s=RETENTION_S
-        )
-        for slow in (notices, history, retention):  # apart from the chores: these must hold up no fence
-            self._spawn(slow.forever())
+        self._start_pump("chores", CHORES, CHORE_KINDS, chores)
+        # Apart from the chores: these must hold up no fence.
+        self._start_pump("notices", NOTICES, ("notify",), self.notifying.run)
+        self._start_pump("history", HISTORY, ("keep-updates",), self.keeping.run)
+        self._start_pump("retention", RETENTION, ("collect-updates",), self.keeping.collect, rest_s=RETENTION_S)
         if self.settings.compute == "threads":
-            self._spawn_kernels()
+            self._start_kernels()
 
     async def start_compute(self) -> None:
         """The compute role: kernels only."""
         await self._start()
-        self._spawn_kernels()
+        self._start_kernels()
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await self.supervisor.close()
         await self.shell.close()
         self._kernels.shutdown(wait=False, cancel_futures=True)
         self._scratch.close()
@@ -108,10 +100,12 @@ class Coordinator:
         await self.database.close()
 
     async def _start(self) -> None:
-        await asyncio.to_thread(_tighten, self.settings)
-        await self.keeping.sweep()
-        await self.bus.start()
-        self.shell.start()
+        """Once: what comes after it may have to be tried again."""
+        if "shell" not in self.supervisor.pulses:
+            await asyncio.to_thread(_tighten, self.settings)
+            await self.keeping.sweep()
+            await self.bus.start()
+            self.supervisor.start("shell", self.shell.forever)
 
     def _observe(self, event: Event) -> None:
         for observer in self.observers:
@@ -120,15 +114,14 @@ class Coordinator:
     async def _stat(self, owner: UUID, digest: str) -> int | None:
         return await self.blobs.stat(owner, digest)
 
-    def _spawn_kernels(self) -> None:
+    def _start_kernels(self) -> None:
         runner = kernel_runner(self.database, self.shell, self.blobs, self.keeping, self._scratch, self._kernels)
-        pump = Pump(self.database, self.bus, KERNELS, ("kernel",), self.settings.kernel_lease_s, runner)
-        self._spawn(pump.forever())
+        self._start_pump("kernels", KERNELS, ("kernel",), runner)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        task.add_done_callback(_report)
-        self._tasks.append(task)
+    def _start_pump(self, name: str, bell: str, kinds: tuple[str, ...], run: Runner, *, rest_s: float = 0.0) -> None:
+        lease_s = self.settings.kernel_lease_s
+        pump = Pump(self.database, self.bus, bell, kinds, lease_s, run, self.quarantine, rest_s=rest_s)
+        self.supervisor.start(name, pump.forever)
 
 
 def _tighten(settings: Settings) -> None:
@@ -141,11 +134,6 @@ def _tighten(settings: Settings) -> None:
     left += tighten(*places)
     if left:
         log.warning("files.not-private", count=len(left), first=str(left[0]), reason="they belong to another user")
-
-
-def _report(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("background.died", exc_info=error)
 
 
 def _bus(settings: Settings) -> Bus:

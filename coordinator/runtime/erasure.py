@@ -23,10 +23,12 @@ from coordinator.bus.port import Bus, cached_blob
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import GIVEN_UP, Job
 from coordinator.engine.messages import ApproveErasure, CompleteErasure, FenceErasure, FileErasure, HoldErasure
+from coordinator.engine.react import EVIDENCE
+from coordinator.runtime.evidence import TROUBLE, described
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.shell import Shell
 from coordinator.store import exclusions, inventory, outbox
-from coordinator.store.database import Database
+from coordinator.store.database import Database, Unavailable
 from coordinator.store.inventory import Artefact, Dossier, Found
 from coordinator.tombstones.port import ErasedSamples, FencedCohort, Tombstone, TombstoneLog
 from services.audit import predicate as p
@@ -58,6 +60,29 @@ class Erasing:
         self._database, self._shell, self._blobs, self._bus = database, shell, blobs, bus
         self._tombstones, self._key_path, self._keeping = tombstones, key_path, keeping
 
+    async def run(self, job: Job) -> None:
+        """Carry a step out. One that breaks is tried again by whoever runs jobs; until then the request says why."""
+        try:
+            await (self.fence(job) if job.kind == "fence" else self.purge(job))
+        except Exception as error:
+            if isinstance(error, TROUBLE):
+                self._bus.wake([EVIDENCE])
+            if not isinstance(error, Unavailable):
+                await self._say(job, error)
+            raise
+
+    async def _say(self, job: Job, error: Exception) -> None:
+        erasure_id = UUID(job.params["erasure_id"])
+        what = described(error) if isinstance(error, TROUBLE) else type(error).__name__
+        reason = f"its {job.kind} failed: {what}; it is tried again by itself, at the latest every five minutes"
+        try:
+            async with self._database.read() as connection:
+                version = await outbox.erasure_version(connection, erasure_id)
+            if version is not None:
+                await self._shell.handle(HoldErasure(erasure_id, None, version, reason))
+        except Exception as other:
+            log.error("erasure.untold", erasure=str(erasure_id), exc_info=other)
+
     async def fence(self, job: Job) -> None:
         """Write the tombstone to the log outside the database, then fence."""
         erasure_id = UUID(job.params["erasure_id"])
@@ -78,7 +103,7 @@ class Erasing:
             ),
             at=now,
         )
-        if found.erasure.status == "received":
+        if found.erasure.awaits_fence:
             await asyncio.to_thread(self._tombstones.append, entry)
         crashpoint("erasure.after-tombstone")
         await self._shell.handle(FenceErasure(erasure_id, job.id))
@@ -92,7 +117,7 @@ class Erasing:
         keys = [Found("sealing-key", digests.of_bytes(key)) for key in await self._keeping.keys_of(leavers)]
         async with self._database.write() as connection:
             found = await inventory.dossier(connection, erasure_id)
-            if found.erasure.status != "verifying":
+            if not _may_purge(found, job):
                 return
             artefacts = [*await inventory.inventory(connection, found), *keys]
             listed = await inventory.record(connection, erasure_id, artefacts)
@@ -231,6 +256,13 @@ class Erasing:
                 p.Artefact(kind=artefact.kind, digest=artefact.digest, disposition=disposition, reason=reason)
             )
         return dispositions
+
+
+def _may_purge(found: Dossier, job: Job) -> bool:
+    """Whether all models are clean: the request says so, or it said so and an earlier attempt of this job broke."""
+    if found.erasure.status == "requires_action":
+        return job.num_failures > 0 and bool(found.erasure.fenced_at) and all(line.done_at for line in found.lines)
+    return found.erasure.status == "verifying"
 
 
 def _leavers(found: Dossier) -> list[UUID]:

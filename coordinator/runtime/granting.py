@@ -1,15 +1,79 @@
-"""From a claimed task to what its worker is told."""
+"""Claims, and what a worker is told of a task.
+
+A run that breaks a client's claim is set aside, and the client gets the tasks of its other runs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
+from uuid import UUID
 
+from coordinator.engine.entities import Client
+from coordinator.engine.messages import ClaimTasks, OpenSession
 from coordinator.engine.work import Granted
-from services.core.errors import InvariantBroken
+from coordinator.runtime.quarantine import Quarantine, Thing
+from coordinator.runtime.shell import Shell
+from coordinator.store import outbox
+from coordinator.store.database import Database, Unavailable
+from services.core.errors import InvariantBroken, Rejected
 from services.core.seeds import derive
 from services.wire.v1.work import TaskGrant
 
 HEARTBEAT_EVERY_S: Final = 10.0
+CLAIM: Final = "claim"
+"""The kind of what is set aside here."""
+
+
+class Granting:
+    def __init__(self, database: Database, shell: Shell, quarantine: Quarantine) -> None:
+        self._database, self._shell, self._quarantine = database, shell, quarantine
+        self._hindered: set[UUID] = set()
+        """Clients that met a run which broke their claim."""
+
+    async def claim(self, client_id: UUID) -> Sequence[Granted]:
+        """Every task that is ready for the client, in runs that can be read."""
+        if self._hindered and not self._quarantine.held(CLAIM):
+            self._hindered.clear()
+        if client_id not in self._hindered:
+            try:
+                granted: Sequence[Granted] = await self._shell.handle(ClaimTasks(client_id))
+                for run_id in {one.run.id for one in granted} if len(self._quarantine) else ():
+                    self._quarantine.clear(Thing(CLAIM, run_id, run_id))
+                return granted
+            except (Rejected, Unavailable):
+                raise
+            except Exception:  # which of its runs it is will show
+                self._hindered.add(client_id)
+        return await self._claim_run_by_run(client_id)
+
+    async def open_session(self, message: OpenSession) -> Client:
+        """A client whose tasks cannot be read gets on without them."""
+        try:
+            client: Client = await self._shell.handle(message)
+        except (Rejected, Unavailable):
+            raise
+        except Exception:
+            client = await self._shell.handle(replace(message, frees_tasks=False))
+        return client
+
+    async def _claim_run_by_run(self, client_id: UUID) -> list[Granted]:
+        async with self._database.read() as connection:
+            run_ids = await outbox.runs_to_claim_from(connection, client_id)
+        granted: list[Granted] = []
+        for run_id in run_ids:
+            thing = Thing(CLAIM, run_id, run_id)
+            if not self._quarantine.is_due(thing):
+                continue
+            try:
+                granted += await self._shell.handle(ClaimTasks(client_id, run_id))
+                self._quarantine.clear(thing)
+            except (Rejected, Unavailable):
+                raise
+            except Exception as error:
+                self._quarantine.put(thing, error)
+        return granted
 
 
 def grant_of(granted: Granted) -> TaskGrant:

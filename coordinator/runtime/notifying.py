@@ -18,6 +18,7 @@ import structlog
 
 from coordinator.engine.entities import Job
 from coordinator.engine.messages import SettleDelivery
+from coordinator.runtime.evidence import TROUBLE, described
 from coordinator.runtime.shell import Shell
 from coordinator.store import outbox
 from coordinator.store.database import Database
@@ -60,7 +61,10 @@ class Notifying:
         """(what went wrong, whether it is no use to try again)."""
         if not self._is_allowed(parcel.delivery.url):
             return f"its host is no longer among those that {SETTING} allows", True
-        headers, body = await self._signed(parcel, now)
+        try:
+            headers, body = await self._signed(parcel, now)
+        except TROUBLE as error:
+            return described(error), False
         trust_env = urlsplit(parcel.delivery.url).hostname not in _LOOPBACK
         try:
             async with (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from datetime import timedelta
@@ -33,10 +34,13 @@ from coordinator.engine.messages import (
 )
 from coordinator.runtime.erasure import Erasing
 from coordinator.runtime.history import Keeping
+from coordinator.runtime.quarantine import Quarantine, Thing, pause_after, reason_of
 from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.shell import Shell
+from coordinator.runtime.supervision import Pulse
 from coordinator.store import outbox, references
-from coordinator.store.database import Database, Unavailable
+from coordinator.store.database import Database, TimedOut, Unavailable
+from coordinator.store.faults import fault_of
 from services.core.errors import InvariantBroken, Rejected
 from services.registry.kernels import run_kernel
 from services.tensors.errors import KernelFailed
@@ -44,6 +48,7 @@ from services.tensors.errors import KernelFailed
 log = structlog.get_logger()
 LOOK_EVERY_S = 0.5
 """How often to look without having been rung: the price of a lost wake-up."""
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 POSTS: Final[dict[str, Callable[[Job], Message]]] = {
     "PlaceNewcomer": lambda job: PlaceNewcomer(UUID(job.params["run_id"]), UUID(job.params["cohort_id"]), job.id),
@@ -53,7 +58,8 @@ POSTS: Final[dict[str, Callable[[Job], Message]]] = {
 
 
 class Pump:
-    """One worker on the outbox; run several for parallel kernels."""
+    """One worker on the outbox; run several for parallel kernels. A job that breaks is set aside, and the next one is
+    carried out."""
 
     def __init__(
         self,
@@ -63,29 +69,30 @@ class Pump:
         kinds: tuple[str, ...],
         lease_s: float,
         run: Runner,
+        quarantine: Quarantine,
         *,
         rest_s: float = 0.0,
     ) -> None:
         """`bell`: the key that is rung when there is such a job; `rest_s`: how long such work may wait for more."""
-        self._database, self._bus, self._bell = database, bus, bell
+        self._database, self._bus, self._bell, self._quarantine = database, bus, bell, quarantine
         self._kinds, self._lease_s, self._run, self._rest_s = kinds, lease_s, run, rest_s
 
-    async def forever(self) -> None:
+    async def forever(self, pulse: Pulse) -> None:
         is_rung = False
         with self._bus.waiter(self._bell) as waiter:
             while True:
                 try:
                     if (is_rung or await self._has_job()) and await self._one():
                         is_rung = False
+                        pulse.beat()
                     else:
+                        pulse.beat()
                         is_rung = await waiter.wait(LOOK_EVERY_S)
                         if is_rung and self._rest_s:
                             await asyncio.sleep(self._rest_s)
                 except Unavailable as error:
-                    log.warning("pump.waits", error=str(error)[:200])
-                    await asyncio.sleep(LOOK_EVERY_S)
-                except Exception as error:  # one broken job must not hold up the others; it is tried again later
-                    log.error("pump.broke", kinds=self._kinds, exc_info=error)
+                    log.warning("pump.waits", kinds=self._kinds, error=str(error)[:200])
+                    pulse.waits("the database cannot serve")
                     await asyncio.sleep(LOOK_EVERY_S)
 
     async def drain(self) -> bool:
@@ -102,26 +109,63 @@ class Pump:
 
     async def _one(self) -> bool:
         token = uuid4().hex
-        async with self._database.write(is_durable=False) as connection:
-            now = await self._database.now(connection)
-            job = await outbox.lease_job(connection, self._kinds, now, self._lease_s, token)
+        try:
+            async with self._database.write(is_durable=False) as connection:
+                now = await self._database.now(connection)
+                job = await outbox.lease_job(connection, self._kinds, now, self._lease_s, token)
+        except Unavailable:
+            raise
+        except Exception as error:
+            return await self._set_unread_aside(token, error)
         if job is None:
             return False
         keeper = asyncio.create_task(self._keep(job, token))
         try:
-            await self._run(job, token)
+            await self._carry_out(job, token)
         finally:
             keeper.cancel()
             await asyncio.wait([keeper])  # not `await keeper`: that could not tell its cancellation from our own
         return True
 
+    async def _carry_out(self, job: Job, token: str) -> None:
+        thing = Thing(job.kind, job.id, job.run_id)
+        try:
+            await self._run(job, token)
+        except Exception as error:
+            fault = None if isinstance(error, OSError) else fault_of(error)  # files and callbacks fail, too
+            if fault is None or isinstance(fault, TimedOut):
+                self._quarantine.put(thing, error)
+                await self._return(job.id, token, pause_after(job.num_failures + 1), reason_of(error), is_failure=True)
+                return
+            await self._return(job.id, token, LOOK_EVERY_S, "the database could not serve", is_failure=False)
+            raise fault from error
+        self._quarantine.clear(thing)
+
+    async def _set_unread_aside(self, token: str, error: Exception) -> bool:
+        """The next job's row cannot be read: it must not keep the others from being found."""
+        async with self._database.write() as connection:
+            now = await self._database.now(connection)
+            unread = await outbox.lease_unread(connection, self._kinds, now, self._lease_s, token)
+        if unread is None:
+            return False
+        self._quarantine.put(Thing("unreadable job", unread.id), error)
+        await self._return(unread.id, token, pause_after(unread.num_failures + 1), reason_of(error), is_failure=True)
+        return True
+
+    async def _return(self, job_id: UUID, token: str, pause_s: float, error: str, *, is_failure: bool) -> None:
+        async with self._database.write() as connection:
+            until = await self._database.now(connection) + timedelta(seconds=pause_s)
+            await outbox.return_job(connection, job_id, token, until, error, is_failure=is_failure)
+
     async def _keep(self, job: Job, token: str) -> None:
         while True:
             await asyncio.sleep(self._lease_s / 3)
-            with contextlib.suppress(Unavailable):
+            try:
                 async with self._database.write(is_durable=False) as connection:
                     until = await self._database.now(connection) + timedelta(seconds=self._lease_s)
                     await outbox.renew_job(connection, job.id, token, until)
+            except Exception as error:  # the next time may be in time
+                log.warning("lease.not-renewed", job=str(job.id), error=str(error)[:200])
 
 
 Runner = Callable[[Job, str], Awaitable[None]]
@@ -165,6 +209,10 @@ async def _outcome(
     except (KernelFailed, Rejected) as error:
         return JobFailed(job.id, token, _reason(error), retryable=False)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _FULL:  # of the disk that kernels write to
+            return JobFailed(job.id, token, error.strerror or str(error), retryable=True, storage_full=True)
+        if not isinstance(error, OSError) and fault_of(error) is not None:
+            raise  # the database's fault, not the kernel's
         log.error("kernel.broke", kernel=job.kernel, job=str(job.id), exc_info=error)
         return JobFailed(job.id, token, f"{type(error).__name__}: {error}", retryable=True)
 
@@ -207,10 +255,8 @@ def chore_runner(database: Database, shell: Shell, blobs: BlobStore, erasing: Er
                 async with database.write() as connection:
                     unused = await references.release(connection, job.federation_id, [job.params["digest"]])
                     await blobs.delete(job.federation_id, *unused)
-            case "fence":
-                await erasing.fence(job)
-            case "purge":
-                await erasing.purge(job)
+            case "fence" | "purge":
+                await erasing.run(job)
             case _:
                 raise InvariantBroken(f"no chore is called {job.kind}")
         async with database.write() as connection:
@@ -220,9 +266,11 @@ def chore_runner(database: Database, shell: Shell, blobs: BlobStore, erasing: Er
 
 
 async def shell_patiently(shell: Shell, message: Message) -> Any:
-    """Post a message and keep trying while the database is away."""
+    """Post a message and keep trying while the database is away; not for ever when it takes too long."""
     while True:
         try:
             return await shell.handle(message)
+        except TimedOut:
+            raise
         except Unavailable:
             await asyncio.sleep(LOOK_EVERY_S)

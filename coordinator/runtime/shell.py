@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -32,8 +32,9 @@ from coordinator.engine.messages import Envelope, JobDone, Message, RecordBlob
 from coordinator.engine.react import FollowUp, Wake, erasure_key, react, run_key
 from coordinator.engine.work import Refused
 from coordinator.gathering import others_have_come
+from coordinator.runtime.supervision import Pulse
 from coordinator.store import tables
-from coordinator.store.database import Database, Unavailable
+from coordinator.store.database import Database, TimedOut, Unavailable
 from coordinator.store.prepared import prepared
 from coordinator.store.rows import write_changes
 from coordinator.store.slices import load
@@ -43,6 +44,8 @@ log = structlog.get_logger()
 Stat = Callable[[UUID, str], Awaitable[int | None]]
 MAX_BATCH = 64
 ATTEMPTS = 4
+ATTEMPTS_IN_TIME = 2
+"""Of a transaction that the database gives up on because it takes too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +113,15 @@ class Shell:
         self._drainer: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._drainer = asyncio.create_task(self._drain())
+        """For experiments, which nobody supervises."""
+        self._drainer = asyncio.create_task(self.forever(Pulse()))
 
     async def close(self) -> None:
         if self._drainer is not None:
             self._drainer.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._drainer
-        for letter in self._mailbox:
-            if not letter.waiting.done():
-                letter.waiting.set_exception(Unavailable("the coordinator is shutting down"))
+        _fail(self._mailbox, Unavailable("the coordinator is shutting down"))
 
     async def handle(self, message: Message, inbox_key: InboxKey | None = None) -> Any:
         """Decide one message; returns its reply after the commit.
@@ -137,28 +139,32 @@ class Shell:
             raise Rejected(answer.reply.code, answer.reply.detail)
         return answer.reply
 
-    async def _drain(self) -> None:
+    async def forever(self, pulse: Pulse) -> None:
+        """Whoever waits for a message that was being decided when this ends is told to try again."""
         while True:
-            await self._bell.wait()
-            self._bell.clear()
             while self._mailbox:
                 await others_have_come()
                 batch = [self._mailbox.popleft() for _ in range(min(MAX_BATCH, len(self._mailbox)))]
-                await self._settle(batch)
+                try:
+                    await self._settle(batch)
+                finally:
+                    _fail(batch, Unavailable("the coordinator was interrupted"))
+                pulse.beat()
+            await self._bell.wait()
+            self._bell.clear()
 
     async def _settle(self, batch: Sequence[_Letter]) -> None:
         try:
             answers = await self._transact(batch)
         except Exception as error:
-            if len(batch) > 1 and not isinstance(error, Unavailable):
+            is_away = isinstance(error, Unavailable) and not isinstance(error, TimedOut)
+            if len(batch) > 1 and not is_away:
                 for one in batch:
                     await self._settle([one])
                 return
-            if not isinstance(error, Unavailable | Rejected):
+            if not is_away and not isinstance(error, Rejected):
                 log.error("message.broke", message=type(batch[0].message).__name__, exc_info=error)
-            for letter in batch:
-                if not letter.waiting.done():
-                    letter.waiting.set_exception(error)
+            _fail(batch, error)
             return
         for letter, answer in zip(batch, answers, strict=True):
             if not letter.waiting.done():
@@ -173,16 +179,23 @@ class Shell:
                     crashpoint("shell.before-commit")
                 crashpoint("shell.after-commit")
             except (Unavailable, IntegrityError) as error:
-                if attempt == ATTEMPTS:
+                if attempt == (ATTEMPTS_IN_TIME if isinstance(error, TimedOut) else ATTEMPTS):
                     raise
                 log.warning("transaction.retried", attempt=attempt, error=str(error)[:300])
                 await asyncio.sleep(0.05 * 2**attempt)
                 continue
+            self._tell(work)
+            return answers
+        raise InvariantBroken("unreachable")
+
+    def _tell(self, work: _Work) -> None:
+        """After the commit nothing may make it look as if there had been none."""
+        try:
             self._bus.wake(work.wakes)
             for event, _ in work.events:
                 self._observe(event)
-            return answers
-        raise InvariantBroken("unreachable")
+        except Exception as error:
+            log.error("commit.untold", exc_info=error)
 
     async def _decide_all(self, connection: AsyncConnection, batch: Sequence[_Letter]) -> tuple[_Work, list[Answer]]:
         now = await self._database.now(connection)
@@ -275,6 +288,13 @@ class Shell:
             )
         if rows:
             await connection.execute(_WRITE, rows)
+
+
+def _fail(letters: Iterable[_Letter], error: Exception) -> None:
+    """Those that have no answer yet."""
+    for letter in letters:
+        if not letter.waiting.done():
+            letter.waiting.set_exception(error)
 
 
 async def _next_in_log(connection: AsyncConnection, erasure_id: UUID) -> int:

@@ -1,27 +1,27 @@
-"""Connections and transactions on SQLite or Postgres, and the line between "away" and "wrong"."""
+"""Connections and transactions on SQLite or Postgres."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from coordinator.store.documents import from_text, to_text
+from coordinator.store.faults import TimedOut, Unavailable, attend, fault_of
 from coordinator.store.sqlite import Sqlite
 from services.core.errors import InvariantBroken
 
 STUCK_TRANSACTION_S = 10
 """Postgres ends a transaction whose process went silent (stopped, partitioned) after this long, and frees its locks."""
+__all__ = ["Database", "TimedOut", "Unavailable"]
 _HASTY = sa.text("SET LOCAL synchronous_commit TO off")
 
 
-class Unavailable(Exception):
-    """The database cannot be reached, or gave up on a transaction; nothing is known to have changed. Try again."""
+C = TypeVar("C")
 
 
 class Database:
@@ -52,8 +52,10 @@ class Database:
     async def write(self, *, is_durable: bool = True) -> AsyncIterator[AsyncConnection]:
         """One transaction; commits when the block ends well. `is_durable=False`, for what can be had again, like a
         lease: do not wait for the disk; the last such commits may be lost with the database's host."""
-        opening = self.engine.begin() if self._sqlite is None else self._sqlite.write(is_durable=is_durable)
-        async with _translated(), opening as connection:
+        opening: AbstractAsyncContextManager[Any] = (
+            self.engine.begin() if self._sqlite is None else self._sqlite.write(is_durable=is_durable)
+        )
+        async with _translated(opening) as connection:
             if not is_durable and self._sqlite is None:
                 await connection.execute(_HASTY)
             yield cast(AsyncConnection, connection)
@@ -61,8 +63,10 @@ class Database:
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
         """A connection for queries; nothing done on it is kept."""
-        opening = self.engine.connect() if self._sqlite is None else self._sqlite.read()
-        async with _translated(), opening as connection:
+        opening: AbstractAsyncContextManager[Any] = (
+            self.engine.connect() if self._sqlite is None else self._sqlite.read()
+        )
+        async with _translated(opening) as connection:
             yield cast(AsyncConnection, connection)
 
     async def now(self, connection: AsyncConnection) -> datetime:
@@ -82,39 +86,17 @@ class Database:
 
 
 @asynccontextmanager
-async def _translated() -> AsyncIterator[None]:
+async def _translated(opening: AbstractAsyncContextManager[C]) -> AsyncIterator[C]:
+    """What `opening` opens; faults of the database as `Unavailable`."""
+    is_open = False
     try:
-        yield
-    except (OperationalError, InterfaceError, OSError, TimeoutError) as error:
-        raise Unavailable(str(error)) from error
-    except sa.exc.TimeoutError as error:
-        raise Unavailable("no free database connection") from error
-    except DBAPIError as error:
-        if error.connection_invalidated or _sqlstate(error) in _TRANSIENT:
-            raise Unavailable(str(error)) from error
-        raise
-
-
-_TRANSIENT = frozenset(
-    {
-        "40001",  # serialization failure
-        "40P01",  # deadlock
-        "55P03",  # lock not available
-        "57P01",  # admin shutdown
-        "57P02",  # crash shutdown
-        "57P03",  # cannot connect now
-        "25P03",  # idle in transaction too long
-        "53300",  # too many connections
-        "08000",
-        "08003",
-        "08006",
-    }
-)
-
-
-def _sqlstate(error: DBAPIError) -> str | None:
-    original: Any = error.orig
-    return getattr(original, "sqlstate", None) or getattr(getattr(original, "__cause__", None), "sqlstate", None)
+        async with opening as connection:
+            is_open = True
+            yield connection
+    except Exception as error:
+        if (fault := fault_of(error, is_open=is_open)) is None or fault is error:
+            raise
+        raise fault from error
 
 
 def _postgres_engine(url: sa.URL, pool_size: int) -> AsyncEngine:
@@ -123,8 +105,9 @@ def _postgres_engine(url: sa.URL, pool_size: int) -> AsyncEngine:
         "lock_timeout": f"{STUCK_TRANSACTION_S}s",
         "application_name": "lethe",
     }
-    return create_async_engine(
+    engine = create_async_engine(
         url,
+        hide_parameters=True,
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_pre_ping=True,
@@ -133,3 +116,5 @@ def _postgres_engine(url: sa.URL, pool_size: int) -> AsyncEngine:
         pool_timeout=5,
         connect_args={"timeout": 5, "command_timeout": 30, "server_settings": settings},
     )
+    attend(engine.sync_engine)
+    return engine

@@ -13,10 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.store import tables as t
 from coordinator.store.prepared import prepared
 
+_NOTHING = prepared(t.jobs.update().where(sa.false()).values(attempt=t.jobs.c.attempt))
 
-async def answers(connection: AsyncConnection) -> None:
-    """Raises when the database does not."""
-    await connection.execute(sa.select(1))
+
+async def takes_writes(connection: AsyncConnection) -> None:
+    """Raises when the database does not, or does not answer. Changes nothing."""
+    await connection.execute(_NOTHING, {})
 
 
 _own_blob = (t.blobs.c.federation_id == sa.bindparam("owner")) & (t.blobs.c.digest == sa.bindparam("digest"))
@@ -100,6 +102,8 @@ class Figures:
     open_tasks: dict[str, int]
     oldest_kernel_at: datetime | None
     """When the oldest kernel that nobody has finished was asked for."""
+    jobs_set_aside: dict[str, int]
+    """Jobs that broke and wait for another attempt, by kind."""
 
 
 async def figures(connection: AsyncConnection) -> Figures:
@@ -108,7 +112,13 @@ async def figures(connection: AsyncConnection) -> Figures:
         sa.select(t.tasks.c.status, sa.func.count().label("num")).where(t.IS_OPEN_TASK).group_by(t.tasks.c.status)
     )
     oldest = sa.select(sa.func.min(t.jobs.c.created_at)).where(t.jobs.c.kind == "kernel", t.IS_OPEN_JOB)
+    broken = (
+        sa.select(t.jobs.c.kind, sa.func.count().label("num"))
+        .where(t.IS_OPEN_JOB, t.jobs.c.num_failures > 0)
+        .group_by(t.jobs.c.kind)
+    )
     return Figures(
+        jobs_set_aside={row.kind: row.num for row in await connection.execute(broken)},
         runs={row.status: row.num for row in await connection.execute(runs)},
         open_tasks={row.status: row.num for row in await connection.execute(open_tasks)},
         oldest_kernel_at=(await connection.execute(oldest)).scalar_one_or_none(),

@@ -48,9 +48,13 @@ class Needs:
     """Models whose updates an erasure's method looks up."""
     jobs: set[UUID] = field(default_factory=set)
     claimants: set[UUID] = field(default_factory=set)
+    claimed_runs: set[UUID | None] = field(default_factory=set)
+    """Runs that they claim from; None stands for all."""
     acknowledging: set[UUID] = field(default_factory=set)
     """Clients with all the samples that they must leave out."""
     restarting: set[UUID] = field(default_factory=set)
+    opening: set[UUID] = field(default_factory=set)
+    """Clients whose own rows change, and nothing else."""
     leaving: set[UUID] = field(default_factory=set)
     clients: set[UUID] = field(default_factory=set)
     named: set[tuple[UUID, str]] = field(default_factory=set)
@@ -118,11 +122,11 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
                 needs.erasures.add(erasure_id)
                 needs.reviews.add(erasure_id)
             case (
-                m.CompleteErasure(erasure_id=erasure_id, job_id=job_id)
-                | m.HoldErasure(erasure_id=erasure_id, job_id=job_id)
+                m.CompleteErasure(erasure_id=erasure_id, job_id=settled)
+                | m.HoldErasure(erasure_id=erasure_id, job_id=settled)
             ):
                 needs.erasures.add(erasure_id)
-                needs.jobs.add(job_id)
+                needs.jobs |= {settled} if settled is not None else set()
             case m.AnnounceErasure(erasure_id=erasure_id):
                 needs.erasures.add(erasure_id)
                 needs.announced.add(erasure_id)
@@ -131,12 +135,13 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
                 needs.jobs.add(job_id)
             case m.OpenRounds(run_id=run_id):
                 needs.runs.add(run_id)
-            case m.OpenSession(client_id=client_id):
-                needs.restarting.add(client_id)
+            case m.OpenSession(client_id=client_id, frees_tasks=frees_tasks):
+                (needs.restarting if frees_tasks else needs.opening).add(client_id)
             case m.AcknowledgeExclusions(client_id=client_id):
                 needs.acknowledging.add(client_id)
             case m.ClaimTasks(client_id=client_id):
                 needs.claimants.add(client_id)
+                needs.claimed_runs.add(message.run_id)
             case m.RenewLease() | m.FailTask():
                 needs.tasks.add(message.task_id)
                 needs.clients.add(message.client_id)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -41,7 +41,7 @@ _OLDEST = (
     .limit(1)
     .with_for_update(skip_locked=True, of=t.jobs)
 )
-_LEASE = prepared(
+_TAKE = (
     t.jobs.update()
     .where(t.jobs.c.id == _OLDEST.scalar_subquery())
     .values(
@@ -50,8 +50,9 @@ _LEASE = prepared(
         due_at=sa.bindparam("until", type_=t.jobs.c.due_at.type),
         attempt=t.jobs.c.attempt + 1,
     )
-    .returning(t.jobs)
 )
+_LEASE = prepared(_TAKE.returning(t.jobs))
+_LEASE_UNREAD = prepared(_TAKE.returning(t.jobs.c.id, t.jobs.c.num_failures))
 
 
 async def lease_job(
@@ -70,10 +71,35 @@ def _beyond(now: datetime, lease_s: float) -> datetime:
     return now + timedelta(seconds=2 * max(lease_s, SHORTEST_LEASE_S))
 
 
+class Unread(NamedTuple):
+    """A leased job whose row nobody could read."""
+
+    id: UUID
+    num_failures: int
+
+
+async def lease_unread(
+    connection: AsyncConnection, kinds: Sequence[str], now: datetime, lease_s: float, token: str
+) -> Unread | None:
+    """Like `lease_job`, for when the row that is next cannot be read: what is needed to set it aside."""
+    leased = {"kinds": list(kinds), "now": now, "token": token, "until": now + timedelta(seconds=lease_s)}
+    leased["ahead"] = _beyond(now, lease_s)
+    row = (await connection.execute(_LEASE_UNREAD, leased)).first()
+    return Unread(row.id, row.num_failures) if row is not None else None
+
+
 _OWN = (t.jobs.c.id == sa.bindparam("job")) & (t.jobs.c.lease_token == sa.bindparam("token"))
 _HELD = t.jobs.update().where(_OWN, t.jobs.c.status == "leased")
 _RENEW = prepared(_HELD.values(due_at=sa.bindparam("until", type_=t.jobs.c.due_at.type)))
 _NAME = prepared(_HELD.values(output=sa.bindparam("digest")))
+_RETURN = prepared(
+    _HELD.values(
+        status="ready",
+        due_at=sa.bindparam("until", type_=t.jobs.c.due_at.type),
+        num_failures=t.jobs.c.num_failures + sa.bindparam("failures", type_=sa.Integer),
+        error=sa.bindparam("error"),
+    )
+)
 _FINISH = prepared(t.jobs.update().where(_OWN).values(status="done", due_at=None))
 
 
@@ -87,51 +113,87 @@ async def name_output(connection: AsyncConnection, job_id: UUID, token: str, dig
     return bool((await connection.execute(_NAME, {"job": job_id, "token": token, "digest": digest})).rowcount)
 
 
+async def return_job(
+    connection: AsyncConnection, job_id: UUID, token: str, until: datetime, error: str, *, is_failure: bool
+) -> None:
+    """Give a job back that could not be carried out; it is not leased again before `until`."""
+    returned = {"job": job_id, "token": token, "until": until, "error": error, "failures": int(is_failure)}
+    await connection.execute(_RETURN, returned)
+
+
+_HURRY = prepared(
+    t.jobs.update()
+    .where(
+        t.jobs.c.kind.in_(sa.bindparam("kinds", expanding=True)),
+        t.IS_OPEN_JOB,
+        t.jobs.c.status == "ready",
+        t.jobs.c.due_at > sa.bindparam("now"),
+    )
+    .values(due_at=sa.bindparam("now", type_=t.jobs.c.due_at.type))
+)
+
+
+async def hurry_jobs(connection: AsyncConnection, kinds: Sequence[str], now: datetime) -> None:
+    """Try again at once what waits for another attempt: its cause is gone."""
+    await connection.execute(_HURRY, {"kinds": list(kinds), "now": now})
+
+
 async def finish_chore(connection: AsyncConnection, job_id: UUID, token: str) -> None:
     await connection.execute(_FINISH, {"job": job_id, "token": token})
 
 
 DUE_AT_ONCE = 200
+_most: sa.BindParameter[int] = sa.bindparam("most", type_=sa.Integer)
 _LAPSED = prepared(
-    sa.select(t.tasks.c.id, t.tasks.c.lease_token)
+    sa.select(t.tasks.c.id, t.tasks.c.lease_token, t.tasks.c.run_id)
     .where(t.IS_LEASED_TASK, t.tasks.c.due_at <= sa.bindparam("now"))
-    .limit(DUE_AT_ONCE)
+    .limit(_most)
 )
 _PASSED = prepared(
-    sa.select(t.rounds.c.id)
+    sa.select(t.rounds.c.id, t.rounds.c.run_id)
     .join(t.runs, t.runs.c.id == t.rounds.c.run_id)
     .where(t.rounds.c.status == "open", t.rounds.c.due_at <= sa.bindparam("now"), t.runs.c.status == "running")
-    .limit(DUE_AT_ONCE)
+    .limit(_most)
 )
 
 
-async def due_messages(connection: AsyncConnection, now: datetime) -> list[Message]:
-    """Leases that ran out and deadlines that passed, in runs that are not paused."""
-    lapsed = await connection.execute(_LAPSED, {"now": now})
-    messages: list[Message] = [LeaseRanOut(row.id, row.lease_token) for row in lapsed]
-    messages += [DeadlinePassed(row.id) for row in await connection.execute(_PASSED, {"now": now})]
-    return messages
+class Due(NamedTuple):
+    """A message that nobody sends but the clock."""
+
+    message: Message
+    about: UUID
+    owner: UUID
+    """The run or the request that it belongs to."""
+
+
+async def due_messages(connection: AsyncConnection, now: datetime, most: int = DUE_AT_ONCE) -> list[Due]:
+    """Leases that ran out and deadlines that passed, in runs that are not paused; of each at `most` so many."""
+    due = {"now": now, "most": most}
+    lapsed = await connection.execute(_LAPSED, due)
+    found = [Due(LeaseRanOut(row.id, row.lease_token), row.id, row.run_id) for row in lapsed]
+    found += [Due(DeadlinePassed(row.id), row.id, row.run_id) for row in await connection.execute(_PASSED, due)]
+    return found
 
 
 _last_end = sa.func.max(t.tasks.c.due_at, type_=t.tasks.c.due_at.type).label("last_end")
 _LAST_ENDS = prepared(sa.select(t.tasks.c.run_id, _last_end).where(t.IS_LEASED_TASK).group_by(t.tasks.c.run_id))
 
 
-async def leases_from_ahead(connection: AsyncConnection, now: datetime) -> list[Message]:
+async def leases_from_ahead(connection: AsyncConnection, now: datetime) -> list[Due]:
     """Leases with more time left than they are long: they were taken or renewed while the clock was ahead."""
     last_ends = {row.run_id: row.last_end for row in await connection.execute(_LAST_ENDS)}
     of_runs = sa.select(t.runs.c.id, t.runs.c.spec).where(t.runs.c.id.in_(last_ends))
     ends = {row.id: now + timedelta(seconds=row.spec["lease_s"]) for row in await connection.execute(of_runs)}
-    messages: list[Message] = []
+    due: list[Due] = []
     for run_id in [run_id for run_id, end in ends.items() if last_ends[run_id] > end]:
         beyond = (t.tasks.c.run_id == run_id) & (t.tasks.c.due_at > ends[run_id])
         found = sa.select(t.tasks.c.id, t.tasks.c.lease_token).where(t.IS_LEASED_TASK, beyond).limit(DUE_AT_ONCE)
-        messages += [LeaseRanOut(row.id, row.lease_token) for row in await connection.execute(found)]
-    return messages
+        due += [Due(LeaseRanOut(row.id, row.lease_token), row.id, run_id) for row in await connection.execute(found)]
+    return due
 
 
 _CLAIMABLE = prepared(
-    sa.select(t.tasks.c.client_id)
+    sa.select(t.tasks.c.client_id, t.tasks.c.run_id)
     .join(t.runs, t.runs.c.id == t.tasks.c.run_id)
     .where(
         t.tasks.c.client_id.in_(sa.bindparam("client_ids", expanding=True)),
@@ -143,7 +205,7 @@ _CLAIMABLE = prepared(
         t.runs.c.status == "running",
     )
     .union(
-        sa.select(t.clients.c.id).where(
+        sa.select(t.clients.c.id, sa.null().label("run_id")).where(
             t.clients.c.id.in_(sa.bindparam("client_ids", expanding=True)),
             t.clients.c.exclusions.is_distinct_from(t.clients.c.exclusions_acked),
         )
@@ -151,11 +213,33 @@ _CLAIMABLE = prepared(
 )
 
 
-async def claimable_clients(connection: AsyncConnection, client_ids: Sequence[UUID], now: datetime) -> list[UUID]:
-    """Which of these clients have a task they could claim now, or samples to leave out first."""
-    wanted = {"client_ids": list(client_ids), "now": now, "ahead": now + MAX_BACKOFF}
-    found = await connection.execute(_CLAIMABLE, wanted)
-    return list(found.scalars())
+async def claimable_clients(
+    connection: AsyncConnection, client_ids: Sequence[UUID], now: datetime, without: Collection[UUID] = ()
+) -> list[UUID]:
+    """Which of these clients have a task they could claim now in a run that is not left out, or samples to leave out
+    first."""
+    found = await connection.execute(
+        _CLAIMABLE, {"client_ids": list(client_ids), "now": now, "ahead": now + MAX_BACKOFF}
+    )
+    return list({row.client_id: None for row in found if row.run_id not in without})
+
+
+_TO_CLAIM_FROM = prepared(
+    sa.select(t.tasks.c.run_id)
+    .join(t.runs, t.runs.c.id == t.tasks.c.run_id)
+    .where(
+        t.tasks.c.client_id == sa.bindparam("client"),
+        t.IS_CLAIMABLE_OR_LEASED,
+        t.tasks.c.status == "ready",
+        t.runs.c.status == "running",
+    )
+    .distinct()
+)
+
+
+async def runs_to_claim_from(connection: AsyncConnection, client_id: UUID) -> list[UUID]:
+    """Running runs in which a task is ready for the client."""
+    return sorted((await connection.execute(_TO_CLAIM_FROM, {"client": client_id})).scalars())
 
 
 _HELD_FOR_STORAGE = prepared(sa.select(t.runs.c.id).where(t.runs.c.status == "paused", t.runs.c.hold == "storage-full"))
@@ -330,7 +414,16 @@ async def revoke_credentials(connection: AsyncConnection, client_ids: list[UUID]
 
 
 async def erasure_status(connection: AsyncConnection, erasure_id: UUID) -> str | None:
-    statement = sa.select(t.erasures.c.status).where(t.erasures.c.id == erasure_id)
+    """One whose tombstone could not be written counts as received."""
+    c = t.erasures.c
+    row = (await connection.execute(sa.select(c.status, c.fenced_at).where(c.id == erasure_id))).first()
+    if row is None:
+        return None
+    return "received" if row.status == "requires_action" and row.fenced_at is None else str(row.status)
+
+
+async def erasure_version(connection: AsyncConnection, erasure_id: UUID) -> int | None:
+    statement = sa.select(t.erasures.c.version).where(t.erasures.c.id == erasure_id)
     return (await connection.execute(statement)).scalar_one_or_none()
 
 

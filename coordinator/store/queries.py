@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -31,14 +31,25 @@ async def run(connection: AsyncConnection, run_id: UUID, within: UUID | None) ->
 
 
 async def runs(
-    connection: AsyncConnection, within: UUID | None, status: RunStatus | None, position: Position
+    connection: AsyncConnection,
+    within: UUID | None,
+    status: RunStatus | None,
+    position: Position,
+    leave_out: Callable[[UUID, Exception], None],
 ) -> Page[Run]:
+    """`leave_out` is told of runs whose rows cannot be read; the others are shown."""
     statement = _visible(_runs(), within)
     if status is not None:
         statement = statement.where(t.runs.c.status == status)
     found = await page(connection, statement, t.runs.c.id, position, lambda row: row, newest_first=True)
     accuracies = await _accuracies(connection, [row.id for row in found.items])
-    return Page(items=[_run(row, accuracies) for row in found.items], next_cursor=found.next_cursor)
+    readable = []
+    for row in found.items:
+        try:
+            readable.append(_run(row, accuracies))
+        except ValueError as error:
+            leave_out(row.id, error)
+    return Page(items=readable, next_cursor=found.next_cursor)
 
 
 async def require_run(connection: AsyncConnection, run_id: UUID, within: UUID | None) -> None:
@@ -106,7 +117,10 @@ def _visible(statement: sa.Select[Any], within: UUID | None) -> sa.Select[Any]:
 
 def _runs() -> sa.Select[Any]:
     newest = sa.select(sa.func.max(t.cohorts.c.round)).where(t.cohorts.c.run_id == t.runs.c.id).scalar_subquery()
-    return sa.select(t.runs, newest.label("newest_round"))
+    broken = sa.select(sa.func.max(t.jobs.c.error)).where(
+        t.jobs.c.run_id == t.runs.c.id, t.IS_OPEN_JOB, t.jobs.c.num_failures > 0
+    )
+    return sa.select(t.runs, newest.label("newest_round"), broken.scalar_subquery().label("trouble"))
 
 
 async def _accuracies(connection: AsyncConnection, run_ids: Sequence[UUID]) -> dict[UUID, float]:
@@ -129,7 +143,7 @@ def _run(row: sa.Row[Any], accuracies: dict[UUID, float]) -> Run:
         federation_id=row.federation_id,
         name=row.name,
         status=row.status,
-        reason=row.reason,
+        reason=row.reason or row.trouble,
         version=row.version,
         created_at=row.created_at,
         ended_at=row.ended_at,

@@ -6,7 +6,7 @@ change a run lock the run and all its cohorts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from uuid import UUID
@@ -97,7 +97,20 @@ _BLOBS_TO_NAME = prepared(_BLOBS.order_by(t.blobs.c.digest).with_for_update(read
 
 def _only_claims(needs: Needs) -> bool:
     others = needs.tasks or needs.rounds or needs.jobs or needs.runs or needs.programs or needs.restarting
-    return bool(needs.claimants) and not others and not needs.leaving
+    is_everywhere = None in needs.claimed_runs
+    return bool(needs.claimants) and is_everywhere and not others and not needs.leaving
+
+
+def _of_clients(needs: Needs) -> Iterator[sa.ColumnElement[bool]]:
+    """The tasks that messages name by their client."""
+    c = t.tasks.c
+    if needs.claimants:
+        ready = c.client_id.in_(needs.claimants) & (c.status == "ready")
+        yield ready if None in needs.claimed_runs else ready & c.run_id.in_(needs.claimed_runs)
+    if needs.restarting:
+        yield c.client_id.in_(needs.restarting) & (c.status == "leased")
+    if needs.leaving:
+        yield c.client_id.in_(needs.leaving) & c.status.in_(_OPEN)
 
 
 def _single_way(needs: Needs) -> tuple[sa.Column[Any], set[UUID]] | None:
@@ -133,7 +146,7 @@ class _Loader:
         await self._lock_cohorts()
         await self._load_tasks()
         await self._load_jobs_and_rounds()
-        changing = needs.restarting | needs.leaving | needs.acknowledging | leaver_ids
+        changing = needs.restarting | needs.opening | needs.leaving | needs.acknowledging | leaver_ids
         if changing:
             await self._add_by(Client, t.clients.c.id, changing, lock=True)
         if client_ids := (needs.clients | needs.claimants) - changing:
@@ -307,14 +320,7 @@ class _Loader:
             return
         if needs.tasks:
             ways.append(sa.select(t.tasks.c.cohort_id).where(t.tasks.c.id.in_(needs.tasks)))
-        for client_ids, status in (
-            (needs.claimants, ("ready",)),
-            (needs.restarting, ("leased",)),
-            (needs.leaving, _OPEN),
-        ):
-            if client_ids:
-                of_clients = t.tasks.c.client_id.in_(client_ids) & t.tasks.c.status.in_(status)
-                ways.append(sa.select(t.tasks.c.cohort_id).where(of_clients))
+        ways += [sa.select(t.tasks.c.cohort_id).where(own) for own in _of_clients(needs)]
         if needs.leaving:
             ways.append(sa.select(t.members.c.cohort_id).where(t.members.c.client_id.in_(needs.leaving)))
         if needs.rounds:
@@ -340,13 +346,7 @@ class _Loader:
         wanted: list[sa.ColumnElement[bool]] = []
         if needs.tasks:
             wanted.append(t.tasks.c.id.in_(needs.tasks))
-        for client_ids, status in (
-            (needs.claimants, ("ready",)),
-            (needs.restarting, ("leased",)),
-            (needs.leaving, _OPEN),
-        ):
-            if client_ids:
-                wanted.append(t.tasks.c.client_id.in_(client_ids) & t.tasks.c.status.in_(status))
+        wanted += _of_clients(needs)
         if needs.leaving:
             awaited = {c.awaiting for c in self.state.cohorts.values() if c.awaiting}
             own = t.tasks.c.client_id.in_(needs.leaving) & t.tasks.c.round_id.in_(awaited)

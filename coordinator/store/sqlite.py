@@ -59,6 +59,7 @@ class Sqlite:
             poolclass=StaticPool if is_in_memory else NullPool,
             json_serializer=to_text,
             json_deserializer=from_text,
+            hide_parameters=True,
         )
         self._is_scratch = is_scratch
         self._writing = asyncio.Lock()

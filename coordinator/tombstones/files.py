@@ -22,6 +22,8 @@ from coordinator.tombstones.port import LogCorrupt, Tombstone
 from services.core import digests
 from services.wire.message import Digest, Message
 
+PROBE_BYTES: Final = 65536
+"""Room for some hundred entries."""
 FIRST_PREVIOUS: Final = digests.of_bytes(b"lethe tombstones v1")
 
 
@@ -54,6 +56,13 @@ class FileTombstoneLog:
                 os.ftruncate(fd, self._chain.num_bytes)
                 raise
             return self._chain.add(line)
+
+    def probe(self) -> None:
+        _make_directory(self._path.parent)
+        _try_to_write(self._path.with_name(f".probe-{os.getpid()}"))
+        if self._chain.num_bytes or self._path.exists():
+            with self._opened(create=False) as fd:
+                self._chain.follow(fd)
 
     def entries(self) -> tuple[Tombstone, ...]:
         try:
@@ -168,6 +177,16 @@ def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def _try_to_write(path: Path) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        _write_all(fd, bytes(PROBE_BYTES))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+        path.unlink(missing_ok=True)
 
 
 def _make_directory(path: Path) -> None:

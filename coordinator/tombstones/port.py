@@ -56,6 +56,9 @@ class TombstoneLog(Protocol):
         and OSError when the medium takes no writes (then the entry is not in the log).
         """
 
+    def probe(self) -> None:
+        """Raise as `append` would now: the medium takes no writes, or the log was changed. Nothing is added to it."""
+
     def entries(self) -> tuple[Tombstone, ...]:
         """All of them, oldest first, after checking every byte. Raises `LogCorrupt`."""
 

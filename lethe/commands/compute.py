@@ -6,7 +6,7 @@ import asyncio
 import signal
 from typing import TYPE_CHECKING
 
-from lethe.failures import require
+from lethe.failures import CommandFailed, require
 from lethe.process import BlobStore, DatabaseUrl, Home, RedisUrl, prepare_process, refuse_old_schema, settings_from
 from lethe.target import examples
 
@@ -35,14 +35,24 @@ def compute(
 async def _compute(settings: Settings) -> None:
     from coordinator.runtime.coordinator import Coordinator
 
-    stop = asyncio.Event()
+    stop, lost = asyncio.Event(), list[str]()
+
+    def give_up(problem: str) -> None:
+        lost.append(problem)
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     coordinator = Coordinator(settings)
     try:
         await refuse_old_schema(coordinator)
+        coordinator.supervisor.when_hopeless(give_up)
         await coordinator.start_compute()
         print("ready", flush=True)
         await stop.wait()
     finally:
         await coordinator.close()
+    if lost:
+        raise CommandFailed(
+            lost[0], next_step="see the log above, then start it again: its jobs wait, or others run them"
+        )

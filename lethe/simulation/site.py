@@ -16,6 +16,7 @@ from coordinator.runtime.coordinator import CHORE_KINDS
 from coordinator.runtime.erasure import SIGNING_KEY, Erasing
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.pump import Pump, chore_runner, kernel_runner
+from coordinator.runtime.quarantine import Quarantine
 from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.sealing_keys import SealingKeys
 from coordinator.runtime.shell import Shell
@@ -49,12 +50,13 @@ class Site:
         erasing = Erasing(
             self.database, self.shell, self.blobs, self.bells, tombstones, evidence / SIGNING_KEY, self._keeping
         )
-        self._clockwork = Clockwork(self.database, self.bells, self.shell, self.blobs, self._keeping)
+        strict = Quarantine(is_strict=True)  # what breaks ends the experiment
+        self._clockwork = Clockwork(self.database, self.bells, self.shell, self.blobs, self._keeping, strict)
         chores = chore_runner(self.database, self.shell, self.blobs, erasing)
         kernels = kernel_runner(self.database, self.shell, self.blobs, self._keeping, self._scratch, AtOnce())
         self._pumps: list[Pump | Jobs] = [
             Jobs(self.database, "collect-updates", self._keeping.collect),
-            Pump(self.database, self.bells, CHORES, CHORE_KINDS, JOB_LEASE_S, chores),
+            Pump(self.database, self.bells, CHORES, CHORE_KINDS, JOB_LEASE_S, chores, strict),
             Jobs(self.database, "keep-updates", self._keeping.run),
             Jobs(self.database, "kernel", kernels),
         ]

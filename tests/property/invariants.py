@@ -235,8 +235,11 @@ def requests_are_carried_out_once_and_wholly(world: World) -> None:
         if is_own and erasure.status not in SETTLED:
             for line in lines:
                 _line_is_what_its_cohort_does(world, line)
-        if is_own:
+        is_unwritten = erasure.status == "requires_action" and erasure.fenced_at is None  # its tombstone
+        if is_own and not is_unwritten:
             assert (erasure.fenced_at is not None) == (erasure.status in AFTER_THE_FENCE), "fenced without a fence"
+        elif is_own:
+            assert not lines, "cut without a fence"
         else:
             _ends_with(erasure, state.erasures[erasure.duplicate_of or UUID(int=0)])
             assert not lines, "carried out twice"

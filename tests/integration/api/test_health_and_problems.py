@@ -110,7 +110,8 @@ async def test_a_database_that_is_away_is_a_503_that_may_be_retried(
     def away(*_: object) -> None:
         raise Unavailable("connection refused at 10.0.0.7")
 
-    monkeypatch.setattr(small_site.coordinator.database, "read", away)
+    for use in ("read", "write"):
+        monkeypatch.setattr(small_site.coordinator.database, use, away)
     response = await small_site.admin.call("GET", "/v1/runs")
     assert (response.status_code, code_of(response)) == (503, "unavailable")
     assert response.json()["retryable"] and "10.0.0.7" not in response.text

@@ -1,0 +1,107 @@
+"""What was set aside because it broke: messages, jobs, runs in a claim. Each is tried again after a pause that grows,
+and comes back when its cause is gone; meanwhile its neighbours go on.
+
+The book is this process's own. Jobs also carry their error in their row, where every process sees it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from services.core.errors import InvariantBroken
+
+log = structlog.get_logger()
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """Something that can be set aside. A user who looks at its `owner`, a run or a request, is told why."""
+
+    kind: str
+    id: UUID
+    owner: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    reason: str
+    num_failures: int
+    again_at: float
+
+
+class Quarantine:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, is_strict: bool = False) -> None:
+        """`is_strict`, for experiments: raise what broke instead."""
+        self._clock, self._is_strict = clock, is_strict
+        self._entries: dict[Thing, _Entry] = {}
+        self.totals: Counter[str] = Counter()
+        """How often something was set aside, by kind."""
+
+    def put(self, thing: Thing, error: BaseException) -> None:
+        if self._is_strict:
+            raise error
+        known = self._entries.get(thing)
+        num_failures = known.num_failures + 1 if known is not None else 1
+        pause_s = pause_after(num_failures)
+        self._entries[thing] = _Entry(reason_of(error), num_failures, self._clock() + pause_s)
+        self.totals[thing.kind] += 1
+        owner = str(thing.owner) if thing.owner is not None else None
+        log.error("thing.set-aside", kind=thing.kind, id=str(thing.id), owner=owner, pause_s=pause_s, exc_info=error)
+
+    def clear(self, thing: Thing) -> None:
+        if self._entries.pop(thing, None) is not None:
+            log.info("thing.back", kind=thing.kind, id=str(thing.id))
+
+    def keep_only(self, kinds: Collection[str], things: Collection[Thing]) -> None:
+        """Of these kinds, forget what is not among the things any more."""
+        for thing in [one for one in self._entries if one.kind in kinds and one not in things]:
+            self.clear(thing)
+
+    def is_due(self, thing: Thing) -> bool:
+        """Whether it may be tried: it was never set aside, or its pause is over."""
+        entry = self._entries.get(thing)
+        return entry is None or entry.again_at <= self._clock()
+
+    def held(self, kind: str) -> set[UUID]:
+        """Ids of what is set aside now; what has been due for long without anybody asking is forgotten."""
+        now = self._clock()
+        own = {thing: entry for thing, entry in self._entries.items() if thing.kind == kind}
+        for thing, entry in own.items():
+            if entry.again_at + LONGEST_PAUSE_S < now:
+                self.clear(thing)
+        return {thing.id for thing, entry in own.items() if entry.again_at > now}
+
+    def counts(self) -> Counter[str]:
+        """What is set aside now, by kind."""
+        return Counter(thing.kind for thing in self._entries)
+
+    def why(self, *owners: UUID) -> str | None:
+        """What to tell a user who looks at one of these; None when nothing of theirs is set aside."""
+        found = [entry.reason for thing, entry in self._entries.items() if thing.owner in owners]
+        return found[0] if found else None
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def pause_after(num_failures: int) -> float:
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(num_failures - 1, 30))
+
+
+def reason_of(error: BaseException) -> str:
+    """For users: our own words and those of the operating system, but of a bug only its kind."""
+    what = type(error).__name__
+    if isinstance(error, InvariantBroken):
+        what = str(error)[:300]
+    elif isinstance(error, OSError) and error.strerror:  # without the path
+        what = error.strerror
+    return f"set aside: {what}; the coordinator tries again by itself, and its log has the trace"
