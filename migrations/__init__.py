@@ -2,5 +2,5 @@
 
 from typing import Final
 
-NEWEST: Final = "0001"
+NEWEST: Final = "0006"
 """The revision that the code stands on."""

@@ -48,11 +48,8 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
     if message.is_tombstoned:
         _withdraw_others(draft, set(leavers))
     duplicate_of = _same_request(draft.state, clients)
-    if duplicate_of is None and not message.is_tombstoned:
-        if message.scope == "samples":
-            duplicate_of = exclusions.same_request(draft.state, message)
-        else:
-            _check_enough_remain(draft.state, leavers)
+    if duplicate_of is None and not message.is_tombstoned and message.scope == "samples":
+        duplicate_of = exclusions.same_request(draft.state, message)
     if duplicate_of is None:
         _check_method_applies(draft.state, message, leavers)
     erasure = Erasure(
@@ -148,7 +145,7 @@ def hold_erasure(draft: Draft, message: m.HoldErasure) -> Erasure:
     if message.job_id in draft.state.jobs:
         draft.emit(e.JobSettled(message.job_id, "done"))
     if erasure.status == "verifying" and erasure.version == message.version:
-        draft.emit(e.ErasureMoved(erasure.id, "requires_action", message.reason))
+        draft.emit(e.ErasureMoved(erasure.id, "requires_action", message.reason, is_held=True))
     return draft.state.erasures[erasure.id]
 
 
@@ -207,21 +204,6 @@ def _withdraw_others(draft: Draft, client_ids: set[UUID]) -> None:
 def _has_fenced(state: State, erasure_id: UUID) -> bool:
     erasure = state.erasures[erasure_id]
     return erasure.scope == "client" and erasure.fenced_at is not None
-
-
-def _check_enough_remain(state: State, leavers: frozenset[UUID]) -> None:
-    """Whoever is about to be forgotten by another request counts as gone."""
-    leaving = leavers | {s.client_id for s in state.subjects.values() if s.active}
-    for run in sorted(state.runs.values(), key=lambda r: r.id):
-        cohorts = [c for c in families.cohorts_of(state, run.id) if c.phase != "retired" and c.kind != "merge"]
-        ids = {c.id for c in cohorts}
-        members = {m.client_id for m in state.members.values() if m.cohort_id in ids and m.active}
-        if not members & leavers or run.status in GIVEN_UP:
-            continue
-        remaining, needed = len(members - leaving), getattr(run.spec.training, "quorum", None) or 1
-        if remaining < needed:
-            detail = f"run {run.name} ({run.status}) needs {needed} clients to train again and would keep {remaining}"
-            raise Rejected("too-few-clients", f"{detail}; cancel the run first: then nothing of it is trained again")
 
 
 def _check_method_is_known(method: str) -> None:
@@ -299,6 +281,13 @@ def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID
     retraining = any(one.action != "retired" for one in cut.cuts)
     if run.status == "completed" and (merging or retraining):
         draft.emit(e.RunReopened(run.id, "retraining without what was erased"))
+    elif run.status == "completed" and cut.cuts and not _has_lines(draft.state, run):
+        reason = "an erasure left no cohort of the run: it serves no model any more"
+        draft.emit(e.RunEnded(run.id, "completed", reason, draft.now))
+
+
+def _has_lines(state: State, run: Run) -> bool:
+    return any(c.kind != "merge" and c.phase != "retired" for c in families.cohorts_of(state, run.id))
 
 
 def _clients_of(state: State, run: Run) -> set[UUID]:

@@ -17,9 +17,7 @@ from coordinator.engine.exclusions import overdue, unacknowledged, unknown_sampl
 def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
     """See how far the lines are; move the request on when all are."""
     erasure = draft.state.erasures[message.erasure_id]
-    is_all_done = all(one.done_at for one in _lines(draft, erasure)) and not unacknowledged(draft.state, erasure)
-    is_refused = erasure.status == "requires_action" and is_all_done
-    if erasure.status not in ("fenced", "executing", "requires_action") or is_refused:
+    if erasure.status not in ("fenced", "executing", "requires_action") or erasure.is_held:
         return
     if wrong := unknown_samples(draft.state, erasure):
         settle(draft, erasure, "failed", wrong)
@@ -56,7 +54,7 @@ def _is_audited(draft: Draft, erasure: Erasure) -> bool:
         return False
     failed = [line for line in _lines(draft, erasure) if not mending.passed(line)]
     if failed and erasure.fallback is None:
-        draft.emit(e.ErasureMoved(erasure.id, "requires_action", failure(failed[0])))
+        draft.emit(e.ErasureMoved(erasure.id, "requires_action", failure(failed[0]), is_held=True))
     elif failed:
         for line in failed:
             mending.fall_back(draft, line)
@@ -85,10 +83,10 @@ def _review_line(draft: Draft, line: Line) -> None:
 def _problem(draft: Draft, line: Line) -> str | None:
     """What keeps a line from going on by itself, if anything does."""
     cohort, run = draft.state.cohorts[line.cohort_id], draft.state.runs[line.run_id]
+    if run.status == "paused" and (line.done_at is None or families.is_merging(draft.state, run)):
+        return f"run {run.name} is paused: {run.reason}"
     if line.done_at is not None:
         return None
-    if run.status == "paused":
-        return f"run {run.name} is paused: {run.reason}"
     if cohort.unlearning is not None and "stopped" in cohort.unlearning:
         return f"{cohort.unlearning['method']} gave up in cohort {cohort.name}: {cohort.unlearning['stopped']}"
     return next(filter(None, (_absence(draft, run, one) for one in families.in_step_with(draft.state, cohort))), None)

@@ -43,6 +43,7 @@ from services.core.digests import of_json
 from services.core.errors import Rejected
 from services.wire.v1.runs import ModelSpec, RunSpec
 from services.wire.v1.work import FIGURES_ONLY
+from tests.support.claims import objections_to
 
 FEDERATION = UUID(int=1)
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -290,11 +291,11 @@ class World:
 
     def outcome_of(self, job: Job) -> m.JobDone:
         token = job.lease_token or ""
-        if job.kernel == "knot_profile":
+        if job.kernel in ("knot_profile", "spectral_profile"):
             clients = enumerate(update["client"] for update in job.params["updates"])
             clusters = {f"cluster:{client}": float(i % job.params["num_clusters"]) for i, client in clients}
             return m.JobDone(job.id, token, None, clusters)
-        if job.kernel == "knot_newcomer":
+        if job.kernel in ("knot_newcomer", "spectral_newcomer"):
             return m.JobDone(job.id, token, None, {f"distance:{n}": 1.0 for n in range(job.params["num_clusters"])})
         if job.kernel not in MODELS_MADE_BY:
             return m.JobDone(job.id, token, None, self.figures_of(job.params["weights"]))
@@ -319,11 +320,14 @@ class World:
     def run_chores(self, *kinds: str) -> None:
         """Chores of these kinds, or of all."""
         while job := self.lease_job(*(kinds or CHORES)):
-            if message := self._chore(job):
-                self.send_together([message])
-            held = self.state.jobs[job.id]
-            if held.lease_token == job.lease_token:
-                self.state = self.state.put(replace(held, status="done", due_at=None))
+            self.run_chore(job)
+
+    def run_chore(self, job: Job) -> None:
+        if message := self._chore(job):
+            self.send_together([message])
+        held = self.state.jobs[job.id]
+        if held.lease_token == job.lease_token:
+            self.state = self.state.put(replace(held, status="done", due_at=None))
 
     def _chore(self, job: Job) -> m.Message | None:
         match job.kind:
@@ -336,6 +340,8 @@ class World:
                 if erasure.status != "verifying":
                     return None
                 self.purge(erasure)
+                if refused := objections_to(self.state, erasure, self.now):
+                    return m.HoldErasure(erasure.id, job.id, erasure.version, refused[0])
                 return m.CompleteErasure(erasure.id, job.id, erasure.version, "signed")
             case "notify":
                 error = "nobody answers" if job.attempt == 1 else None
