@@ -23,6 +23,7 @@ from services.wire.v1.resources import Page, Run, RunCreate, RunJoin, RunStatus,
 router = APIRouter(prefix="/v1", tags=["runs"], route_class=JsonRoute)
 WantedPage = Annotated[Position, Depends(wanted_page)]
 _ALWAYS: Final = ("unauthenticated", "forbidden", "not-found")
+_STEERING: Final = (*_ALWAYS, "conflict", "precondition-failed")
 
 
 @router.post(
@@ -118,7 +119,7 @@ async def join_run(run_id: UUID, body: RunJoin, caller: Operator) -> Response:
 
 
 @router.post(
-    "/runs/{run_id}/pause", response_model=Run, responses=problems(*_ALWAYS, "conflict", "precondition-failed")
+    "/runs/{run_id}/pause", response_model=Run, responses=problems(*_STEERING)
 )
 async def pause_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -> Response:
     """Hand out no more work and compute nothing until it is resumed. What agents are doing counts."""
@@ -129,7 +130,7 @@ async def pause_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) ->
 
 
 @router.post(
-    "/runs/{run_id}/resume", response_model=Run, responses=problems(*_ALWAYS, "conflict", "precondition-failed")
+    "/runs/{run_id}/resume", response_model=Run, responses=problems(*_STEERING)
 )
 async def resume_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -> Response:
     """Go on with a paused run; failed tasks of its open round are handed out again."""
@@ -139,7 +140,7 @@ async def resume_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -
 
 
 @router.post(
-    "/runs/{run_id}/cancel", response_model=Run, responses=problems(*_ALWAYS, "conflict", "precondition-failed")
+    "/runs/{run_id}/cancel", response_model=Run, responses=problems(*_STEERING)
 )
 async def cancel_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -> Response:
     """End a run for good. Its checkpoints stay."""

@@ -44,7 +44,7 @@ async def rehearse(
 
 
 async def check_files(blobs: BlobStore, federation_id: UUID, spec: RunSpec) -> None:
-    """Refuse a model that nobody can build, and stored files that do not fit it. What is not stored is not looked at."""
+    """Refuse a model that nobody can build, and stored files that do not fit it. What is not stored is passed over."""
     validate(spec.model)
     if spec.init is not None and (layout := await _layout(blobs, federation_id, spec.init)):
         check_init(spec.model, layout)

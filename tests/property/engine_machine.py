@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from coordinator.engine import messages as m
-from coordinator.engine.entities import ENDED, GIVEN_UP, OPEN_TASK, SETTLED, Job, Task
+from coordinator.engine.entities import ENDED, OPEN_TASK, SETTLED, Job, Task
 from coordinator.engine.work import Accepted
 from services.core.digests import of_json
 from services.core.errors import Rejected
