@@ -275,6 +275,8 @@ def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID
     for cohort_id, parent_id in sorted(cut.moved.items(), key=lambda item: str(item[0])):
         draft.emit(e.CohortMoved(cohort_id, parent_id))
     merging = _fence_merged(draft, run, cut)
+    if cut.cuts:
+        _measure_newcomers_again(draft, run)
     if run.status not in ENDED and any(one.action == "retired" for one in cut.cuts):
         params = {"message": "SettleRun", "run_id": str(run.id)}
         draft.request(draft.state.cohorts[cut.cuts[0].cohort.id], "post", params)
@@ -376,6 +378,14 @@ def _plan_others_again(draft: Draft, cut: Line) -> None:
         draft.emit(e.LineFenced(again))
         if erasure.status == "verifying":
             draft.emit(e.ErasureMoved(erasure.id, "executing", "another erasure cut the same cohort"))
+
+
+def _measure_newcomers_again(draft: Draft, run: Run) -> None:
+    """A newcomer that is being compared with the profiles of others, which may be the leavers', is compared anew."""
+    for cohort in families.cohorts_of(draft.state, run.id):
+        if cohort.program == families.NEWCOMER and (cohort.program_state or {}).get("phase") == "measuring":
+            stop_cohort(draft, cohort)
+            draft.emit(e.CohortFenced(cohort.id, cohort.epoch + 1, None, None, 0))
 
 
 def _fence_merged(draft: Draft, run: Run, cut: surgery.Cut) -> bool:

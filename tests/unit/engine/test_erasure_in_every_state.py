@@ -14,7 +14,7 @@ import pytest
 
 from coordinator.engine import messages as m
 from services.core.errors import Rejected
-from tests.support.world import CHORES, World
+from tests.support.world import CHORES, JOB_LEASE_S, World
 
 NAMES = ("a", "b", "c", "d")
 KNOT = {"kind": "clusters", "num_clusters": 2}
@@ -218,3 +218,122 @@ def test_an_approximate_method_ends_with_a_certificate_or_is_refused_at_once(
         assert erasure.status == "completed", f"{erasure.status}: {erasure.reason}"
 
     at_every_moment(check, 3, **changes)
+
+
+@every_run
+@pytest.mark.parametrize("leaver", ["b", "e"])
+def test_a_client_is_erased_while_another_one_joins(changes: dict[str, Any], leaver: str) -> None:
+    def check(world: World, run_id: UUID) -> None:
+        world.enrol("e")
+        joined = False
+        for _ in range(9):  # as soon as it may, if it may
+            try:
+                world.join(run_id, "e")
+                joined = True
+                break
+            except Rejected:
+                drive(world, 1)
+        drive(world, 3)
+        ends_with_a_certificate(world, run_id, world.file(leaver), run={"completed"})
+        living = {cohort.id for cohort in world.cohorts(run_id).values()}
+        left = {x.name for x in world.state.members.values() if x.active and x.cohort_id in living}
+        ended = [cohort.reason for cohort in world.state.cohorts.values() if cohort.name.startswith("profile:e")]
+        came_too_late = ended == ["the run ended before it could join a cluster"]
+        assert leaver not in left and (not joined or leaver == "e" or "e" in left or came_too_late)
+
+    at_every_moment(check, 3, **changes)
+
+
+def test_a_newcomer_is_measured_anew_when_a_client_that_it_was_compared_with_is_erased() -> None:
+    world = World()
+    world.enrol(*NAMES)
+    run_id = world.create_run(stop={"rounds": 6}, topology=KNOT)
+    drive(world, 9)
+    world.enrol("e")
+    world.join(run_id, "e")
+    world.settle()
+    world.claim_and_submit("e")
+    job = world.lease_job("kernel")
+    assert job is not None and job.kernel == "knot_newcomer"
+    erasure_id = world.file("b")
+    drive(world, 40)
+    world.advance(JOB_LEASE_S + 1)  # whoever was measuring it never answers
+    ends_with_a_certificate(world, run_id, erasure_id, run={"completed"})
+    assert "e" in {x.name for x in world.state.members.values() if world.state.cohorts[x.cohort_id].kind == "line"}
+
+
+@every_run
+def test_erasures_go_on_by_themselves_when_somebody_comes_back(changes: dict[str, Any]) -> None:
+    def check(world: World, run_id: UUID) -> None:
+        erasure_id = world.file("b")
+        with_nobody_online(world)
+        world.advance(61)
+        with_nobody_online(world)
+        erasure = world.erasure(erasure_id)
+        if erasure.status != "completed":
+            assert erasure.status == "requires_action" and "clients do not show up" in (erasure.reason or ""), erasure
+        ends_with_a_certificate(world, run_id, erasure_id, run={"completed"})
+
+    at_every_moment(check, 3, **changes)
+
+
+def with_nobody_online(world: World) -> None:
+    world.settle()
+    world.tick()
+    world.settle()
+
+
+def test_a_run_that_can_no_longer_form_its_clusters_fails_with_the_reason() -> None:
+    def check(world: World, run_id: UUID) -> None:
+        was_forming = not any(c.kind == "line" for c in world.state.cohorts.values())
+        ends_with_a_certificate(world, run_id, world.file("b"), run={"failed" if was_forming else "completed"})
+        if was_forming:
+            assert "the clusters can no longer be formed: 3 clients" in (world.run(run_id).reason or "")
+
+    at_every_moment(check, topology={"kind": "clusters", "num_clusters": 4})
+
+
+def test_runs_of_a_client_in_different_states_are_all_cut() -> None:
+    world, profiling = begin(topology=KNOT)
+    runs = {"profiling": profiling}
+    runs["failed"] = world.create_run(name="failed", topology=KNOT)
+    runs["cancelled"] = world.create_run(name="cancelled", topology={"kind": "tree"})
+    drive(world, 12)
+    while (job := world.lease_job("kernel")) is None or job.run_id != runs["failed"]:
+        if job is not None:
+            world.send(world.outcome_of(job))
+        else:
+            step(world)
+    world.send(m.JobFailed(job.id, job.lease_token or "", "it broke", retryable=False))
+    world.run_chores("post")
+    world.send(m.CancelRun(runs["cancelled"], "no longer wanted"))
+    runs["begun"] = world.create_run(name="begun", topology={"kind": "isolated"})
+    runs["paused"] = world.create_run(name="paused")
+    world.send(m.PauseRun(runs["paused"], "operator", "paused by an operator"))
+    erasure_id = world.file("b")
+    drive(world)
+    assert world.erasure(erasure_id).reason == "run paused is paused: paused by an operator"
+    world.send(m.ResumeRun(runs["paused"]))
+    ends_with_a_certificate(world, runs["paused"], erasure_id, run={"completed"})
+    ended = {name: world.run(run_id).status for name, run_id in runs.items()}
+    assert ended == {
+        "profiling": "completed",
+        "failed": "failed",
+        "cancelled": "cancelled",
+        "begun": "completed",
+        "paused": "completed",
+    }
+
+
+def test_samples_of_a_cancelled_run_are_erased_when_a_worker_that_was_away_acknowledges_them() -> None:
+    world, run_id = begin()
+    drive(world, 8)
+    world.send(m.CancelRun(run_id, "no longer wanted"))
+    erasure_id = world.file("b", scope="samples", samples={"b": [1]})
+    world.settle()
+    world.advance(61)
+    world.settle()
+    assert world.erasure(erasure_id).status == "requires_action"
+    world.acknowledge("b")
+    world.settle()
+    assert world.erasure(erasure_id).status == "completed"
