@@ -256,6 +256,8 @@ def test_a_newcomer_is_measured_anew_when_a_client_that_it_was_compared_with_is_
     job = world.lease_job("kernel")
     assert job is not None and job.kernel == "knot_newcomer"
     erasure_id = world.file("b")
+    world.settle()
+    world.claim_and_submit("e")
     drive(world, 40)
     world.advance(JOB_LEASE_S + 1)  # whoever was measuring it never answers
     ends_with_a_certificate(world, run_id, erasure_id, run={"completed"})
