@@ -76,14 +76,14 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
     subjects = tuple(Subject(erasure.id, c.id, c.name, active=forgets_all) for c in clients)
     draft.emit(e.ErasureFiled(erasure, subjects))
     if erasure.status == "received" and duplicate_of is None:
-        request(draft, erasure, "fence")
+        begin(draft, erasure, ask_first=not message.is_tombstoned)
     return draft.state.erasures[erasure.id]
 
 
 def approve_erasure(draft: Draft, message: m.ApproveErasure) -> Erasure:
     erasure = _open_request(draft.state, message, "awaiting_approval", "approved")
     draft.emit(e.ErasureMoved(erasure.id, "received"))
-    request(draft, erasure, "fence")
+    begin(draft, erasure)
     return draft.state.erasures[erasure.id]
 
 
@@ -103,6 +103,10 @@ def retry_erasure(draft: Draft, message: m.RetryErasure) -> Erasure:
     """Back to the review, which asks for another purge when all lines are done. A method that gave up begins again;
     what an audit refused is trained again without the client."""
     erasure = _open_request(draft.state, message, "requires_action", "tried again")
+    if erasure.fenced_at is None:
+        draft.emit(e.ErasureMoved(erasure.id, "received"))
+        begin(draft, erasure)
+        return draft.state.erasures[erasure.id]
     mending.try_again(draft, erasure)
     draft.emit(e.ErasureMoved(erasure.id, "executing"))
     return draft.state.erasures[erasure.id]
@@ -147,6 +151,16 @@ def hold_erasure(draft: Draft, message: m.HoldErasure) -> Erasure:
     if erasure.status == "verifying" and erasure.version == message.version:
         draft.emit(e.ErasureMoved(erasure.id, "requires_action", message.reason, is_held=True))
     return draft.state.erasures[erasure.id]
+
+
+def begin(draft: Draft, erasure: Erasure, *, ask_first: bool = True) -> None:
+    """Fence, or first ask the workers whether they have the samples to be forgotten."""
+    if erasure.scope == "samples" and ask_first:
+        exclusions.order(draft, erasure)
+        if waiting := exclusions.unconfirmed(draft.state, erasure):
+            draft.emit(e.ErasureMoved(erasure.id, "received", waiting))
+            return
+    request(draft, erasure, "fence")
 
 
 def settle(draft: Draft, erasure: Erasure, status: ErasureStatus, reason: str | None) -> None:

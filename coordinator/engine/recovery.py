@@ -17,6 +17,9 @@ from coordinator.engine.exclusions import overdue, unacknowledged, unknown_sampl
 def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
     """See how far the lines are; move the request on when all are."""
     erasure = draft.state.erasures[message.erasure_id]
+    if erasure.fenced_at is None:
+        _review_unfenced(draft, erasure)
+        return
     if erasure.status not in ("fenced", "executing", "requires_action") or erasure.is_held:
         return
     if wrong := unknown_samples(draft.state, erasure):
@@ -45,6 +48,20 @@ def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
                 draft.emit(e.ClientReleased(client.id))
         draft.emit(e.ErasureMoved(erasure.id, "verifying"))
         request(draft, erasure, "purge")
+
+
+def _review_unfenced(draft: Draft, erasure: Erasure) -> None:
+    """See whether the workers have said that they have the samples; the fence falls when all have."""
+    if erasure.status not in ("received", "requires_action") or erasure.reason is None:
+        return
+    if wrong := unknown_samples(draft.state, erasure):
+        settle(draft, erasure, "failed", f"{wrong}; nothing was fenced")
+    elif problem := overdue(draft, erasure):
+        if erasure.reason != problem:
+            draft.emit(e.ErasureMoved(erasure.id, "requires_action", problem))
+    elif not unacknowledged(draft.state, erasure):
+        draft.emit(e.ErasureMoved(erasure.id, "received"))
+        request(draft, erasure, "fence")
 
 
 def _is_audited(draft: Draft, erasure: Erasure) -> bool:

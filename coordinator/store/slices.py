@@ -178,6 +178,7 @@ class _Loader:
         ordered = await self._add(Exclusion, t.exclusions.c.erasure_id.in_(needs.reviews)) if needs.reviews else []
         needs.clients |= {exclusion.client_id for exclusion in ordered}
         needs.clients |= {s.client_id for s in self.state.subjects.values() if s.erasure_id in needs.reviews}
+        needs.acknowledging |= {s.client_id for s in self.state.subjects.values() if s.erasure_id in needs.begun}
         needs.merging |= {line.run_id for line in lines}
         needs.runs |= needs.whole | needs.merging
         return leavers

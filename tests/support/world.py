@@ -180,7 +180,7 @@ class World:
         for run_id in self._runs_in_lockstep():
             self.send(m.OpenRounds(run_id))
         for erasure in sorted(self.state.erasures.values(), key=lambda one: one.id):
-            if erasure.status in ("fenced", "executing", "requires_action"):
+            if erasure.status in ("fenced", "executing", "requires_action", "received"):
                 self.send(m.ReviewErasure(erasure.id))
 
     def _runs_in_lockstep(self) -> list[UUID]:
@@ -217,6 +217,12 @@ class World:
     def fence(self, *names: str, **changes: Any) -> UUID:
         """Ask to forget these clients, and fence."""
         erasure_id = self.file(*names, **changes)
+        if changes.get("scope") == "samples" and self.erasure(erasure_id).status == "received":
+            for name in names:
+                client = self.state.clients[self.client(name)]
+                if client.exclusions != client.exclusions_acked:
+                    self.acknowledge(name)
+            self.review()
         self.run_chores("fence")
         return erasure_id
 
