@@ -118,9 +118,7 @@ async def join_run(run_id: UUID, body: RunJoin, caller: Operator) -> Response:
     return await _answer_run(caller, run_id)
 
 
-@router.post(
-    "/runs/{run_id}/pause", response_model=Run, responses=problems(*_STEERING)
-)
+@router.post("/runs/{run_id}/pause", response_model=Run, responses=problems(*_STEERING))
 async def pause_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -> Response:
     """Hand out no more work and compute nothing until it is resumed. What agents are doing counts."""
     await _require(caller, run_id)
@@ -129,9 +127,7 @@ async def pause_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) ->
     return await _answer_run(caller, run_id)
 
 
-@router.post(
-    "/runs/{run_id}/resume", response_model=Run, responses=problems(*_STEERING)
-)
+@router.post("/runs/{run_id}/resume", response_model=Run, responses=problems(*_STEERING))
 async def resume_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -> Response:
     """Go on with a paused run; failed tasks of its open round are handed out again."""
     await _require(caller, run_id)
@@ -139,9 +135,7 @@ async def resume_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -
     return await _answer_run(caller, run_id)
 
 
-@router.post(
-    "/runs/{run_id}/cancel", response_model=Run, responses=problems(*_STEERING)
-)
+@router.post("/runs/{run_id}/cancel", response_model=Run, responses=problems(*_STEERING))
 async def cancel_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -> Response:
     """End a run for good. Its checkpoints stay."""
     await _require(caller, run_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.core.errors import Rejected
-from services.models.spec import CUSTOM, params_of
+from services.models.spec import CUSTOM, Gpt2Params, params_of
 from services.tensors.layout import FLOATING, Layout
 from services.wire.v1.runs import ModelSpec
 
@@ -12,7 +12,7 @@ def check_init(model: ModelSpec, layout: Layout) -> None:
     """Refuse initial weights that have more or fewer numbers than the model. What a custom model looks like, and what
     is left of one with adapters, only the workers know."""
     params = params_of(model) if model.name != CUSTOM else None
-    if params is None or getattr(params, "lora_rank", 0):
+    if params is None or (isinstance(params, Gpt2Params) and params.lora_rank):
         return
     wanted = params.num_parameters()
     found = sum(info.num_elements for info in layout.tensors if info.dtype in FLOATING)

@@ -61,10 +61,11 @@ async def test_stored_files_that_do_not_fit_are_refused_at_once(site: Site) -> N
 async def test_validation_says_what_would_begin_and_changes_nothing(site: Site) -> None:
     for name in ("a", "b", "c"):
         await site.enrol(name)
-    body = {"federation_id": site.federation_id, "spec": {"name": "tiny", "model": MLP, "topology": {"kind": "tree"}}}
+    spec: dict[str, Any] = {"name": "tiny", "model": MLP, "topology": {"kind": "tree"}}
+    body: dict[str, Any] = {"federation_id": site.federation_id, "spec": spec}
     found = await site.admin.post("/v1/runs:validate", body, expect=200)
     assert found == {"num_clients": 3, "num_cohorts": 5, "rounds_planned": StopRule().rounds}
-    named = {**body, "spec": {**body["spec"], "init": ELSEWHERE}, "to_upload": [ELSEWHERE]}
+    named = {**body, "spec": {**spec, "init": ELSEWHERE}, "to_upload": [ELSEWHERE]}
     assert await site.admin.post("/v1/runs:validate", named, expect=200) == found
     assert (await site.admin.get("/v1/runs"))["items"] == []
     viewer = await site.staff("viewer")
