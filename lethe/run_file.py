@@ -7,6 +7,7 @@ the working directory, like those on a command line.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -20,8 +21,10 @@ from pydantic import BaseModel, ValidationError
 from lethe.failures import UNUSABLE, CommandFailed
 from services.core.digests import is_digest
 from services.core.errors import Rejected
+from services.models.fitting import check_init, check_validation
 from services.models.spec import validate as validate_model
-from services.wire.v1.runs import RunSpec
+from services.tensors.layout import read_header
+from services.wire.v1.runs import ModelSpec, RunSpec
 
 Upload = Callable[[Path], str]
 """Stores a file at the coordinator and returns its digest."""
@@ -75,6 +78,29 @@ def resolve(document: dict[str, Any], upload: Upload) -> dict[str, Any]:
     if isinstance(validation, dict) and _is_local(validation.get("data")):
         spec["validation"] = {**validation, "data": _upload_set(validation["data"], upload)}
     return spec
+
+
+def rehearse(document: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The specification, and the digests of local files that it names: they are checked here and not uploaded."""
+    model = ModelSpec.model_validate(document["model"])
+    to_upload: list[str] = []
+
+    def look_at(file: Path) -> str:
+        try:
+            with file.open("rb") as stream:
+                layout = read_header(stream.fileno()).layout
+            if file == init:
+                check_init(model, layout)
+            else:
+                check_validation(layout)
+        except Rejected as error:
+            raise CommandFailed(f"{file}: {error.detail}", exit_code=UNUSABLE) from error
+        with file.open("rb") as stream:
+            to_upload.append("sha256:" + hashlib.file_digest(stream, "sha256").hexdigest())
+        return to_upload[-1]
+
+    init = Path(document["init"]).expanduser() if _is_local(document.get("init")) else None
+    return resolve(document, look_at), to_upload
 
 
 def _is_local(value: Any) -> bool:

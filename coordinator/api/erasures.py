@@ -49,7 +49,6 @@ _FILING: Final = (
     "client-erased",
     "conflict",
     "already-erased",
-    "too-few-clients",
     "method-unavailable",
     "callback-refused",
     "too-large",

@@ -58,7 +58,6 @@ PROBLEMS: Final[dict[str, ProblemType]] = {
         ("idempotency-key-in-flight", 409, 1),
         ("protocol-too-old", 426, None),
         ("already-erased", 409, None),
-        ("too-few-clients", 409, None),
         ("method-unavailable", 409, None),
         ("callback-refused", 422, None),
         ("superseded", 410, None),

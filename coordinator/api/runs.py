@@ -1,4 +1,4 @@
-"""Runs: create, list, look, let clients join, pause, resume, cancel."""
+"""Runs: check, create, list, look, let clients join, pause, resume, cancel."""
 
 from __future__ import annotations
 
@@ -14,21 +14,38 @@ from coordinator.api.bodies import IfMatch, JsonRoute, answer, answer_page, expe
 from coordinator.api.problems import problems
 from coordinator.engine.messages import CancelRun, CreateRun, JoinRun, PauseRun, ResumeRun
 from coordinator.runtime.quarantine import Thing
+from coordinator.runtime.rehearsal import check_files, rehearse
 from coordinator.runtime.shell import InboxKey, Replayed
 from coordinator.store import accounts, queries
 from coordinator.store.paging import Position
 from services.core import digests
 from services.core.ids import uuid7
-from services.models.spec import validate
-from services.wire.v1.resources import Page, Run, RunCreate, RunJoin, RunStatus
+from services.wire.v1.resources import Page, Run, RunCreate, RunJoin, RunStatus, RunValidate, RunValidation
 
-router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=JsonRoute)
+router = APIRouter(prefix="/v1", tags=["runs"], route_class=JsonRoute)
 WantedPage = Annotated[Position, Depends(wanted_page)]
 _ALWAYS: Final = ("unauthenticated", "forbidden", "not-found")
+_STEERING: Final = (*_ALWAYS, "conflict", "precondition-failed")
 
 
 @router.post(
-    "",
+    "/runs:validate",
+    response_model=RunValidation,
+    responses=problems(*_ALWAYS, "invalid-run", "too-large", "unsupported-media-type"),
+)
+async def validate_run(body: RunValidate, caller: Operator) -> Response:
+    """Whether a run with this body could be started now. Refused where the start would be; changes nothing."""
+    coordinator = caller.context.coordinator
+    federation_id = caller.federation(body.federation_id)
+    async with coordinator.database.read() as connection:
+        await accounts.federation(connection, federation_id, caller.within)
+        now = await coordinator.database.now(connection)
+    message = CreateRun(uuid7(now, os.urandom(10)), federation_id, body.spec)
+    return answer(await rehearse(coordinator.database, coordinator.blobs, message, body.to_upload))
+
+
+@router.post(
+    "/runs",
     status_code=201,
     response_model=Run,
     responses=problems(
@@ -50,7 +67,7 @@ async def create_run(
     """Start training. The same key with the same body finds the run that the first request made."""
     coordinator = caller.context.coordinator
     federation_id = caller.federation(body.federation_id)
-    validate(body.spec.model)
+    await check_files(coordinator.blobs, federation_id, body.spec)
     async with coordinator.database.read() as connection:
         await accounts.federation(connection, federation_id, caller.within)
         now = await coordinator.database.now(connection)
@@ -68,7 +85,7 @@ async def create_run(
     return await _answer_run(caller, run_id, 201)
 
 
-@router.get("", response_model=Page[Run], responses=problems(*_ALWAYS))
+@router.get("/runs", response_model=Page[Run], responses=problems(*_ALWAYS))
 async def list_runs(
     request: Request,
     caller: Reader,
@@ -83,13 +100,13 @@ async def list_runs(
     return answer_page(request, page.model_copy(update={"items": [_explained(caller, run) for run in page.items]}))
 
 
-@router.get("/{run_id}", response_model=Run, responses=problems(*_ALWAYS))
+@router.get("/runs/{run_id}", response_model=Run, responses=problems(*_ALWAYS))
 async def get_run(run_id: UUID, caller: Reader) -> Response:
     return await _answer_run(caller, run_id)
 
 
 @router.post(
-    "/{run_id}/members",
+    "/runs/{run_id}/members",
     response_model=Run,
     responses=problems(*_ALWAYS, "conflict", "already-erased", "too-large", "unsupported-media-type"),
 )
@@ -103,7 +120,7 @@ async def join_run(run_id: UUID, body: RunJoin, caller: Operator) -> Response:
     return await _answer_run(caller, run_id)
 
 
-@router.post("/{run_id}/pause", response_model=Run, responses=problems(*_ALWAYS, "conflict", "precondition-failed"))
+@router.post("/runs/{run_id}/pause", response_model=Run, responses=problems(*_STEERING))
 async def pause_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -> Response:
     """Hand out no more work and compute nothing until it is resumed. What agents are doing counts."""
     await _require(caller, run_id)
@@ -112,7 +129,7 @@ async def pause_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) ->
     return await _answer_run(caller, run_id)
 
 
-@router.post("/{run_id}/resume", response_model=Run, responses=problems(*_ALWAYS, "conflict", "precondition-failed"))
+@router.post("/runs/{run_id}/resume", response_model=Run, responses=problems(*_STEERING))
 async def resume_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -> Response:
     """Go on with a paused run: failed tasks of its open round are handed out again. Or with one that failed, once the
     cause is gone: its cohorts go on from the models that they serve."""
@@ -121,7 +138,7 @@ async def resume_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -
     return await _answer_run(caller, run_id)
 
 
-@router.post("/{run_id}/cancel", response_model=Run, responses=problems(*_ALWAYS, "conflict", "precondition-failed"))
+@router.post("/runs/{run_id}/cancel", response_model=Run, responses=problems(*_STEERING))
 async def cancel_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -> Response:
     """End a run for good. Its checkpoints stay."""
     await _require(caller, run_id)

@@ -390,6 +390,8 @@ class Erasure:
     """What an approximate method has to show (services/audit/spec.py); None: nothing is measured."""
     version: int = 1
     reason: str | None = None
+    is_held: bool = False
+    """requires_action: it does not go on by itself; somebody has to retry it."""
     duplicate_of: UUID | None = None
     callbacks: list[dict[str, Any]] = field(default_factory=list)
     """Where changes are posted to, as {url, secret}."""

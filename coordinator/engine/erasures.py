@@ -48,11 +48,8 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
     if message.is_tombstoned:
         _withdraw_others(draft, set(leavers))
     duplicate_of = _same_request(draft.state, clients)
-    if duplicate_of is None and not message.is_tombstoned:
-        if message.scope == "samples":
-            duplicate_of = exclusions.same_request(draft.state, message)
-        else:
-            _check_enough_remain(draft.state, leavers)
+    if duplicate_of is None and not message.is_tombstoned and message.scope == "samples":
+        duplicate_of = exclusions.same_request(draft.state, message)
     if duplicate_of is None:
         _check_method_applies(draft.state, message, leavers)
     erasure = Erasure(
@@ -79,14 +76,14 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
     subjects = tuple(Subject(erasure.id, c.id, c.name, active=forgets_all) for c in clients)
     draft.emit(e.ErasureFiled(erasure, subjects))
     if erasure.status == "received" and duplicate_of is None:
-        request(draft, erasure, "fence")
+        begin(draft, erasure, ask_first=not message.is_tombstoned)
     return draft.state.erasures[erasure.id]
 
 
 def approve_erasure(draft: Draft, message: m.ApproveErasure) -> Erasure:
     erasure = _open_request(draft.state, message, "awaiting_approval", "approved")
     draft.emit(e.ErasureMoved(erasure.id, "received"))
-    request(draft, erasure, "fence")
+    begin(draft, erasure)
     return draft.state.erasures[erasure.id]
 
 
@@ -108,7 +105,7 @@ def retry_erasure(draft: Draft, message: m.RetryErasure) -> Erasure:
     erasure = _open_request(draft.state, message, "requires_action", "tried again")
     if erasure.fenced_at is None:
         draft.emit(e.ErasureMoved(erasure.id, "received"))
-        request(draft, erasure, "fence")
+        begin(draft, erasure)
         return draft.state.erasures[erasure.id]
     mending.try_again(draft, erasure)
     draft.emit(e.ErasureMoved(erasure.id, "executing"))
@@ -158,8 +155,18 @@ def hold_erasure(draft: Draft, message: m.HoldErasure) -> Erasure:
         and erasure.version == message.version
         and is_news
     ):
-        draft.emit(e.ErasureMoved(erasure.id, "requires_action", message.reason))
+        draft.emit(e.ErasureMoved(erasure.id, "requires_action", message.reason, is_held=True))
     return draft.state.erasures[erasure.id]
+
+
+def begin(draft: Draft, erasure: Erasure, *, ask_first: bool = True) -> None:
+    """Fence, or first ask the workers whether they have the samples to be forgotten."""
+    if erasure.scope == "samples" and ask_first:
+        exclusions.order(draft, erasure)
+        if waiting := exclusions.unconfirmed(draft.state, erasure):
+            draft.emit(e.ErasureMoved(erasure.id, "received", waiting))
+            return
+    request(draft, erasure, "fence")
 
 
 def settle(draft: Draft, erasure: Erasure, status: ErasureStatus, reason: str | None) -> None:
@@ -217,21 +224,6 @@ def _withdraw_others(draft: Draft, client_ids: set[UUID]) -> None:
 def _has_fenced(state: State, erasure_id: UUID) -> bool:
     erasure = state.erasures[erasure_id]
     return erasure.scope == "client" and erasure.fenced_at is not None
-
-
-def _check_enough_remain(state: State, leavers: frozenset[UUID]) -> None:
-    """Whoever is about to be forgotten by another request counts as gone."""
-    leaving = leavers | {s.client_id for s in state.subjects.values() if s.active}
-    for run in sorted(state.runs.values(), key=lambda r: r.id):
-        cohorts = [c for c in families.cohorts_of(state, run.id) if c.phase != "retired" and c.kind != "merge"]
-        ids = {c.id for c in cohorts}
-        members = {m.client_id for m in state.members.values() if m.cohort_id in ids and m.active}
-        if not members & leavers or run.status in GIVEN_UP:
-            continue
-        remaining, needed = len(members - leaving), getattr(run.spec.training, "quorum", None) or 1
-        if remaining < needed:
-            detail = f"run {run.name} ({run.status}) needs {needed} clients to train again and would keep {remaining}"
-            raise Rejected("too-few-clients", f"{detail}; cancel the run first: then nothing of it is trained again")
 
 
 def _check_method_is_known(method: str) -> None:
@@ -303,12 +295,21 @@ def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID
     for cohort_id, parent_id in sorted(cut.moved.items(), key=lambda item: str(item[0])):
         draft.emit(e.CohortMoved(cohort_id, parent_id))
     merging = _fence_merged(draft, run, cut)
+    if cut.cuts:
+        _measure_newcomers_again(draft, run)
     if run.status not in ENDED and any(one.action == "retired" for one in cut.cuts):
         params = {"message": "SettleRun", "run_id": str(run.id)}
         draft.request(draft.state.cohorts[cut.cuts[0].cohort.id], "post", params)
     retraining = any(one.action != "retired" for one in cut.cuts)
     if run.status == "completed" and (merging or retraining):
         draft.emit(e.RunReopened(run.id, "retraining without what was erased"))
+    elif run.status == "completed" and cut.cuts and not _has_lines(draft.state, run):
+        reason = "an erasure left no cohort of the run: it serves no model any more"
+        draft.emit(e.RunEnded(run.id, "completed", reason, draft.now))
+
+
+def _has_lines(state: State, run: Run) -> bool:
+    return any(c.kind != "merge" and c.phase != "retired" for c in families.cohorts_of(state, run.id))
 
 
 def _clients_of(state: State, run: Run) -> set[UUID]:
@@ -397,6 +398,14 @@ def _plan_others_again(draft: Draft, cut: Line) -> None:
         draft.emit(e.LineFenced(again))
         if erasure.status == "verifying":
             draft.emit(e.ErasureMoved(erasure.id, "executing", "another erasure cut the same cohort"))
+
+
+def _measure_newcomers_again(draft: Draft, run: Run) -> None:
+    """A newcomer that is being compared with the profiles of others, which may be the leavers', is compared anew."""
+    for cohort in families.cohorts_of(draft.state, run.id):
+        if cohort.program == families.NEWCOMER and (cohort.program_state or {}).get("phase") == "measuring":
+            stop_cohort(draft, cohort)
+            draft.emit(e.CohortFenced(cohort.id, cohort.epoch + 1, None, None, 0))
 
 
 def _fence_merged(draft: Draft, run: Run, cut: surgery.Cut) -> bool:

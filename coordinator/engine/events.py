@@ -396,6 +396,8 @@ class ErasureMoved:
     completed_at: datetime | None = None
     chosen: str | None = None
     """At the fence: the method that it is carried out with."""
+    is_held: bool = False
+    """requires_action: until somebody retries it."""
 
 
 @dataclass(frozen=True, slots=True)

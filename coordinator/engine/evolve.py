@@ -242,7 +242,8 @@ def _unlearned(state: State, event: e.CohortUnlearned) -> State:
 
 def _move_erasure(state: State, event: e.ErasureMoved) -> State:
     erasure = state.erasures[event.erasure_id]
-    moved = replace(erasure, status=event.status, reason=event.reason, version=erasure.version + 1)
+    moved = replace(erasure, status=event.status, reason=event.reason, is_held=event.is_held)
+    moved = replace(moved, version=erasure.version + 1)
     news = {name: getattr(event, name) for name in ("fenced_at", "first_clean_at", "completed_at", "chosen")}
     moved = replace(moved, **{name: value for name, value in news.items() if value is not None})
     changed: list[Entity] = [moved]

@@ -1,7 +1,8 @@
 """Forgetting single samples: the client stays and leaves them out from the fence on.
 
-The fence writes an exclusion for each client. Until the client's worker has it in its ledger on disk and says so, the
-client gets no task; every new session has to say so again, because another machine may have another ledger.
+A request writes an exclusion for each client. Until the client's worker has it in its ledger on disk and says so, the
+client gets no task; every new session has to say so again, because another machine may have another ledger. Only the
+worker knows which samples there are: nothing is fenced before it has said that it has them.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ def order(draft: Draft, erasure: Erasure) -> None:
     for subject in sorted(draft.state.subjects.values(), key=lambda s: s.name):
         if subject.erasure_id != erasure.id or draft.state.clients[subject.client_id].status != "active":
             continue
+        if (erasure.id, subject.client_id) in draft.state.exclusions:
+            continue
         samples = sorted(erasure.samples[subject.name])
         exclusion = Exclusion(erasure.id, subject.client_id, subject.name, samples, draft.now)
         known = [x for x in draft.state.exclusions.values() if x.client_id == subject.client_id]
@@ -74,6 +77,12 @@ def unknown_samples(state: State, erasure: Erasure) -> str | None:
             rows = ", ".join(map(str, exclusion.unknown))
             return f"client {exclusion.client_name} has no samples {rows}; check the numbers and file again"
     return None
+
+
+def unconfirmed(state: State, erasure: Erasure) -> str | None:
+    """Whose word the fence waits for."""
+    names = ", ".join(x.client_name for x in unacknowledged(state, erasure)[:5])
+    return f"nothing is fenced before the worker has confirmed that it has these samples: {names}" if names else None
 
 
 def overdue(draft: Draft, erasure: Erasure) -> str | None:

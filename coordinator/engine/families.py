@@ -16,7 +16,7 @@ from coordinator.engine.entities import ENDED, Cohort, CohortKind, CohortPhase, 
 from services.core.seeds import derive
 from services.program.contract import Source
 from services.selection.policies import POLICIES
-from services.topology.cohorts import CohortPlan, family
+from services.topology.cohorts import CohortPlan, check_sizes, family
 from services.topology.spec import Clusters, Isolated
 
 MERGED = "merged"
@@ -31,6 +31,7 @@ def form(draft: Draft, run: Run, names: list[str], client_ids: Mapping[str, UUID
     """Form the run's first cohorts; clusters that depend on a profile come later."""
     topology = run.spec.topology
     if isinstance(topology, Clusters) and topology.assignment != "random":
+        check_sizes(topology, len(names))
         members = [(name, client_ids[name]) for name in names]
         form_one(draft, run, "profile", "profile", members, program="profile")
     else:

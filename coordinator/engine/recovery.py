@@ -17,9 +17,10 @@ from coordinator.engine.exclusions import overdue, unacknowledged, unknown_sampl
 def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
     """See how far the lines are; move the request on when all are."""
     erasure = draft.state.erasures[message.erasure_id]
-    is_all_done = all(one.done_at for one in _lines(draft, erasure)) and not unacknowledged(draft.state, erasure)
-    is_refused = erasure.status == "requires_action" and is_all_done
-    if erasure.status not in ("fenced", "executing", "requires_action") or is_refused:
+    if erasure.fenced_at is None:
+        _review_unfenced(draft, erasure)
+        return
+    if erasure.status not in ("fenced", "executing", "requires_action") or erasure.is_held:
         return
     if wrong := unknown_samples(draft.state, erasure):
         settle(draft, erasure, "failed", wrong)
@@ -49,6 +50,20 @@ def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
         request(draft, erasure, "purge")
 
 
+def _review_unfenced(draft: Draft, erasure: Erasure) -> None:
+    """See whether the workers have said that they have the samples; the fence falls when all have."""
+    if erasure.status not in ("received", "requires_action") or erasure.reason is None:
+        return
+    if wrong := unknown_samples(draft.state, erasure):
+        settle(draft, erasure, "failed", f"{wrong}; nothing was fenced")
+    elif problem := overdue(draft, erasure):
+        if erasure.reason != problem:
+            draft.emit(e.ErasureMoved(erasure.id, "requires_action", problem))
+    elif not unacknowledged(draft.state, erasure):
+        draft.emit(e.ErasureMoved(erasure.id, "received"))
+        request(draft, erasure, "fence")
+
+
 def _is_audited(draft: Draft, erasure: Erasure) -> bool:
     """Whether every mended line has shown what the request asks for. One that has not is trained again, or held."""
     audited = [review_audit(draft, erasure, line) for line in _lines(draft, erasure)]  # of all lines side by side
@@ -56,7 +71,7 @@ def _is_audited(draft: Draft, erasure: Erasure) -> bool:
         return False
     failed = [line for line in _lines(draft, erasure) if not mending.passed(line)]
     if failed and erasure.fallback is None:
-        draft.emit(e.ErasureMoved(erasure.id, "requires_action", failure(failed[0])))
+        draft.emit(e.ErasureMoved(erasure.id, "requires_action", failure(failed[0]), is_held=True))
     elif failed:
         for line in failed:
             mending.fall_back(draft, line)
@@ -85,10 +100,10 @@ def _review_line(draft: Draft, line: Line) -> None:
 def _problem(draft: Draft, line: Line) -> str | None:
     """What keeps a line from going on by itself, if anything does."""
     cohort, run = draft.state.cohorts[line.cohort_id], draft.state.runs[line.run_id]
+    if run.status == "paused" and (line.done_at is None or families.is_merging(draft.state, run)):
+        return f"run {run.name} is paused: {run.reason}"
     if line.done_at is not None:
         return None
-    if run.status == "paused":
-        return f"run {run.name} is paused: {run.reason}"
     if cohort.unlearning is not None and "stopped" in cohort.unlearning:
         return f"{cohort.unlearning['method']} gave up in cohort {cohort.name}: {cohort.unlearning['stopped']}"
     return next(filter(None, (_absence(draft, run, one) for one in families.in_step_with(draft.state, cohort))), None)

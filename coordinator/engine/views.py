@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.engine import families, forgetting
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import Cohort, Update
+from coordinator.engine.entities import Cohort, State, Update
 from services.core.figures import bounded
 from services.program.contract import CohortView, PastRound, Profiled, UpdateRef
 
@@ -53,13 +53,21 @@ def history_of(draft: Draft, cohort: Cohort) -> tuple[PastRound, ...]:
     while checkpoint is not None:
         sent = [draft.state.updates[c.update_id] for c in draft.state.contributions.values()
                 if c.checkpoint_id == checkpoint.id]  # fmt: skip
-        clients = draft.state.clients
-        left = sorted((u for u in sent if clients[u.client_id].status != "erased"), key=lambda u: u.client_name)
-        if not left or not all(u.stored and clients[u.client_id].exclusions is None for u in left):
+        left = sorted(
+            (u for u in sent if draft.state.clients[u.client_id].status != "erased"), key=lambda u: u.client_name
+        )
+        if not left or not all(u.stored and not _has_forgotten_samples(draft.state, u) for u in left):
             break
         found.append(PastRound(checkpoint.digest, tuple(map(reference_to, left))))
         checkpoint = after.get(checkpoint.id)
     return tuple(found)
+
+
+def _has_forgotten_samples(state: State, update: Update) -> bool:
+    """Whether its client was told to forget samples after it sent this, which may be made of them."""
+    requests = [state.erasures[s.erasure_id] for s in state.subjects.values() if s.client_id == update.client_id]
+    fences = [one.fenced_at for one in requests if one.scope == "samples" and one.fenced_at is not None]
+    return any(update.received_at <= fenced_at for fenced_at in fences)
 
 
 def reference_to(update: Update) -> UpdateRef:

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.blobs.port import BlobStore
 from coordinator.bus.port import Bus, cached_blob
 from coordinator.crashpoints import crashpoint
-from coordinator.engine.entities import GIVEN_UP, Job
+from coordinator.engine.entities import GIVEN_UP, Job, Line
 from coordinator.engine.messages import ApproveErasure, CompleteErasure, FenceErasure, FileErasure, HoldErasure
 from coordinator.engine.react import EVIDENCE
 from coordinator.runtime.evidence import TROUBLE, described
@@ -197,7 +197,7 @@ class Erasing:
 
     async def _certificate(self, found: Dossier, artefacts: list[Artefact], purged_at: datetime) -> bytes:
         key = await asyncio.to_thread(load_or_create_key, self._key_path)
-        heads = _served(found)
+        heads = served(found)
         async with self._database.read() as connection:
             dispositions = await self._dispositions(connection, found, artefacts, purged_at)
             steps = await inventory.replayable_steps(connection, [head for _, head, _ in heads])
@@ -213,7 +213,7 @@ class Erasing:
             request=_request(found, now),
             method=p.Method(name=_method(found), parameters=_parameters(found)),
             guarantee=p.Guarantee.plain(_guarantee(found)),
-            cohorts=tuple(_outcome(found, index) for index in range(len(found.lines))),
+            cohorts=tuple(outcome(found, line) for line in found.lines),
             artefacts=tuple(dispositions),
             counts=counts,
             still_shaped_by=_still_shaped_by(found),
@@ -270,12 +270,12 @@ def _leavers(found: Dossier) -> list[UUID]:
     return [s.client_id for s in found.subjects] if found.erasure.scope == "client" else []
 
 
-def _served(found: Dossier) -> list[tuple[str, UUID, str]]:
+def served(found: Dossier) -> list[tuple[str, UUID, str]]:
     """(name, checkpoint, digest) of every model that is served now by the runs concerned."""
     rows = [
         (f"{found.runs[c.run_id].name}/{c.run_id}/{c.name}", c.head_id, c.head_digest)
         for c in found.cohorts.values()
-        if c.head_id is not None and c.head_digest is not None and c.phase != "retired" and c.kind != "profile"
+        if c.head_id is not None and c.head_digest is not None and c.phase != "retired"
     ]
     return sorted(rows)
 
@@ -339,20 +339,19 @@ def _request(found: Dossier, now: datetime) -> p.Request:
     )
 
 
-def _outcome(found: Dossier, index: int) -> p.CohortOutcome:
-    line = found.lines[index]
+def outcome(found: Dossier, line: Line) -> p.CohortOutcome:
     cohort = found.cohorts[line.cohort_id]
     is_served = cohort.phase != "retired" and cohort.head_digest is not None
-    outcome: p.Outcome = line.action if is_served else "retired"
-    if outcome == "rolled-back" and line.rollback_digest is None:
-        outcome = "retrained"
+    became: p.Outcome = line.action if is_served else "retired"
+    if became == "rolled-back" and line.rollback_digest is None:
+        became = "retrained"
     return p.CohortOutcome(
         run=line.run_id,
         name=line.cohort_name,
         epoch_before=line.epoch_before,
         epoch_after=cohort.epoch,
         round_at_fence=line.round_at_fence,
-        outcome=outcome,
+        outcome=became,
         rollback_point=line.rollback_digest if is_served else None,
         parents=tuple(p.Parent(digest=s["digest"], weight=s["weight"]) for s in line.sources if is_served),
         round_reached=cohort.round if is_served else 0,

@@ -39,13 +39,15 @@ async def preview(database: Database, request: FileErasure) -> ErasurePreview:
 
 
 def _shown(option: Option, state: State) -> ErasureOption:
+    if option.why_not is not None:
+        return _not_applicable(option)
     touched = {cost.cut.cohort.id for cost in option.costs}
     lines = {c.id for c in state.cohorts.values() if c.kind not in ("merge", "profile") and c.phase != "retired"}
     return ErasureOption(
         method=option.name,
         guarantee=option.method.guarantee,
-        applies=option.why_not is None,
-        why_not=option.why_not,
+        applies=True,
+        why_not=None,
         cohorts=[_cohort(cost) for cost in option.costs],
         num_cohorts_untouched=len(lines - touched),
         rounds_to_redo=sum(cost.num_rounds for cost in option.costs),
@@ -53,6 +55,23 @@ def _shown(option: Option, state: State) -> ErasureOption:
         bytes_to_move=option.num_bytes,
         estimated_seconds=_estimated_seconds(option, seconds_per_round(state)),
         initial_accuracy=_initial_accuracy(option.costs, state),
+    )
+
+
+def _not_applicable(option: Option) -> ErasureOption:
+    """Without figures: zero would read as free."""
+    return ErasureOption(
+        method=option.name,
+        guarantee=option.method.guarantee,
+        applies=False,
+        why_not=option.why_not,
+        cohorts=[],
+        num_cohorts_untouched=None,
+        rounds_to_redo=None,
+        client_updates_to_redo=None,
+        bytes_to_move=None,
+        estimated_seconds=None,
+        initial_accuracy=None,
     )
 
 

@@ -34,6 +34,8 @@ class Needs:
     """Runs whose updates that wait in a buffer are needed."""
     whole: set[UUID] = field(default_factory=set)
     """Runs whose lineage and membership are needed completely; found while loading."""
+    begun: set[UUID] = field(default_factory=set)
+    """Requests whose clients may be told which samples to leave out."""
     leavers: set[tuple[UUID, str]] = field(default_factory=set)
     """(federation, client name) whose runs are needed whole, to see what an erasure would do."""
     all_stay: bool = True
@@ -109,11 +111,15 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
                 needs.leavers |= {(federation_id, name) for name in subjects}
                 needs.filings.add(federation_id)
                 needs.all_stay &= message.scope == "samples"
-            case m.ApproveErasure() | m.DenyErasure() | m.CancelErasure():
+            case m.DenyErasure() | m.CancelErasure():
                 needs.erasures.add(message.erasure_id)
+            case m.ApproveErasure(erasure_id=erasure_id):
+                needs.erasures.add(erasure_id)
+                needs.begun.add(erasure_id)
             case m.RetryErasure(erasure_id=erasure_id):
                 needs.erasures.add(erasure_id)
                 needs.reviews.add(erasure_id)
+                needs.begun.add(erasure_id)
             case m.FenceErasure(erasure_id=erasure_id, job_id=job_id):
                 needs.erasures.add(erasure_id)
                 needs.fences.add(erasure_id)

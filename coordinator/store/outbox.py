@@ -388,7 +388,10 @@ async def runs_in_lockstep(connection: AsyncConnection) -> list[UUID]:
 
 
 _UNDER_WAY = prepared(
-    sa.select(t.erasures.c.id).where(t.erasures.c.status.in_(("fenced", "executing", "requires_action")))
+    sa.select(t.erasures.c.id).where(
+        t.erasures.c.status.in_(("fenced", "executing", "requires_action"))
+        | ((t.erasures.c.status == "received") & t.erasures.c.reason.is_not(None))  # until its workers have confirmed
+    )
 )
 
 

@@ -193,6 +193,7 @@ class _Loader:
         ordered = await self._add(Exclusion, t.exclusions.c.erasure_id.in_(needs.reviews)) if needs.reviews else []
         needs.clients |= {exclusion.client_id for exclusion in ordered}
         needs.clients |= {s.client_id for s in self.state.subjects.values() if s.erasure_id in needs.reviews}
+        needs.acknowledging |= {s.client_id for s in self.state.subjects.values() if s.erasure_id in needs.begun}
         needs.merging |= {line.run_id for line in lines}
         needs.runs |= needs.whole | needs.merging
         return leavers
@@ -229,6 +230,8 @@ class _Loader:
             await self._add(Update, t.updates.c.cohort_id.in_(ids))
             members = sa.select(t.members.c.client_id).where(t.members.c.cohort_id.in_(ids))
             await self._add(Client, t.clients.c.id.in_(members))
+            asked = await self._add(Subject, t.subjects.c.client_id.in_(members))
+            await self._add_by(Erasure, t.erasures.c.id, {subject.erasure_id for subject in asked})
 
     async def _load_what_methods_need(self) -> None:
         """The lines that an erasure's method works on, and the round that it looks up."""

@@ -23,6 +23,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     Uuid,
+    false,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -429,6 +430,7 @@ erasures = Table(
     Column("audit", Json),
     Column("version", Integer, nullable=False),
     Column("reason", Text),
+    Column("is_held", Boolean, nullable=False, server_default=false()),
     Column("duplicate_of", Uuid, ForeignKey("erasures.id"), index=True),
     Column("callbacks", Json, nullable=False),
     Column("chosen", String(40)),

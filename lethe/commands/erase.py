@@ -124,8 +124,8 @@ def preview(
     columns: dict[str, Column] = {
         "method": "method",
         "guarantee": "guarantee",
-        "applies": lambda option: "yes" if option["applies"] else f"no: {option['why_not']}",
-        "cohorts": lambda option: len(option["cohorts"]),
+        "applies": lambda option: "yes" if option["applies"] else f"not applicable: {option['why_not']}",
+        "cohorts": lambda option: len(option["cohorts"]) if option["applies"] else None,
         "untouched": "num_cohorts_untouched",
         "rounds": "rounds_to_redo",
         "updates": "client_updates_to_redo",

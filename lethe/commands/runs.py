@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Runs: start, follow and steer training.")
 
 
-@app.command(**examples("lethe runs create run.yaml", "lethe runs create run.yaml -f hospitals --watch"))
+@app.command(**examples("lethe runs create run.yaml", "lethe runs create run.yaml --dry-run"))
 def create(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The run file: YAML or JSON.")],
     federation: Federation = None,
     watch_it: Annotated[bool, typer.Option("--watch", help="Follow the run until it ends.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say whether it could be started; nothing is uploaded or changed.")
+    ] = False,
     idempotency_key: Annotated[
         str | None, typer.Option(help="Sending the same file again under the same key starts no second run.")
     ] = None,
@@ -39,6 +42,13 @@ def create(
     document = run_file.read(file)
     with connect(context) as client:
         federation_id = client.federation(federation)["id"]
+        if dry_run:
+            spec, to_upload = run_file.rehearse(document)
+            body = {"federation_id": federation_id, "spec": spec, "to_upload": to_upload}
+            found = client.post("/v1/runs:validate", body)
+            say(f"{file} can be started; nothing was changed")
+            print_record(found, as_json=json)
+            return
         spec = run_file.resolve(document, lambda path: str(client.upload(path, federation_id=federation_id)["digest"]))
         run = client.post(
             "/v1/runs",

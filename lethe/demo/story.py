@@ -173,6 +173,9 @@ class Story:
         self._say(f"\n3. POST /v1/erasure-requests {json.dumps(body)}")
         preview = client.post("/v1/erasure-requests:preview", body)
         for option in preview["options"]:
+            if not option["applies"]:
+                self._say(f"   {option['method']:<8} not applicable: {option['why_not']}")
+                continue
             cost = f"{option['client_updates_to_redo']} client updates to redo in {len(option['cohorts'])} cohorts"
             chosen = "  <- auto" if option["method"] == preview["chosen"] else ""
             self._say(f"   {option['method']:<8} {cost}, {option['num_cohorts_untouched']} untouched{chosen}")

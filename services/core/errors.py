@@ -38,7 +38,6 @@ CODES: Final[dict[str, str]] = {
     "idempotency-key-in-flight": "A request with this Idempotency-Key is still being carried out; try again shortly.",
     "protocol-too-old": "The agent speaks a protocol version that this coordinator no longer serves.",
     "already-erased": "The client was erased before; there is nothing left to forget.",
-    "too-few-clients": "Too few clients would remain to go on without the one to be erased.",
     "method-unavailable": "The erasure method cannot meet the requested guarantee here, or does not apply.",
     "callback-refused": "The coordinator does not post to the host of this callback.",
     "superseded": "This model was superseded by an erasure and is not served any more.",

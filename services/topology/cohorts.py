@@ -13,7 +13,7 @@ from typing import Final, Literal, assert_never
 from services.core.errors import InvariantBroken
 from services.topology import influence_tree, spec
 from services.topology.influence_tree import Node
-from services.topology.knot import default_bounds, random_assignment
+from services.topology.knot import check_bounds, default_bounds, random_assignment
 
 CohortKind = Literal["line", "root", "inner", "leaf"]
 
@@ -71,6 +71,12 @@ def size_bounds(topology: spec.Clusters, num_clients: int) -> tuple[int, int]:
         low if topology.min_size is None else topology.min_size,
         high if topology.max_size is None else topology.max_size,
     )
+
+
+def check_sizes(topology: spec.Clusters, num_clients: int) -> None:
+    """Refuse clusters that so many clients cannot make."""
+    max_memberships = topology.max_memberships if topology.assignment == "knot" else 1
+    check_bounds(num_clients, topology.num_clusters, *size_bounds(topology, num_clients), max_memberships)
 
 
 def plant(topology: spec.Tree, clients: Sequence[str], *, prefix: str = "") -> Node:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from services.core.errors import InvariantBroken
+from services.core.errors import InvariantBroken, Rejected
 from services.core.seeds import derive
 from services.program.contract import (
+    Abort,
     AskClients,
     CohortView,
     Collected,
@@ -21,7 +22,7 @@ from services.program.contract import (
     Step,
     UpdateRef,
 )
-from services.topology.knot import default_bounds
+from services.topology.cohorts import check_sizes, size_bounds
 from services.topology.spec import Clusters
 from services.training.rounds import evaluation_step, merge_step
 from services.wire.message import Message
@@ -43,6 +44,8 @@ class ProfileProgram:
     state_type = ProfileState
 
     def start(self, view: CohortView) -> tuple[ProfileState, Step]:
+        if infeasible := _infeasible(view, view.num_members):
+            return ProfileState(phase="done"), infeasible
         if view.spec.init is not None:
             return self._publish(view.spec.init)
         return ProfileState(phase="initialising"), _initial_model(view)
@@ -55,7 +58,9 @@ class ProfileProgram:
                 ask = AskClients("train", 1, state.model, view.num_members, view.num_members)
                 return state.model_copy(update={"phase": "asking"}), ask
             case "asking", Collected() if state.model is not None:
-                return state.model_copy(update={"phase": "assigning"}), _assignment(state.model, outcome, view)
+                infeasible = _infeasible(view, len(outcome.updates))
+                step = infeasible or _assignment(state.model, outcome, view)
+                return state.model_copy(update={"phase": "assigning"}), step
             case "assigning", Computed(figures=figures):
                 done = state.model_copy(update={"phase": "done", "figures": dict(figures)})
                 return done, FormCohorts(clusters_of(figures))
@@ -63,6 +68,16 @@ class ProfileProgram:
 
     def _publish(self, digest: str) -> tuple[ProfileState, Step]:
         return ProfileState(phase="publishing", model=digest), Publish(digest, 0, "init")
+
+
+def _infeasible(view: CohortView, num_clients: int) -> Abort | None:
+    """They could make the clusters when the run was created; some may have left since."""
+    assert isinstance(view.spec.topology, Clusters)
+    try:
+        check_sizes(view.spec.topology, num_clients)
+    except Rejected as rejection:
+        return Abort(f"the clusters can no longer be formed: {rejection.detail}")
+    return None
 
 
 def _initial_model(view: CohortView) -> Compute:
@@ -120,15 +135,10 @@ def _measure(model: str, newcomer: UpdateRef, view: CohortView) -> Compute:
     return Compute(kernel, params, (model, newcomer.digest, *digests))
 
 
-def bounds(topology: Clusters, num_clients: int) -> tuple[int, int]:
-    smallest, largest = default_bounds(num_clients, topology.num_clusters)
-    return topology.min_size or smallest, topology.max_size or largest
-
-
 def _assignment(model: str, collected: Collected, view: CohortView) -> Compute:
     topology = view.spec.topology
     assert isinstance(topology, Clusters)
-    min_size, max_size = bounds(topology, len(collected.updates))
+    min_size, max_size = size_bounds(topology, len(collected.updates))
     updates = [
         {"client": u.client, "digest": u.digest, "weight": float(u.num_samples), "seconds": u.seconds}
         for u in collected.updates

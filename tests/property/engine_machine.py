@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from coordinator.engine import messages as m
-from coordinator.engine.entities import ENDED, GIVEN_UP, OPEN_TASK, SETTLED, Job, Task
+from coordinator.engine.entities import ENDED, OPEN_TASK, SETTLED, Job, Task
 from coordinator.engine.work import Accepted
 from services.core.digests import of_json
 from services.core.errors import Rejected
@@ -405,22 +405,10 @@ class EngineMachine(RuleBasedStateMachine):
         except Rejected as rejection:
             allowed = {"already-erased": bool(erased - under_way), "conflict": bool(under_way & set(names))}
             allowed["method-unavailable"] = method == "reinit"
-            assert allowed.get(rejection.code, rejection.code == "too-few-clients"), rejection
+            assert allowed.get(rejection.code), rejection
             return
         assert erased <= under_way, "an erased client was forgotten again"
-        self._enough_remain({name for name in names if name not in under_way})
         assert (world.erasure(erasure_id).duplicate_of is not None) == bool(under_way & set(names)), "a second request"
-
-    def _enough_remain(self, names: set[str]) -> None:
-        """In every run that has to train again without them, and without those whose requests are under way."""
-        state = self.world.state
-        leaving = {s.name for s in state.subjects.values() if s.active}
-        for run_id in self.runs:
-            cohorts = [c.id for c in self.world.cohorts(run_id).values() if c.kind != "merge"]
-            members = {x.name for x in state.members.values() if x.cohort_id in cohorts and x.active}
-            if self.world.run(run_id).status not in GIVEN_UP and members & names:
-                needed = getattr(self.world.run(run_id).spec.training, "quorum", None) or 1
-                assert len(members - leaving) >= needed, "requests together leave too few clients"
 
     @precondition(lambda self: len(self.world.state.erasures) < 5)
     @rule(names=subjects, method=methods)

@@ -156,10 +156,6 @@ MUTANTS: Final = (
             "any([families.refresh_merge(draft, draft.state.runs[line.run_id]) for line in lines])",
         ),
     ),
-    mutant(
-        "requests under way do not count as leaving",
-        (erasures._check_enough_remain, " | {s.client_id for s in state.subjects.values() if s.active}", ""),
-    ),
     mutant("second request refused after the fence", (erasures._same_request, " and client.id not in active", "")),
     mutant(
         "line keeps its plan when its cohort is cut again",

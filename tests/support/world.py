@@ -43,6 +43,7 @@ from services.core.digests import of_json
 from services.core.errors import Rejected
 from services.wire.v1.runs import ModelSpec, RunSpec
 from services.wire.v1.work import FIGURES_ONLY
+from tests.support.claims import objections_to
 
 FEDERATION = UUID(int=1)
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -207,7 +208,7 @@ class World:
         for run_id in self._runs_in_lockstep():
             self.send(m.OpenRounds(run_id))
         for erasure in sorted(self.state.erasures.values(), key=lambda one: one.id):
-            if erasure.status in ("fenced", "executing", "requires_action"):
+            if erasure.status in ("fenced", "executing", "requires_action", "received"):
                 self.send(m.ReviewErasure(erasure.id))
 
     def _runs_in_lockstep(self) -> list[UUID]:
@@ -244,6 +245,12 @@ class World:
     def fence(self, *names: str, **changes: Any) -> UUID:
         """Ask to forget these clients, and fence."""
         erasure_id = self.file(*names, **changes)
+        if changes.get("scope") == "samples" and self.erasure(erasure_id).status == "received":
+            for name in names:
+                client = self.state.clients[self.client(name)]
+                if client.exclusions != client.exclusions_acked:
+                    self.acknowledge(name)
+            self.review()
         self.run_chores("fence")
         return erasure_id
 
@@ -326,11 +333,14 @@ class World:
 
     def outcome_of(self, job: Job) -> m.JobDone:
         token = job.lease_token or ""
-        if job.kernel == "knot_profile":
+        measured = job.inputs if (job.kernel or "").endswith("newcomer") else ()
+        missing = [digest for digest in measured if digest in self.provenance and digest not in self.bytes]
+        assert not missing, f"kernel {job.kernel} reads what is not stored any more"
+        if job.kernel in ("knot_profile", "spectral_profile"):
             clients = enumerate(update["client"] for update in job.params["updates"])
             clusters = {f"cluster:{client}": float(i % job.params["num_clusters"]) for i, client in clients}
             return m.JobDone(job.id, token, None, clusters)
-        if job.kernel == "knot_newcomer":
+        if job.kernel in ("knot_newcomer", "spectral_newcomer"):
             return m.JobDone(job.id, token, None, {f"distance:{n}": 1.0 for n in range(job.params["num_clusters"])})
         if job.kernel not in MODELS_MADE_BY:
             return m.JobDone(job.id, token, None, self.figures_of(job.params["weights"]))
@@ -367,11 +377,14 @@ class World:
     def run_chores(self, *kinds: str) -> None:
         """Chores of these kinds, or of all."""
         while job := self.lease_job(*(kinds or CHORES)):
-            if message := self._chore(job):
-                self.send_together([message])
-            held = self.state.jobs[job.id]
-            if held.lease_token == job.lease_token:
-                self.state = self.state.put(replace(held, status="done", due_at=None))
+            self.run_chore(job)
+
+    def run_chore(self, job: Job) -> None:
+        if message := self._chore(job):
+            self.send_together([message])
+        held = self.state.jobs[job.id]
+        if held.lease_token == job.lease_token:
+            self.state = self.state.put(replace(held, status="done", due_at=None))
 
     def _chore(self, job: Job) -> m.Message | None:
         match job.kind:
@@ -384,6 +397,8 @@ class World:
                 if erasure.status != "verifying":
                     return None
                 self.purge(erasure)
+                if refused := objections_to(self.state, erasure, self.now):
+                    return m.HoldErasure(erasure.id, job.id, erasure.version, refused[0])
                 return m.CompleteErasure(erasure.id, job.id, erasure.version, "signed")
             case "notify":
                 error = "nobody answers" if job.attempt == 1 else None

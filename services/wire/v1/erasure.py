@@ -217,17 +217,22 @@ class PreviewedCohort(Message):
 
 
 class ErasureOption(Message):
-    """One method, and what it would take. Figures are estimates from the history of the runs."""
+    """One method, and what it would take. Figures are estimates from the history of the runs; a method that does not
+    apply has none."""
 
     method: str
     guarantee: Guarantee
     applies: bool
-    why_not: str | None
-    cohorts: list[PreviewedCohort] = Field(description="Those that are fenced; the others are not touched.")
-    num_cohorts_untouched: int
-    rounds_to_redo: int
-    client_updates_to_redo: int
-    bytes_to_move: int = Field(description="Models to the clients and updates back.")
+    why_not: str | None = Field(description="Why it does not apply.")
+    cohorts: list[PreviewedCohort] = Field(
+        description="Those that are fenced; the others are not touched. None where the method does not apply."
+    )
+    num_cohorts_untouched: int | None = Field(description="Null where the method does not apply.")
+    rounds_to_redo: int | None = Field(description="Null where the method does not apply.")
+    client_updates_to_redo: int | None = Field(description="Null where the method does not apply.")
+    bytes_to_move: int | None = Field(
+        description="Models to the clients and updates back; null where the method does not apply."
+    )
     estimated_seconds: float | None = Field(
         description="Of the slowest cohort, as they train side by side; null where nothing was measured yet."
     )

@@ -101,6 +101,22 @@ class RunCreate(Message):
     spec: RunSpec
 
 
+class RunValidate(RunCreate):
+    """Like the start of a run; nothing is changed."""
+
+    to_upload: Annotated[list[Digest], Field(max_length=10)] = Field(
+        default=[], description="Blobs that the specification names and that will be uploaded before it is sent."
+    )
+
+
+class RunValidation(Message):
+    """What a run of this specification would begin with."""
+
+    num_clients: int
+    num_cohorts: int = Field(description="Clusters that are made by measuring are formed later, from one cohort.")
+    rounds_planned: int
+
+
 class RunJoin(Message):
     clients: Annotated[list[Name], Field(min_length=1, max_length=1000)] = Field(
         description="Enrolled clients that are to take part from now on; those who already do are passed over."

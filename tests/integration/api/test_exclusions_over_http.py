@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ async def forget(site: Site, key: str, **samples: list[int]) -> str:
         "method": "retrain",
     }
     filed = await site.admin.post(REQUESTS, body, expect=202, headers={"Idempotency-Key": key})
-    await until(lambda: _is_fenced(site, filed["id"]))
+    assert filed["fenced_at"] is None
     return str(filed["id"])
 
 
@@ -51,9 +52,12 @@ async def test_an_agent_gets_work_again_once_it_has_acknowledged(site: Site) -> 
     stated = await a.get("/v1/exclusions")
     assert [item["erasure_id"] for item in stated["items"]] == [first, second]
     assert (await acknowledge(a, stated["digest"])).status_code == 200
+    assert not await _is_fenced(site, second), "b has not confirmed"
+    assert (await acknowledge(b, (await b.get("/v1/exclusions"))["digest"])).status_code == 200
+    for erasure_id in (first, second):
+        await until(partial(_is_fenced, site, erasure_id))
     (task,) = await a.claim()
     assert task["exclusions"] == stated["digest"]
-    assert (await acknowledge(b, (await b.get("/v1/exclusions"))["digest"])).status_code == 200
     await b.train(4.0)
     await a.open_session()
     assert code_of(await a.call("POST", "/v1/tasks/claim")) == "ledger-behind"

@@ -136,7 +136,7 @@ async def test_models_after_the_erasure_are_those_of_a_client_that_never_had_the
     assert before != after
 
 
-async def test_samples_that_are_not_there_fail_the_request_and_the_client_trains_on(tmp_path: Path) -> None:
+async def test_samples_that_are_not_there_fail_the_request_before_anything_is_fenced(tmp_path: Path) -> None:
     data = write_data(tmp_path / "b.npz", 2)
     async with opened(tmp_path / "one", None) as site, listening(site) as (host, port):
         (b,) = await site.enrol("b")
@@ -147,7 +147,8 @@ async def test_samples_that_are_not_there_fail_the_request_and_the_client_trains
             await reached(site, erasure_id, "failed")
             await run_to_its_end(site, "second")
         found = await site.admin.get(f"{REQUESTS}/{erasure_id}")
-    assert found["reason"] == "client b has no samples 16, 99; check the numbers and file again"
+    assert found["reason"] == "client b has no samples 16, 99; check the numbers and file again; nothing was fenced"
+    assert found["fenced_at"] is None and found["lines"] == []
 
 
 OWN_TASK = """
@@ -178,12 +179,6 @@ async def test_task_that_cannot_leave_samples_out_gets_no_work_and_the_request_s
 
             found = await reached(site, erasure_id, "requires_action")
             assert "client b cannot leave its samples out: the task Own cannot" in found["reason"]
-            tasks = (await site.admin.get(f"/v1/runs/{(await _run(site))['id']}/tasks?status=ready"))["items"]
-            assert [task["client_name"] for task in tasks] == ["b"]
+            assert found["fenced_at"] is None
         async with working(url, b, data, tmp_path / "home-b"):
             await reached(site, erasure_id, "completed")
-
-
-async def _run(site: Site) -> Any:
-    (run,) = (await site.admin.get("/v1/runs"))["items"]
-    return run

@@ -141,9 +141,11 @@ def test_a_preview_shows_each_method_and_the_choice(server: Server, lethe: Any) 
     }
     option = {"method": "retrain", "guarantee": "exact", "applies": True, "why_not": None, "cohorts": [cohort]}
     option |= {"num_cohorts_untouched": 0, "rounds_to_redo": 3, "client_updates_to_redo": 9, "bytes_to_move": 1}
-    server.answers["POST /v1/erasure-requests:preview"] = [(200, {"options": [option], "chosen": "retrain"})]
+    other = dict.fromkeys(option) | {"method": "pga", "applies": False, "why_not": "it is approximate", "cohorts": []}
+    server.answers["POST /v1/erasure-requests:preview"] = [(200, {"options": [option, other], "chosen": "retrain"})]
     code, out, err = lethe("erase", "preview", "--client", "b")
     assert code == 0 and "rolled-back" in out and "auto would use retrain" in err
+    assert "not applicable" in " ".join(out.split()) and " 0 " not in out[out.index("pga") :].splitlines()[0]
     assert sent(server)[1] == {"federation_id": "1", "subjects": ["b"], "method": "auto"}
 
 

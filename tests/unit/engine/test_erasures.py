@@ -133,33 +133,22 @@ def test_removing_an_erased_client_keeps_its_tombstone() -> None:
     assert world.state.clients[world.client("a")].status == "erased"
 
 
-def test_request_that_leaves_too_few_clients_is_refused() -> None:
-    world, _ = with_run("a", "b", training={"algorithm": "fedavg", "quorum": 2})
-    with pytest.raises(Rejected, match="too-few-clients"):
-        world.file("a")
+def test_those_who_remain_go_on_when_they_are_fewer_than_the_quorum() -> None:
+    world, run_id = with_run("a", "b", stop={"rounds": 2}, training={"algorithm": "fedavg", "quorum": 2})
+    go_on(world, 1)
+    erasure_id = world.fence("a")
+    go_on(world, 2)
+    assert world.erasure(erasure_id).status == world.run(run_id).status == "completed"
 
 
-@pytest.mark.parametrize("needs_approval", [False, True])
-def test_requests_that_together_leave_too_few_clients_are_refused(needs_approval: bool) -> None:
-    world, _ = with_run("a", "b", "c", training={"algorithm": "fedavg", "quorum": 2})
-    first = world.file("a", needs_approval=needs_approval)
-    with pytest.raises(Rejected, match="too-few-clients"):
-        world.file("b")
-    if needs_approval:
-        world.send(m.DenyErasure(first, "not now"))
-        assert world.erasure(world.file("b")).duplicate_of is None
-
-
-def test_last_client_of_a_completed_run_is_forgotten_once_the_run_is_cancelled() -> None:
+def test_last_client_of_a_completed_run_is_forgotten_and_the_run_serves_nothing() -> None:
     world, run_id = trained("a", num_rounds=4)
-    assert world.run(run_id).status == "completed"
-    with pytest.raises(Rejected, match=r"too-few-clients.*digits \(completed\).*cancel the run first"):
-        world.file("a")
-    world.send(m.CancelRun(run_id, "its only client leaves"))
     erasure_id = world.fence("a")
     world.settle()
     assert world.erasure(erasure_id).status == "completed"
     assert world.cohort(run_id).head_id is None
+    assert world.run(run_id).status == "completed"
+    assert world.run(run_id).reason == "an erasure left no cohort of the run: it serves no model any more"
 
 
 def test_fence_and_purge_may_be_carried_out_twice() -> None:
@@ -176,10 +165,9 @@ def test_fence_and_purge_may_be_carried_out_twice() -> None:
 
 
 def test_fence_that_a_restored_database_lacks_falls_whatever_that_says() -> None:
-    """The log of tombstones has it; the run was cancelled since, and the database does not know."""
+    """The log of tombstones has it; the database has an open request of its own."""
     world, run_id = with_run("a", "b", training={"algorithm": "fedavg", "quorum": 2})
-    with pytest.raises(Rejected, match="too-few-clients"):
-        world.file("a")
+    world.file("a", needs_approval=True)
     erasure_id = world.fence("a", is_tombstoned=True)
     assert world.erasure(erasure_id).status == "fenced" and world.cohort(run_id).epoch == 1
 

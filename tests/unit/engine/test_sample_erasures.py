@@ -12,7 +12,12 @@ from tests.support.world import World, with_run
 from tests.unit.engine.test_erasures import go_on, trained
 
 
+def ask(world: World, name: str, *rows: int) -> UUID:
+    return world.file(name, scope="samples", samples={name: list(rows)})
+
+
 def exclude(world: World, name: str, *rows: int, **changes: object) -> UUID:
+    """Ask, let the worker confirm that it has them, and fence."""
     return world.fence(name, scope="samples", samples={name: list(rows)}, **changes)
 
 
@@ -29,12 +34,15 @@ def test_fence_rolls_back_and_keeps_the_client() -> None:
 
 
 def test_client_gets_no_task_before_its_worker_has_acknowledged() -> None:
-    world, _ = trained("a", "b", "c")
-    exclude(world, "a", 3)
+    world, run_id = trained("a", "b", "c")
+    erasure_id = ask(world, "a", 3)
     world.settle()
     with pytest.raises(Rejected, match="ledger-behind"):
         world.claim("a")
     assert world.claim("b")
+    erasure = world.erasure(erasure_id)
+    assert (erasure.status, world.cohort(run_id).epoch) == ("received", 0)
+    assert "nothing is fenced before the worker has confirmed that it has these samples: a" in (erasure.reason or "")
     world.acknowledge("a")
     (granted,) = world.claim("a")
     assert granted.exclusions == world.state.clients[world.client("a")].exclusions is not None
@@ -54,7 +62,7 @@ def test_request_is_not_done_without_the_acknowledgement_even_where_the_others_r
     training = {"algorithm": "fedavg", "quorum": 2, "deadline_s": 5.0}
     world, _ = with_run("a", "b", "c", training=training, stop={"rounds": 4})
     go_on(world, 1)
-    erasure_id = exclude(world, "a", 3)
+    erasure_id = exclude(world, "a", 3, is_tombstoned=True)
     world.settle()
     world.claim_and_submit("b", "c")
     world.advance(6)
@@ -68,25 +76,26 @@ def test_request_is_not_done_without_the_acknowledgement_even_where_the_others_r
 
 
 def test_worker_that_stays_away_is_named_and_the_request_goes_on_when_it_returns() -> None:
-    world, _ = trained("a", "b", "c")
-    erasure_id = exclude(world, "a", 3)
+    world, run_id = trained("a", "b", "c")
+    erasure_id = ask(world, "a", 3)
     world.settle()
-    assert world.erasure(erasure_id).status == "executing"
+    assert world.erasure(erasure_id).status == "received"
     world.advance(61)
     world.tick()
     erasure = world.erasure(erasure_id)
     assert erasure.status == "requires_action"
     assert "client a has not acknowledged" in (erasure.reason or "")
+    assert world.cohort(run_id).epoch == 0
     world.acknowledge("a")
     world.settle()
-    assert "clients do not show up (a, b, c)" in (world.erasure(erasure_id).reason or "")
+    assert (world.erasure(erasure_id).status, world.cohort(run_id).epoch) == ("executing", 1)
     go_on(world, 2)
     assert world.erasure(erasure_id).status == "completed"
 
 
 def test_worker_that_cannot_leave_samples_out_holds_the_request_up_and_says_why() -> None:
     world, _ = trained("a", "b", "c")
-    erasure_id = exclude(world, "a", 3)
+    erasure_id = ask(world, "a", 3)
     world.acknowledge("a", problem="the task Line cannot leave samples out")
     world.settle()
     erasure = world.erasure(erasure_id)
@@ -100,16 +109,17 @@ def test_worker_that_cannot_leave_samples_out_holds_the_request_up_and_says_why(
     assert world.erasure(erasure_id).status == "completed"
 
 
-def test_request_that_names_samples_which_are_not_there_fails_and_the_client_goes_on() -> None:
-    world, _ = trained("a", "b", "c")
-    erasure_id = exclude(world, "a", 3, 900)
+def test_request_that_names_samples_which_are_not_there_fails_and_nothing_is_fenced() -> None:
+    world, run_id = trained("a", "b", "c")
+    erasure_id = ask(world, "a", 3, 900)
     world.acknowledge("a", unknown={erasure_id: [900]})
     world.settle()
     erasure = world.erasure(erasure_id)
     assert (erasure.status, erasure.reason) == (
         "failed",
-        "client a has no samples 900; check the numbers and file again",
+        "client a has no samples 900; check the numbers and file again; nothing was fenced",
     )
+    assert world.cohort(run_id).epoch == 0 and not any(c.superseded_by for c in world.checkpoints(run_id))
     assert world.claim("a")
     again = exclude(world, "a", 3)
     world.acknowledge("a")
@@ -129,9 +139,9 @@ def test_new_session_has_to_acknowledge_again() -> None:
 
 def test_acknowledgement_of_an_older_state_is_refused() -> None:
     world, _ = trained("a", "b", "c")
-    exclude(world, "a", 3)
+    ask(world, "a", 3)
     older = world.state.clients[world.client("a")].exclusions or ""
-    exclude(world, "a", 4)
+    ask(world, "a", 4)
     with pytest.raises(Rejected, match="conflict"):
         world.send(m.AcknowledgeExclusions(world.client("a"), older))
     with pytest.raises(Rejected, match="ledger-behind"):
@@ -212,4 +222,27 @@ def test_leaf_of_a_tree_starts_over_and_its_ancestors_restart_from_the_others() 
     world.acknowledge("a")
     world.settle()
     go_on(world, 4)
+    assert world.erasure(erasure_id).status == "completed"
+
+
+def test_request_whose_worker_was_removed_before_it_confirmed_goes_on_without_it() -> None:
+    world, run_id = trained("a", "b", "c")
+    erasure_id = ask(world, "a", 3)
+    world.settle()
+    world.send(m.RemoveClient(world.client("a")))
+    world.settle()
+    go_on(world, 2)
+    assert (world.erasure(erasure_id).status, world.cohort(run_id).epoch) == ("completed", 1)
+
+
+def test_request_that_waits_for_its_worker_may_be_tried_again() -> None:
+    world, _ = trained("a", "b", "c")
+    erasure_id = ask(world, "a", 3)
+    world.acknowledge("a", problem="the disk is full")
+    world.settle()
+    world.send(m.RetryErasure(erasure_id))
+    assert world.erasure(erasure_id).status == "received"
+    world.acknowledge("a")
+    world.settle()
+    go_on(world, 2)
     assert world.erasure(erasure_id).status == "completed"

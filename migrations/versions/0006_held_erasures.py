@@ -1,0 +1,24 @@
+"""held erasures
+
+Whether a request that requires action waits for somebody to retry it. Older requests are looked at once more.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0006"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    with op.batch_alter_table("erasures") as table:
+        table.add_column(sa.Column("is_held", sa.Boolean(), nullable=False, server_default=sa.false()))
+
+
+def downgrade() -> None:
+    with op.batch_alter_table("erasures") as table:
+        table.drop_column("is_held")

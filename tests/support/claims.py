@@ -1,0 +1,48 @@
+"""What a certificate would claim of the cohorts in a world in memory, and whether that could be signed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from coordinator.engine.entities import Erasure, State
+from coordinator.runtime.erasure import outcome, served
+from coordinator.store.inventory import Dossier
+from services.audit import predicate as p
+from services.audit.objections import objections
+from services.core.digests import of_json
+
+SALT = b"sixteen bytes or more"
+
+
+def objections_to(state: State, erasure: Erasure, now: datetime) -> list[str]:
+    """Why the certificate of the request would be refused. Artefacts are not looked at: the world's purge does that."""
+    assert erasure.fenced_at is not None
+    lines = [line for line in state.lines.values() if line.erasure_id == erasure.id]
+    runs = {line.run_id: state.runs[line.run_id] for line in lines}
+    cohorts = {c.id: c for c in state.cohorts.values() if c.run_id in runs}
+    subjects = [s for s in state.subjects.values() if s.erasure_id == erasure.id]
+    found = Dossier(erasure, subjects, lines, cohorts, runs)
+    is_mended = any(line.action == "unlearned" for line in lines)
+    predicate = p.ErasurePredicate(
+        request=p.Request(
+            id=erasure.id,
+            subjects=tuple(p.commit(s.name, SALT) for s in subjects),
+            scope=erasure.scope,
+            regulation=erasure.regulation,
+            submitted_at=erasure.created_at,
+            fenced_at=erasure.fenced_at,
+            first_clean_at=erasure.first_clean_at or erasure.fenced_at,
+            completed_at=now,
+        ),
+        method=p.Method(name=erasure.chosen or ""),
+        guarantee=p.Guarantee.plain("approximate" if is_mended else "exact"),
+        cohorts=tuple(outcome(found, line) for line in lines),
+        artefacts=(),
+        counts={"cohort": p.Count(planned=len(lines), done=sum(line.done_at is not None for line in lines))},
+        still_shaped_by=(),
+        workers=p.Workers(),
+        replayable=p.Replayable.of(0, 0),
+        limits=p.STANDING_LIMITS,
+        issuer=p.Issuer(coordinator_version="0", key_id=of_json("a key")),
+    )
+    return objections(predicate, [(name, digest) for name, _, digest in served(found)])
