@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, TypeVar
@@ -84,8 +84,7 @@ async def inventory(connection: AsyncConnection, found: Dossier) -> list[Found]:
         models = [model for model in models if model.superseded_by is not None]
     run_ids = {checkpoint.run_id for checkpoint in lineage.checkpoints.values()}
     artefacts = [Found("merge" if c.kind == "merge" else "checkpoint", c.digest, c.id) for c in models]
-    artefacts += await _updates(connection, found, leavers, run_ids, models)
-    artefacts += await _outputs(connection, found.erasure.federation_id, run_ids, {a.digest for a in artefacts})
+    artefacts += await _derived(connection, found, leavers, run_ids, models)
     artefacts += await _uploads(connection, found.erasure.federation_id, leavers, {c.cohort_id for c in models})
     if found.erasure.scope == "client":
         keys = sa.select(t.credentials.c.id, t.credentials.c.secret_hash).where(t.credentials.c.client_id.in_(leavers))
@@ -94,16 +93,42 @@ async def inventory(connection: AsyncConnection, found: Dossier) -> list[Found]:
     return artefacts
 
 
-async def _updates(
+async def _derived(
     connection: AsyncConnection, found: Dossier, leavers: set[UUID], run_ids: set[UUID], models: list[Checkpoint]
 ) -> list[Found]:
+    """The updates, and what kernels made and was never published: refused at a fence, not yet judged, or only a step
+    on the way of a method. Such a step may be trained on and be the input of another: until nothing new is found."""
+    j, is_own = t.jobs.c, await _is_own(connection, found, leavers)
+    waiting = await _submissions(connection, leavers, run_ids)
+    jobs = sa.select(j.id, j.inputs, j.output).where(j.run_id.in_(run_ids), j.output.is_not(None))
+    outputs = list(await connection.execute(jobs))
+    bases = {(c.cohort_id, c.digest) for c in models}
+    steps: dict[str, Found] = {}
+    updates: list[Found] = []
+    known = {c.digest for c in models}
+    while True:
+        tainted = [
+            row
+            for row in waiting
+            if is_own(row)
+            or (((row.cohort_id, row.base_digest) in bases or row.base_digest in steps) and not row.is_clean)
+        ]
+        updates += [Found("update", row.digest, row.id) for row in tainted]
+        waiting = [row for row in waiting if row not in tainted]
+        known |= {row.digest for row in tainted}
+        made = [row for row in outputs if row.output not in known and not known.isdisjoint(row.inputs)]
+        clean = await clean_digests(connection, found.erasure.federation_id, sorted({row.output for row in made}))
+        new = {row.output: Found("blob", row.output, row.id) for row in made if row.output not in clean}
+        if not new and not tainted:
+            break
+        steps |= new
+        known |= new.keys()
+    return [*updates, *steps.values(), *await _calibrated(connection, updates), *await _copies(connection, updates)]
+
+
+async def _submissions(connection: AsyncConnection, leavers: set[UUID], run_ids: set[UUID]) -> list[Any]:
+    """Of the leavers, and of everybody in these runs; with whether each is in a model that is served."""
     u = t.updates.c
-    staying: set[UUID] = set()
-    if found.erasure.scope == "samples":
-        active = sa.select(t.clients.c.id).where(t.clients.c.id.in_(leavers), t.clients.c.status != "erased")
-        staying = set((await connection.execute(active)).scalars())
-    last = {line.cohort_id: line.epoch_before for line in found.lines}
-    bases = {(c.cohort_id, c.round, c.digest) for c in models}
     in_clean_model = (
         sa.select(t.contributions.c.update_id)
         .join(t.checkpoints, t.checkpoints.c.id == t.contributions.c.checkpoint_id)
@@ -111,23 +136,26 @@ async def _updates(
         .exists()
         .label("is_clean")
     )
-    columns = (u.id, u.digest, u.client_id, u.cohort_id, u.epoch, u.base_round, u.base_digest, t.cohorts.c.phase)
+    columns = (u.id, u.digest, u.client_id, u.cohort_id, u.epoch, u.base_digest, t.cohorts.c.phase)
     statement = sa.select(*columns, in_clean_model).join(t.cohorts, t.cohorts.c.id == u.cohort_id)
-    rows = await connection.execute(
-        statement.where(u.client_id.in_(leavers) | u.run_id.in_(run_ids), u.digest.is_not(None))
-    )
+    own = u.client_id.in_(leavers) | u.run_id.in_(run_ids)
+    return list(await connection.execute(statement.where(own, u.digest.is_not(None))))
+
+
+async def _is_own(connection: AsyncConnection, found: Dossier, leavers: set[UUID]) -> Callable[[Any], bool]:
+    """Whether an update is a leaver's. Of a client that stays: what it made before the fence, in cohorts that were cut
+    or had ended by then."""
+    staying: set[UUID] = set()
+    if found.erasure.scope == "samples":
+        active = sa.select(t.clients.c.id).where(t.clients.c.id.in_(leavers), t.clients.c.status != "erased")
+        staying = set((await connection.execute(active)).scalars())
+    last = {line.cohort_id: line.epoch_before for line in found.lines}
 
     def is_own(row: Any) -> bool:
-        """Of a client that stays: what it made before the fence, in cohorts that were cut or had ended by then."""
         was_before = row.epoch <= last[row.cohort_id] if row.cohort_id in last else row.phase == "retired"
         return row.client_id in leavers and (was_before or row.client_id not in staying)
 
-    derived = [
-        Found("update", row.digest, row.id)
-        for row in rows
-        if is_own(row) or ((row.cohort_id, row.base_round, row.base_digest) in bases and not row.is_clean)
-    ]
-    return derived + await _calibrated(connection, derived) + await _copies(connection, derived)
+    return is_own
 
 
 async def _calibrated(connection: AsyncConnection, derived: list[Found]) -> list[Found]:
@@ -148,20 +176,6 @@ async def _copies(connection: AsyncConnection, derived: list[Found]) -> list[Fou
         rows = await connection.execute(sa.select(k.id, k.digest).where(k.update_id.in_(ids), k.status != "dropped"))
         found += [Found("history", row.digest, row.id) for row in rows]
     return found
-
-
-async def _outputs(
-    connection: AsyncConnection, federation_id: UUID, run_ids: set[UUID], derived: set[str]
-) -> list[Found]:
-    """What kernels made of derived inputs and was never published: refused at a fence, not yet judged, or only a step
-    on the way of a method."""
-    j = t.jobs.c
-    rows = await connection.execute(
-        sa.select(j.id, j.inputs, j.output).where(j.run_id.in_(run_ids), j.output.is_not(None))
-    )
-    made = [row for row in rows if row.output not in derived and not derived.isdisjoint(row.inputs)]
-    clean = await clean_digests(connection, federation_id, sorted({row.output for row in made}))
-    return [Found("blob", row.output, row.id) for row in made if row.output not in clean]
 
 
 async def _uploads(

@@ -162,11 +162,11 @@ def joining_leaves_the_others_alone(before: State, after: State) -> None:
 
 
 def newest_clean(world: World, state: State, head_id: UUID | None, names: set[str]) -> Checkpoint | None:
-    """Among a head and its bases, the newest that the clients' data never reached, by the bytes' provenance."""
+    """Among a head and its bases, the newest that the clients' data never reached."""
     checkpoint = state.checkpoints[head_id] if head_id is not None else None
     clean: list[Checkpoint] = []
     while checkpoint is not None:
-        if names.isdisjoint(world.made_of[checkpoint.id]):
+        if names.isdisjoint(world.made_of[checkpoint.id] | world.clients_in(checkpoint)):
             clean.append(checkpoint)
         checkpoint = state.checkpoints[checkpoint.base_id] if checkpoint.base_id is not None else None
     return max(clean, key=lambda c: c.round, default=None)

@@ -417,7 +417,7 @@ class World:
         models = [state.checkpoints[c] for c in surgery.tainted_checkpoints(state, frozenset(leavers))]
         models = [c for c in models if c.superseded_by is not None or not stay]
         models += [c for c in state.checkpoints.values() if c.superseded_by == erasure.id and c not in models]
-        bases = {(c.cohort_id, c.round, c.digest) for c in models}
+        bases = {(c.cohort_id, c.digest) for c in models}
 
         def was_before(u: Update) -> bool:
             has_ended = state.cohorts[u.cohort_id].phase == "retired"
@@ -425,7 +425,7 @@ class World:
 
         submissions = [u for u in state.updates.values() if u.digest is not None]
         updates = [u for u in submissions if u.client_id in leavers and (was_before(u) or u.client_id not in staying)]
-        updates += [u for u in submissions if (u.cohort_id, u.base_round, u.base_digest) in bases and u not in updates]
+        updates += [u for u in submissions if (u.cohort_id, u.base_digest) in bases and u not in updates]
         outputs: set[str] = set()
         is_growing = True
         while is_growing:  # what a method makes on its way may be trained on, and be the input of another kernel
