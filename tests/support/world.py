@@ -154,6 +154,8 @@ class World:
         calibrated = [c.digest for c in self.contributions(checkpoint) if c.digest is not None]
         for digest in (checkpoint.digest, *calibrated):
             self.provenance[digest] = self.provenance.get(digest, frozenset()) - forgotten
+            known = self.samples_in.get(digest, frozenset())
+            self.samples_in[digest] = frozenset(one for one in known if one.partition("#")[0] not in forgotten)
         self.made_of[checkpoint.id] = self.provenance[checkpoint.digest]
         self.samples_made_of[checkpoint.id] = self.samples_in.get(checkpoint.digest, frozenset())
 
