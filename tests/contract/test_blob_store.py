@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from coordinator.blobs import postgres
 from coordinator.blobs.files import FileBlobStore
-from coordinator.blobs.port import BlobStore, Complete, Partial, Received, StorageFull
+from coordinator.blobs.port import BlobStore, Complete, Partial, Received, StorageFull, sender_hash
 from coordinator.blobs.postgres import PostgresBlobStore
 from services.core import digests
 from services.core.errors import Rejected
@@ -386,6 +386,19 @@ async def test_list_names_every_complete_blob_of_the_owner(store: BlobStore, tmp
     assert {blob.digest for blob in listed} == names
     assert all(blob.modified_at.tzinfo is not None and blob.num_bytes == len(data[0]) for blob in listed)
     assert [blob async for blob in store.list(OTHER_OWNER)] == []
+
+
+async def test_parts_are_listed_and_dropped_by_their_sender(store: BlobStore) -> None:
+    digest = digests.of_bytes(b"whatever")
+    for owner, sender in ((OWNER, SENDER), (OWNER, "another"), (OTHER_OWNER, SENDER)):
+        await store.receive(owner, digest, sender=sender, offset=0, total=100, chunks=stream(b"12345"))
+    mine, other = (sender_hash(sender) for sender in (SENDER, "another"))
+    expected = {(OWNER, mine), (OWNER, other), (OTHER_OWNER, mine)}
+    assert {(part.owner, part.sender) for part in await store.parts() if part.num_bytes == 5} == expected
+    await store.drop_parts(OWNER, SENDER)
+    assert {(part.owner, part.sender) for part in await store.parts()} == expected - {(OWNER, mine)}
+    assert await store.sweep_parts(0, OWNER) == 1
+    assert [part.owner for part in await store.parts()] == [OTHER_OWNER]
 
 
 async def test_old_parts_are_swept_and_young_ones_stay(store: BlobStore, tmp_path: Path) -> None:
