@@ -143,6 +143,31 @@ async def test_a_client_with_a_run_that_cannot_be_read_opens_its_session_and_wor
     await until(lambda: is_completed(site, sound))
 
 
+async def erase(site: Site, name: str) -> str:
+    body = {"federation_id": site.federation_id, "subjects": [name]}
+    filed = await site.admin.post("/v1/erasure-requests", body, headers={"Idempotency-Key": name}, expect=202)
+    return f"/v1/erasure-requests/{filed['id']}"
+
+
+async def test_a_request_that_cannot_be_reviewed_does_not_hold_up_others(site: Site) -> None:
+    agents = await site.enrol("a1", "a2", "b1", "b2")
+    broken = await site.start_run("first", name="first", clients=["a1", "a2"])
+    await site.start_run("last", name="last", clients=["b1", "b2"])
+    for agent in agents:
+        await agent.train(1.0)
+    hindered = await erase(site, "a1")
+    await until(lambda: _has_status(site, hindered, "executing"))
+    await break_spec(site, broken)
+    other = await erase(site, "b1")
+    await agents[3].train(1.0)
+    await until(lambda: _has_status(site, other, "completed"))
+    assert (await site.admin.get(hindered))["reason"].startswith("set aside: ")
+
+
+async def _has_status(site: Site, path: str, status: str) -> bool:
+    return bool((await site.admin.get(path))["status"] == status)
+
+
 def poison(number: int, kind: str, params: Any) -> Job:
     at = LONG_AGO + timedelta(seconds=number)
     return Job(UUID(int=number), None, None, UUID(int=0), 0, kind, None, params, [], "ready", at)  # type: ignore[arg-type]
