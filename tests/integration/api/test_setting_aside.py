@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -14,9 +15,11 @@ import sqlalchemy as sa
 from coordinator.engine.entities import Job
 from coordinator.store import tables as t
 from coordinator.store.rows import to_row
-from tests.integration.api.site import Actor, Site, until
+from tests.integration.api.site import Actor, Site
+from tests.integration.api.site import until as until_within
 
 pytestmark = pytest.mark.anyio
+until = partial(until_within, within_s=60.0)
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 OTHER_MODEL = {"layer.weight": np.ones((2, 3), np.float32), "layer.bias": np.ones(2, np.float32)}
 
