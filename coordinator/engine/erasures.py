@@ -396,7 +396,7 @@ def _plan_others_again(draft: Draft, cut: Line) -> None:
             clean_at=line.clean_at or cut.clean_at,
         )
         draft.emit(e.LineFenced(again))
-        if erasure.status == "verifying":
+        if erasure.status in ("verifying", "requires_action"):  # a purge may be under way
             draft.emit(e.ErasureMoved(erasure.id, "executing", "another erasure cut the same cohort"))
 
 

@@ -47,9 +47,12 @@ class Quarantine:
         """How often something was set aside, by kind."""
 
     def put(self, thing: Thing, error: BaseException) -> None:
+        """One that broke while it was set aside already, because several tried it at once, waits no longer for that."""
         if self._is_strict:
             raise error
         known = self._entries.get(thing)
+        if known is not None and known.again_at > self._clock():
+            return
         num_failures = known.num_failures + 1 if known is not None else 1
         pause_s = pause_after(num_failures)
         self._entries[thing] = _Entry(reason_of(error), num_failures, self._clock() + pause_s)
@@ -72,22 +75,23 @@ class Quarantine:
         return entry is None or entry.again_at <= self._clock()
 
     def held(self, kind: str) -> set[UUID]:
-        """Ids of what is set aside now; what has been due for long without anybody asking is forgotten."""
-        now = self._clock()
-        own = {thing: entry for thing, entry in self._entries.items() if thing.kind == kind}
-        for thing, entry in own.items():
-            if entry.again_at + LONGEST_PAUSE_S < now:
-                self.clear(thing)
-        return {thing.id for thing, entry in own.items() if entry.again_at > now}
+        """Ids of what must not be tried yet."""
+        return {thing.id for thing in self._current() if thing.kind == kind and not self.is_due(thing)}
 
     def counts(self) -> Counter[str]:
         """What is set aside now, by kind."""
-        return Counter(thing.kind for thing in self._entries)
+        return Counter(thing.kind for thing in self._current())
 
     def why(self, *owners: UUID) -> str | None:
         """What to tell a user who looks at one of these; None when nothing of theirs is set aside."""
-        found = [entry.reason for thing, entry in self._entries.items() if thing.owner in owners]
-        return found[0] if found else None
+        return next((entry.reason for thing, entry in self._current().items() if thing.owner in owners), None)
+
+    def _current(self) -> dict[Thing, _Entry]:
+        """What nobody has tried for long after it was due is gone, or was carried out by another process."""
+        oldest = self._clock() - LONGEST_PAUSE_S
+        for thing in [thing for thing, entry in self._entries.items() if entry.again_at < oldest]:
+            self.clear(thing)
+        return self._entries
 
     def __len__(self) -> int:
         return len(self._entries)

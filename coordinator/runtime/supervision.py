@@ -59,11 +59,11 @@ class Supervisor:
         return {name: pulse.problem for name, pulse in self.pulses.items() if pulse.problem is not None}
 
     async def close(self) -> None:
-        for task in self._tasks:
+        """In reverse order: what others rely on was started first, and ends last."""
+        while self._tasks:
+            task = self._tasks.pop()
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        self._tasks.clear()
+            await asyncio.wait([task])
 
     async def _keep(self, name: str, work: Work, pulse: Pulse) -> None:
         num_deaths = 0

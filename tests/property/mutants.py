@@ -163,7 +163,7 @@ MUTANTS: Final = (
     ),
     mutant(
         "request verified while its cohort is cut again",
-        (erasures._plan_others_again, 'erasure.status == "verifying"', "False"),
+        (erasures._plan_others_again, 'erasure.status in ("verifying", "requires_action")', "False"),
     ),
     mutant(
         "tasks handed out before the ledger is written",
@@ -186,7 +186,10 @@ MUTANTS: Final = (
         (erasures._fence_run, 'leavers if erasure.scope == "client" else frozenset[UUID]()', "leavers"),
     ),
     mutant("request for other samples taken for the same", (exclusions.same_request, "samples <= set(", "bool(")),
-    mutant("completed twice", (erasures.complete_erasure, 'erasure.status != "verifying"', "False")),
+    mutant(
+        "completed twice",
+        (erasures.complete_erasure, 'not (erasure.status == "verifying" or is_tried_again)', "False"),
+    ),
     mutant(
         "second request for the same client carried out",
         (erasures.file_erasure, "_same_request(draft.state, clients)", "None"),

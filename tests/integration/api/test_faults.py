@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -17,10 +18,12 @@ from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.settings import Settings
 from coordinator.store import tables as t
 from coordinator.store.database import Database
-from tests.integration.api.site import ADMIN_TOKEN, Actor, Site, code_of, connected, opened, until
+from tests.integration.api.site import ADMIN_TOKEN, Actor, Site, code_of, connected, opened
+from tests.integration.api.site import until as until_within
 from tests.support.servers import PostgresServer
 
 pytestmark = pytest.mark.anyio
+until = partial(until_within, within_s=60.0)
 REQUESTS = "/v1/erasure-requests"
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 

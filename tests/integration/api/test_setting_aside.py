@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -14,9 +15,11 @@ import sqlalchemy as sa
 from coordinator.engine.entities import Job
 from coordinator.store import tables as t
 from coordinator.store.rows import to_row
-from tests.integration.api.site import Actor, Site, until
+from tests.integration.api.site import Actor, Site
+from tests.integration.api.site import until as until_within
 
 pytestmark = pytest.mark.anyio
+until = partial(until_within, within_s=60.0)
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 OTHER_MODEL = {"layer.weight": np.ones((2, 3), np.float32), "layer.bias": np.ones(2, np.float32)}
 
@@ -141,6 +144,31 @@ async def test_a_client_with_a_run_that_cannot_be_read_opens_its_session_and_wor
     await execute(site, t.tasks.update().where(t.tasks.c.run_id == UUID(sound["id"])).values(due_at=LONG_AGO))
     await a.train(1.0)
     await until(lambda: is_completed(site, sound))
+
+
+async def erase(site: Site, name: str) -> str:
+    body = {"federation_id": site.federation_id, "subjects": [name]}
+    filed = await site.admin.post("/v1/erasure-requests", body, headers={"Idempotency-Key": name}, expect=202)
+    return f"/v1/erasure-requests/{filed['id']}"
+
+
+async def test_a_request_that_cannot_be_reviewed_does_not_hold_up_others(site: Site) -> None:
+    agents = await site.enrol("a1", "a2", "b1", "b2")
+    broken = await site.start_run("first", name="first", clients=["a1", "a2"])
+    await site.start_run("last", name="last", clients=["b1", "b2"])
+    for agent in agents:
+        await agent.train(1.0)
+    hindered = await erase(site, "a1")
+    await until(lambda: _has_status(site, hindered, "executing"))
+    await break_spec(site, broken)
+    other = await erase(site, "b1")
+    await agents[3].train(1.0)
+    await until(lambda: _has_status(site, other, "completed"))
+    assert (await site.admin.get(hindered))["reason"].startswith("set aside: ")
+
+
+async def _has_status(site: Site, path: str, status: str) -> bool:
+    return bool((await site.admin.get(path))["status"] == status)
 
 
 def poison(number: int, kind: str, params: Any) -> Job:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,11 @@ async def test_compute_whose_work_dies_again_and_again_ends_with_an_error(
     settings = Settings(home=tmp_path)
     database = Database(settings.url)
     await schema.upgrade(database)
+    computing = asyncio.create_task(_compute(settings))
+    while "kernels" not in {task.get_name() for task in asyncio.all_tasks()}:  # noqa: ASYNC110 - it has no bell
+        await asyncio.sleep(0.01)
     async with database.write() as connection:
         await connection.execute(sa.text("ALTER TABLE jobs RENAME TO hidden"))
     await database.close()
     with pytest.raises(CommandFailed, match="kernels died 10 times in a row: it died of OperationalError"):
-        await _compute(settings)
+        await computing

@@ -33,6 +33,23 @@ def test_the_pause_doubles_with_each_failure_up_to_a_bound() -> None:
     assert pauses[-1] == LONGEST_PAUSE_S
 
 
+def test_several_that_meet_the_same_fault_at_once_count_as_one() -> None:
+    clock = Clock()
+    quarantine = Quarantine(clock)
+    for _ in range(20):
+        quarantine.put(THING, KeyError())
+    clock.now = 1.0
+    assert quarantine.is_due(THING)
+
+
+def test_what_nobody_tries_any_more_is_forgotten() -> None:
+    clock = Clock()
+    quarantine = Quarantine(clock)
+    quarantine.put(THING, KeyError())
+    clock.now = 2 * LONGEST_PAUSE_S
+    assert quarantine.why(RUN) is None and not quarantine.counts()
+
+
 def test_what_succeeds_comes_back_and_begins_anew() -> None:
     quarantine = Quarantine(Clock())
     quarantine.put(THING, KeyError())
