@@ -145,3 +145,29 @@ def test_failure_that_cannot_be_retried_is_final() -> None:
     world.claim("a")
     assert not world.send(failure(world, "a", retryable=False)).will_retry
     assert world.task_of("a").status == "failed"
+
+
+@pytest.mark.parametrize("is_renewed", [False, True])
+def test_a_lease_of_a_clock_that_was_ahead_ends_when_the_clock_is_set_back(is_renewed: bool) -> None:
+    world, _ = with_run("a", lease_s=60.0)
+    world.advance(0 if is_renewed else 86400)
+    (granted,) = world.claim("a")
+    if is_renewed:
+        world.advance(86400)
+        world.send(heartbeat(world, "a", granted.task.lease_token or ""))
+    world.advance(-86000)
+    world.send(m.LeaseRanOut(granted.task.id, granted.task.lease_token or ""))
+    assert world.task_of("a").status == "ready"
+    world.submit(granted.task)
+    (update,) = world.updates("consumed") or world.updates("buffered")
+    assert update.seconds >= 0
+
+
+def test_a_pause_of_a_clock_that_was_ahead_ends_when_the_clock_is_set_back() -> None:
+    world, _ = with_run("a")
+    world.advance(86400)
+    world.claim("a")
+    world.send(failure(world, "a"))
+    assert world.claim("a") == ()
+    world.advance(-86400)
+    assert len(world.claim("a")) == 1

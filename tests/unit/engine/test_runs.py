@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -209,3 +210,68 @@ def test_one_look_at_a_run_answers_all_cohorts_that_ended_together() -> None:
     world.send(m.SettleRun(run_id, asking[0].id))
     assert world.run(run_id).status == "completed"
     assert {world.state.jobs[j.id].status for j in asking} == {"done"}
+
+
+def failed(*names: str, **changes: Any) -> tuple[World, UUID]:
+    """A run that published round 1 and failed in round 2."""
+    world, run_id = with_run(*names, stop={"rounds": 3}, **changes)
+    for _ in range(2):
+        world.claim_and_submit(*names)
+        if world.cohort(run_id).round == 0:
+            world.run_kernels()
+    job = world.lease_job("kernel")
+    assert job is not None
+    world.send(m.JobFailed(job.id, job.lease_token or "", "no memory", retryable=False))
+    world.settle()
+    assert world.run(run_id).status == "failed"
+    return world, run_id
+
+
+@pytest.mark.parametrize("training", [{"algorithm": "fedavg"}, {"algorithm": "fedbuff", "buffer_size": 2}])
+def test_a_failed_run_goes_on_from_the_model_that_it_serves(training: dict[str, Any]) -> None:
+    world, run_id = failed("a", "b", training=training)
+    served = world.cohort(run_id).head_digest
+    world.send(m.ResumeRun(run_id))
+    assert (world.run(run_id).status, world.run(run_id).ended_at) == ("running", None)
+    assert world.awaited_round(run_id).model_digest == served
+    for _ in range(2):
+        world.claim_and_submit("a", "b")
+        world.settle()
+    assert (world.run(run_id).status, world.cohort(run_id).round) == ("completed", 3)
+
+
+def test_what_was_done_before_a_run_failed_is_not_taken_after_it_was_resumed() -> None:
+    world, run_id = failed("a", "b")
+    old = [t for t in world.state.tasks.values() if t.round == 2]
+    world.send(m.ResumeRun(run_id))
+    with pytest.raises(Rejected, match="epoch-fenced"):
+        world.send(m.RenewLease(old[0].id, old[0].client_id, old[0].lease_token or "", 0.5))
+
+
+def test_a_failed_run_without_clients_cannot_be_resumed() -> None:
+    world, run_id = with_run("a")
+    world.send(m.RemoveClient(world.client("a")))
+    world.settle()
+    assert world.run(run_id).status == "failed"
+    with pytest.raises(Rejected, match="no clients left"):
+        world.send(m.ResumeRun(run_id))
+
+
+@pytest.mark.parametrize(
+    "topology", [{"kind": "clusters", "num_clusters": 2, "assignment": "random"}, {"kind": "tree"}]
+)
+def test_all_cohorts_of_a_failed_run_go_on(topology: dict[str, Any]) -> None:
+    world, run_id = with_run("a", "b", "c", "d", topology=topology, stop={"rounds": 2})
+    world.settle()
+    world.claim_and_submit("a", "b", "c", "d")
+    job = world.lease_job("kernel")
+    assert job is not None
+    world.send(m.JobFailed(job.id, job.lease_token or "", "no memory", retryable=False))
+    world.settle()
+    assert world.run(run_id).status == "failed"
+    world.send(m.ResumeRun(run_id))
+    for _ in range(4):
+        world.settle()
+        world.claim_and_submit("a", "b", "c", "d")
+    world.settle()
+    assert world.run(run_id).status == "completed", world.run(run_id).reason

@@ -14,7 +14,14 @@ Tensors = dict[str, np.ndarray[Any, Any]]
 
 
 def step(
-    folder: Path, base: Tensors, updates: list[Tensors], weights: list[float], scale: float = 1.0, **options: Any
+    folder: Path,
+    base: Tensors,
+    updates: list[Tensors],
+    weights: list[float],
+    scale: float = 1.0,
+    bounds: dict[str, Any] | None = None,
+    factors: list[float | None] | None = None,
+    **options: Any,
 ) -> tuple[Tensors, dict[str, float]]:
     inputs = {"base": folder / "base"}
     codec.write(folder / "base", base)
@@ -23,6 +30,10 @@ def step(
         codec.write(folder / f"u{index}", update)
     listed = [{"digest": f"u{index}", "weight": weight} for index, weight in enumerate(weights)]
     params = {"base": "base", "updates": listed, "scale": scale}
+    if bounds is not None:
+        params["bounds"] = bounds
+    if factors is not None:
+        params["updates"] = [{**one, "factor": factor} for one, factor in zip(listed, factors, strict=True)]
     metrics = weighted_step(params, inputs, folder / "out", **options)
     return codec.read(folder / "out"), metrics
 
@@ -150,3 +161,53 @@ print(peak() - before)
 """
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 32
+
+
+def bounded(max_norm: float | None = None, large_updates: str = "refuse") -> dict[str, Any]:
+    return {"max_norm": max_norm, "large_updates": large_updates}
+
+
+def test_an_update_above_the_norm_is_left_out(tmp_path: Path) -> None:
+    updates: list[Tensors] = [{"w": f32(3, 4)}, {"w": f32(30, 40)}, {"w": f32(0, 2)}]
+    new, metrics = step(tmp_path, {"w": f32(0, 0)}, updates, [1, 5, 3], bounds=bounded(5.0))
+    assert new["w"].tolist() == [0.75, 2.5]
+    assert "left_out:1" in metrics and not {"left_out:0", "left_out:2"} & metrics.keys()
+
+
+def test_an_update_above_the_norm_is_scaled_down_to_it_and_keeps_its_weight(tmp_path: Path) -> None:
+    updates: list[Tensors] = [{"w": f32(3, 4)}, {"w": f32(30, 40)}]
+    new, metrics = step(tmp_path, {"w": f32(0, 0)}, updates, [1, 3], bounds=bounded(5.0, "clip"), slice_elements=1)
+    assert new["w"].tolist() == [3.0, 4.0]
+    assert {name: value for name, value in metrics.items() if ":" in name} == {"factor:1": 0.1}
+
+
+def test_a_recorded_factor_gives_the_same_bytes_as_the_clipping_did(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    updates: list[Tensors] = [{"w": rng.standard_normal(99).astype(np.float32) * scale} for scale in (1, 1e6, 3)]
+    _, metrics = step(tmp_path, {"w": np.zeros(99, np.float32)}, updates, [1, 2, 3], bounds=bounded(1.7, "clip"))
+    made = (tmp_path / "out").read_bytes()
+    factors = [metrics.get(f"factor:{place}") for place in range(3)]
+    step(tmp_path, {"w": np.zeros(99, np.float32)}, updates, [1, 2, 3], factors=factors)
+    assert None not in factors and (tmp_path / "out").read_bytes() == made
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [(np.float16, 6e4), (np.float32, 3.4e38), (np.float64, 1.7e308)])
+def test_updates_that_overflow_are_left_out_and_the_others_are_added(
+    tmp_path: Path, dtype: type, largest: float
+) -> None:
+    base: Tensors = {"w": np.array([largest, 1.0], dtype)}
+    hostile: Tensors = {"w": np.array([largest, largest], dtype)}
+    honest: Tensors = {"w": np.array([0.0, 2.0], dtype)}
+    new, metrics = step(tmp_path, base, [hostile, honest, hostile], [1, 1, 1], bounds=bounded())
+    assert new["w"].tolist() == np.array([largest, 3.0], dtype).tolist()
+    assert [name for name in metrics if ":" in name] == ["left_out:0", "left_out:2"]
+
+
+def test_a_step_without_any_update_within_its_bounds_gives_the_bytes_of_the_base(tmp_path: Path) -> None:
+    step(tmp_path, {"w": f32(1, 2)}, [{"w": f32(9, 9)}], [1], bounds=bounded(1.0))
+    assert (tmp_path / "out").read_bytes() == (tmp_path / "base").read_bytes()
+
+
+def test_without_bounds_a_step_that_overflows_fails(tmp_path: Path) -> None:
+    with pytest.raises(KernelFailed, match="NaN or Inf"):
+        step(tmp_path, {"w": f32(3e38)}, [{"w": f32(3e38)}], [1])

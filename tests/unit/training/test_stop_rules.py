@@ -63,3 +63,44 @@ def test_line_that_has_all_its_rounds_finishes_when_started_again() -> None:
     world.claim_and_submit("a")
     world.settle()
     assert world.run(run_id).status == "completed"
+
+
+def judged_by(*claims: tuple[int, float], quorum: int | None = None) -> tuple[World, UUID]:
+    """Round 1 of a run that ends at 0.9, judged by clients that claim so many samples and such an accuracy each."""
+    names = [f"c{index}" for index in range(len(claims))]
+    training = {"algorithm": "fedavg", "quorum": quorum, "deadline_s": 5.0}
+    stop = {"rounds": 3, "accuracy": 0.9}
+    world, run_id = with_run(*names, validation={"at_clients": True}, stop=stop, training=training)
+    world.claim_and_submit(*names)
+    world.settle()
+    for name, (num_samples, accuracy) in list(zip(names, claims, strict=True))[: quorum or len(names)]:
+        world.figures_of = lambda digest, said=accuracy: {"accuracy": said}  # type: ignore[misc]
+        (granted,) = world.claim(name)
+        world.submit(granted.task, num_samples)
+    world.advance(6)
+    world.tick()
+    world.settle()
+    assert world.cohort(run_id).round == 1
+    return world, run_id
+
+
+def test_a_stop_rule_is_not_met_by_the_word_of_one_client_of_ten() -> None:
+    world, run_id = judged_by((10**9, 1.0), *[(10, 0.1)] * 9)
+    assert world.run(run_id).status == "running"
+    (judged,) = [c for c in world.state.checkpoints.values() if c.round == 1]
+    assert judged.metrics["clients_accuracy"] < 0.4
+
+
+def test_a_stop_rule_is_not_met_by_the_only_client_that_answered() -> None:
+    world, run_id = judged_by((10, 1.0), (10, 0.1), quorum=1)
+    assert world.run(run_id).status == "running"
+
+
+def test_a_stop_rule_is_not_kept_from_being_met_by_one_clients_sample_count() -> None:
+    world, run_id = judged_by((10**9, 0.0), *[(10, 1.0)] * 40)
+    assert world.run(run_id).status == "completed"
+
+
+def test_a_stop_rule_is_met_when_all_report_exactly_what_it_asks_for() -> None:
+    world, run_id = judged_by((10, 0.9), (7, 0.9), (13, 0.9))
+    assert world.run(run_id).status == "completed"

@@ -8,7 +8,8 @@ from services.program.contract import Abort, AskClients, Compute, Finish, Publis
 from services.training.local_spec import LocalTraining
 from services.unlearning.fedforget.plan import FedForgetProgram, weigh
 from services.unlearning.fedforget.spec import Distil, FedForget
-from tests.support.program_driver import HEAD, Driver, digest, erasure, update, view
+from services.wire.v1.runs import RunSpec
+from tests.support.program_driver import HEAD, SPEC, Driver, digest, erasure, update, view
 
 
 def everybody(ask: AskClients) -> tuple[UpdateRef, ...]:
@@ -117,3 +118,22 @@ def test_a_preset_gives_way_to_what_the_request_names() -> None:
     assert (spec.alpha, spec.lambda_neg, spec.teacher_b) == (0.5, 3.5, True)
     assert (spec.lambda_0, spec.rounds, spec.local(LocalTraining()).learning_rate) == (2.0, 10, 0.01)
     assert FedForget().teacher == "quasi_competent"
+
+
+@pytest.mark.parametrize(
+    ("training", "num_clients", "scale"),
+    [
+        ({"algorithm": "fats", "clients_per_round": 2}, 2, 1.0),
+        ({"algorithm": "fedavg", "clients_per_round": 1, "server_learning_rate": 0.5}, 1, 0.5),
+        ({"algorithm": "fedbuff", "buffer_size": 1, "concurrency": 1, "server_learning_rate": 2.0}, 3, 2.0),
+        ({"algorithm": "exact_fun"}, 3, 1.0),
+    ],
+)
+def test_a_method_asks_and_steps_as_the_runs_own_algorithm_does(
+    training: dict[str, Any], num_clients: int, scale: float
+) -> None:
+    spec = RunSpec.model_validate({**SPEC.model_dump(), "training": training})
+    found = Driver(FedForgetProgram(), view(erasure(params={"rounds": 1}), spec=spec), answer=everybody)
+    found.run()
+    assert found.taken(AskClients)[0].num_clients == num_clients
+    assert found.taken(Publish)[0].scale == scale
