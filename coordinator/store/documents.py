@@ -19,9 +19,14 @@ _GONE: Final = object()
 def to_text(value: Any) -> str:
     try:
         text = orjson.dumps(value).decode()
+        if "null" not in text:  # else it may have been NaN or Inf, which the slower writer refuses
+            return text
     except TypeError:  # keys that are numbers, numbers of more than 64 bits
+        pass
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:
         return json.dumps(_finite(value))
-    return orjson.dumps(_finite(value)).decode() if "null" in text else text  # it may have been NaN or Inf
 
 
 def from_text(text: str | bytes) -> Any:
