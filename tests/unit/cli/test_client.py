@@ -7,7 +7,9 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from lethe.client import Client
 from lethe.failures import CommandFailed
@@ -172,6 +174,23 @@ def test_an_unusable_run_file_sends_nothing(server: Server, lethe: Any, tmp_path
     code, _, err = lethe("runs", "create", str(tmp_path / "run.yaml"))
     assert code == 2 and "rounds: unknown key" in err
     assert not server.seen
+
+
+def test_a_dry_run_uploads_nothing_and_says_what_would_begin(server: Server, lethe: Any, tmp_path: Path) -> None:
+    weights = tmp_path / "init.safetensors"
+    weights.write_bytes(save({"w": np.zeros(23, np.float32)}))
+    model = "{name: mlp, params: {input_shape: [4], num_classes: 2, hidden: [3]}}"
+    (tmp_path / "run.yaml").write_text(f"name: digits\nmodel: {model}\ninit: {weights}")
+    server.answers["GET /v1/federations"] = [(200, {"items": [{"name": "f", "id": "1"}]})] * 2
+    server.answers["POST /v1/runs:validate"] = [(200, {"num_clients": 3, "num_cohorts": 1, "rounds_planned": 10})]
+    code, out, err = lethe("runs", "create", str(tmp_path / "run.yaml"), "--dry-run")
+    assert code == 0 and "can be started; nothing was changed" in err and "num_clients" in out
+    assert [request.split()[0] for request, *_ in server.seen] == ["GET", "POST"]
+    sent = json.loads(server.seen[-1][2])
+    assert sent["to_upload"] == [sent["spec"]["init"]]
+    weights.write_bytes(save({"w": np.zeros(5, np.float32)}))
+    code, _, err = lethe("runs", "create", str(tmp_path / "run.yaml"), "--dry-run")
+    assert code == 2 and "init has 5 parameters and model mlp" in err
 
 
 def test_events_go_on_after_a_break_where_they_stopped(server: Server) -> None:
