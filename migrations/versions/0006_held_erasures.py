@@ -15,10 +15,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    with op.batch_alter_table("erasures") as table:
-        table.add_column(sa.Column("is_held", sa.Boolean(), nullable=False, server_default=sa.false()))
+    op.add_column("erasures", sa.Column("is_held", sa.Boolean(), nullable=False, server_default=sa.false()))
 
 
 def downgrade() -> None:
-    with op.batch_alter_table("erasures") as table:
-        table.drop_column("is_held")
+    op.drop_column("erasures", "is_held")
