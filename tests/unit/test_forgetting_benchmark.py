@@ -1,4 +1,4 @@
-"""What `lethe bench forgetting` and `lethe bench exact` compare differs in what they are about, and in that only."""
+"""What the benchmarks of forgetting and of exact methods compare differs in what they are about, and in that only."""
 
 from __future__ import annotations
 
