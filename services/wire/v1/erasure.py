@@ -164,9 +164,9 @@ class ErasureLine(Message):
     target_round: int = Field(description="The cohort is done when it serves this round again.")
     round_now: int
     audit: dict[str, Any] | None = Field(
-        description="What the audit of an approximate method found. `verdict`: passed, failed or says-nothing (the model "
-        "before the erasure would have passed as well); `checks`; `figures` of those who remain; `leavers`: for each by "
-        "name its verdict, its figures, and the same figures of the model `before` the erasure."
+        description="What the audit of an approximate method found. `verdict`: passed, failed or says-nothing (the "
+        "model before the erasure would have passed as well); `checks`; `figures` of those who remain; `leavers`: for "
+        "each by name its verdict, its figures, and the same figures of the model `before` the erasure."
     )
     clean_at: datetime | None = Field(description="When it first served a model without the client, or nothing.")
     done_at: datetime | None
