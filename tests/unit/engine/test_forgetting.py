@@ -121,6 +121,23 @@ def test_each_leaver_is_judged_by_itself_and_the_verdict_names_each(first: float
     assert {check["client"]: check["passed"] for check in line.audit["checks"]} == {kept: False, "ab".strip(kept): True}
 
 
+def test_a_leaver_at_2_percent_beside_one_at_88_does_not_pass() -> None:
+    """Forgotten too well is a signal as well; the higher of both accuracies is within bounds."""
+    world, _ = trained("a", "b", "c", "d")
+    wanted = {"thresholds": {"max_forgotten_accuracy_gap": 0.15}, "references": [{"forgotten_accuracy": 0.75}]}
+    audit = {**AUDIT, **wanted}
+    erasure_id = world.fence("a", "b", method="not", guarantee="approximate", recovery_rounds=0, audit=audit)
+    world.settle()
+    for name, accuracy in (("a", 0.02), ("b", 0.88)):
+        found = {"forgotten_accuracy": accuracy, "forgotten_samples": 400.0, "before_forgotten_accuracy": 0.99}
+        world.figures_of = lambda digest, found=found: found  # type: ignore[misc]
+        world.claim_and_submit(name)
+    world.claim_and_submit("c", "d")
+    world.settle()
+    erasure = world.erasure(erasure_id)
+    assert erasure.status == "requires_action" and "forgotten_accuracy of a: 0.02 is below" in (erasure.reason or "")
+
+
 def test_the_figures_of_each_leaver_stand_beside_those_of_the_model_before() -> None:
     world, erasure_id = leavers_audited(0.02, 0.04)
     (line,) = world.state.lines.values()
