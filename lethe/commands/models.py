@@ -70,12 +70,11 @@ def _drawn(task: str, data: str | None, spec: ModelSpec, seed: int) -> dict[str,
 
     from services.core.errors import Rejected
     from services.data.places import folders_of
-    from services.models.weights import initial_weights
+    from worker.first_weights import first_weights
     from worker.task_loading import TaskUnusable, load_task
 
     try:
-        own = load_task(task, data, folders_of(os.environ))
-        return initial_weights(lambda: own.model(spec), seed)
+        return first_weights(load_task(task, data, folders_of(os.environ)), spec, seed)
     except TaskUnusable as error:
         raise CommandFailed(str(error), exit_code=UNUSABLE) from error
     except Rejected as rejected:

@@ -42,10 +42,10 @@ class OwnHoldings:
 
     def initial_weights(self) -> dict[str, Tensor]:
         """Drawn by the first client's task from the run's seed, as `lethe models init` does."""
-        from services.models.weights import initial_weights
+        from worker.first_weights import first_weights
 
-        spec = self._scenario.run
-        return initial_weights(lambda: self.task_of(self._scenario.names[0]).model(spec.model), spec.seed)
+        run = self._scenario.run
+        return first_weights(self.task_of(self._scenario.names[0]), run.model, run.seed)
 
     def _task_of(self, name: str, left_out: frozenset[int] = frozenset()) -> ClientTask:
         from worker.task_loading import TaskUnusable, load_task

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -33,14 +33,6 @@ def load_weights(model: nn.Module, path: Path) -> None:
     with torch.no_grad():
         for name, array in codec.iterate(path):
             state[name].copy_(to_tensor(array))
-
-
-def initial_weights(build: Callable[[], nn.Module], seed: int) -> dict[str, torch.Tensor]:
-    """The weights that `build` draws from torch's global generator: equal seeds give equal bits, and the generator is
-    left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return {name: tensor.detach().clone() for name, tensor in build().state_dict().items()}
 
 
 def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
