@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import shutil
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
-
-import structlog
 
 from coordinator.engine import events as e
 from coordinator.engine.entities import ENDED, Run
@@ -84,7 +80,6 @@ def simulate(
     started = time.monotonic()
     torch.set_num_threads(1)  # with more, sums depend on how many
     with ExitStack() as stack:
-        stack.enter_context(_only_warnings())
         if out_dir is None:
             out_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lethe-simulation-")))
         _claim_directory(out_dir, scenario)
@@ -101,22 +96,6 @@ def simulate(
         results = asyncio.run(_Simulation(scenario, out_dir, trainer, pool, progress, started).play())
         results.write(out_dir / RESULTS)
     return replace(results, wall_s=time.monotonic() - started, training_s=trainer.busy_s)
-
-
-@contextmanager
-def _only_warnings() -> Iterator[None]:
-    """A notebook is not flooded with the coordinator's log, unless whoever calls has configured logging for itself."""
-    if structlog.is_configured():
-        yield
-        return
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-    try:
-        yield
-    finally:
-        structlog.reset_defaults()
 
 
 def _claim_directory(out_dir: Path, scenario: Scenario) -> None:

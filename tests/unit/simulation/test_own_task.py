@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 import yaml
 
 from lethe.failures import CommandFailed
@@ -44,12 +43,6 @@ def test_a_task_of_ones_own_is_trained_and_a_client_and_samples_of_it_are_forgot
     last = results.rounds[-1]
     assert last.accuracy is not None and last.participants == 4
     assert simulate(parse(document(script=script))).summary.digests == results.summary.digests
-
-
-def test_a_simulation_from_python_says_nothing(directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    structlog.reset_defaults()
-    simulate(parse(document(clients=2)))
-    assert capfd.readouterr() == ("", "") and not structlog.is_configured()
 
 
 def test_the_simulation_starts_from_the_weights_that_models_init_draws(directory: Path) -> None:
