@@ -79,7 +79,7 @@ def worker(
     The coordinator never sends code. Exit codes: 0 done, 1 refused or unreachable, 2 unusable options or
     data, 3 nothing to do.
     """
-    require("worker", "torch", "safetensors")
+    require("worker", "torch")
     from services.audit.spec import Canary
     from services.data.places import folders_of
     from worker.main import main
