@@ -32,6 +32,7 @@ from lethe.commands import (
 )
 from lethe.environment import refuse_unknown_variables
 from lethe.failures import UNUSABLE, CommandFailed
+from lethe.imports import prefer_ours
 from lethe.target import DEFAULT_TOKEN_FILE, DEFAULT_URL, Target, examples
 
 HELP_OPTIONS: Final = ("-h", "--help")
@@ -112,6 +113,7 @@ app.command("openapi", rich_help_panel=PROJECT, **openapi.HELP)(openapi.openapi)
 
 
 def main() -> None:
+    prefer_ours()
     try:
         app()
     except CommandFailed as failure:

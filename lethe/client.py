@@ -15,7 +15,7 @@ from uuid import UUID
 
 import httpx
 
-from lethe.failures import REFUSED, CommandFailed
+from lethe.failures import REFUSED, UNUSABLE, CommandFailed
 
 Record = dict[str, Any]
 PIECE_BYTES: Final = 1 << 20
@@ -72,6 +72,12 @@ class Client:
             self._http = httpx.Client(base_url=self.url, headers=headers, timeout=30.0, trust_env=not is_local)
         except (httpx.InvalidURL, ValueError) as error:
             raise CommandFailed(f"{url} is no address: {error}", next_step=f"write it like {EXAMPLE_URL}") from error
+        except OSError as error:
+            raise CommandFailed(
+                f"certificate authorities cannot be read: {error}",
+                next_step="correct or unset SSL_CERT_FILE and SSL_CERT_DIR",
+                exit_code=UNUSABLE,
+            ) from error
 
     def __enter__(self) -> Self:
         return self

@@ -21,7 +21,7 @@ CHECK: Final = "check that it runs, and --database-url or LETHE_DATABASE_URL"
 @contextmanager
 def database_asked(*, may_be_away: bool = False) -> Iterator[None]:
     """Around the first use of the database. `may_be_away`: the caller waits for one that cannot be reached."""
-    import asyncpg
+    import asyncpg  # type: ignore[import-untyped]
     from sqlalchemy.exc import SQLAlchemyError
 
     from coordinator.store.database import Unavailable

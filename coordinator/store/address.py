@@ -35,7 +35,7 @@ def parse_address(text: str) -> sa.URL:
 
 
 def _with_known_parameters(url: sa.URL) -> sa.URL:
-    import asyncpg
+    import asyncpg  # type: ignore[import-untyped]
 
     query = {("ssl" if name == "sslmode" else name): value for name, value in url.query.items()}
     known = inspect.signature(asyncpg.connect).parameters.keys() | _OF_SQLALCHEMY

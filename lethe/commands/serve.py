@@ -143,7 +143,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise CommandFailed(
             f"cannot listen on {_bracketed(host)}:{port}: {error.strerror or error}",
-            next_step="stop what listens there, or choose another address or port: lethe serve --host 127.0.0.1 --port 0",
+            next_step="stop what listens there, or choose another: lethe serve --host 127.0.0.1 --port 0",
         ) from error
 
 
