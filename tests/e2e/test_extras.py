@@ -152,7 +152,8 @@ def test_data_has_what_unpacks_cifar10(installer: Installer, tmp_path: Path) -> 
 def test_report_draws_the_plots_of_a_clone(installer: Installer, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "benchmarks", tmp_path / "benchmarks", ignore=shutil.ignore_patterns("__pycache__"))
     code = (
-        "from pathlib import Path; from benchmarks.plots import Bars; from benchmarks.report import Report, Section, write\n"
+        "from pathlib import Path\nfrom benchmarks.plots import Bars\n"
+        "from benchmarks.report import Report, Section, write\n"
         "plot = Bars('b', 'y', ['g'], {'s': [(1.0, 0.1)]})\n"
         "print(write(Report('r', 'c', [0], [], [Section('s', plots=[plot])]), Path('out')))"
     )

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,6 +99,7 @@ class Installer:
             wanted = f"lethe{f'[{extra}]' if extra else ''} @ {self._wheel().as_uri()}"
             _uv("pip", "install", "--python", str(python), "-c", str(ROOT / "constraints.txt"), wanted)
             _uv("pip", "check", "--python", str(python))
+            _lend_bytecode(home / "environment")
             self.made[extra] = Installation(python, home)
         return self.made[extra]
 
@@ -112,6 +114,18 @@ class Installer:
             _uv("build", "--wheel", "--python", sys.executable, "--out-dir", str(built), str(source))
         [wheel] = built.glob("*.whl")
         return wheel
+
+
+def _lend_bytecode(environment: Path) -> None:
+    """What this environment has compiled (torch, transformers) need not be compiled again. Python itself passes over
+    compiled modules whose source has another size or time."""
+    ours, [theirs] = Path(sysconfig.get_path("purelib")), environment.glob("lib/python*/site-packages")
+    for folder, _, _ in os.walk(theirs):
+        compiled = ours / Path(folder).relative_to(theirs) / "__pycache__"
+        if compiled.is_dir() and not (lent := Path(folder) / "__pycache__").exists():
+            lent.mkdir()
+            for file in compiled.iterdir():
+                shutil.copyfile(file, lent / file.name)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -14,7 +14,8 @@ import worker
 from worker.own_modules import OwnModules
 from worker.task_loading import TaskUnusable, load_task
 
-TASK = "class Task:\n    model = train_batches = eval_batches = loss = score = lambda *_: None\n    num_train = num_eval = "
+MEMBERS = "model = train_batches = eval_batches = loss = score = lambda *_: None"
+TASK = f"class Task:\n    {MEMBERS}\n    num_train = num_eval = "
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +47,7 @@ def test_a_task_file_imports_its_own_module_that_is_called_like_ours(tmp_path: P
 
 def test_own_packages_import_each_other_in_every_way(tmp_path: Path) -> None:
     files = {
-        "services/__init__.py": "from services.sizes import SMALL\nfrom . import sizes as again\nimport worker.deep.down\n",
+        "services/__init__.py": "from services.sizes import SMALL\nfrom . import sizes\nimport worker.deep.down\n",
         "services/sizes.py": "SMALL = 3\ndef late():\n    from services import sizes\n    return sizes.SMALL\n",
         "worker/deep/down.py": "import services.sizes\nDEPTH = services.sizes.SMALL\n",  # packages without __init__.py
         "clinic_helper.py": "import coordinator as ours_or_not\nfrom services.sizes import late\nVALUE = late()\n",
