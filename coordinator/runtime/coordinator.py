@@ -20,6 +20,7 @@ from coordinator.runtime.clockwork import Clockwork
 from coordinator.runtime.erasure import SIGNING_KEY, Erasing
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.notifying import Notifying
+from coordinator.runtime.presence import Presence
 from coordinator.runtime.pump import Pump, chore_runner, kernel_runner
 from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.sealing_keys import SealingKeys
@@ -45,6 +46,7 @@ class Coordinator:
         settings.home.mkdir(parents=True, exist_ok=True)
         self.database = Database(settings.url)
         self.bus = _bus(settings)
+        self.presence = Presence(self.database, self.bus)
         self.blobs = _blob_store(settings, self.database)
         self.shell = Shell(self.database, self.bus, observe=self._observe)
         keys, self._scratch = SealingKeys(settings.evidence_path / "keys"), Scratch(settings.home / "scratch")
@@ -80,6 +82,7 @@ class Coordinator:
         )
         for slow in (notices, history, retention):  # apart from the chores: these must hold up no fence
             self._spawn(slow.forever())
+        self._spawn(self.presence.forever())
         if self.settings.compute == "threads":
             self._spawn_kernels()
 

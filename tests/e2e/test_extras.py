@@ -161,11 +161,11 @@ def test_report_draws_the_plots_of_a_clone(installer: Installer, tmp_path: Path)
     assert done.returncode == 0 and "<svg" in (tmp_path / "out" / "report.html").read_text("utf-8"), done.stderr
 
 
-def test_language_builds_gpt2_with_adapters(installer: Installer, tmp_path: Path) -> None:
+def test_language_builds_gpt2_with_adapters(installer: Installer) -> None:
     params = {"input_shape": [8], "num_classes": 257, "width": 8, "num_layers": 1, "num_heads": 1, "lora_rank": 2}
     run = {"name": "text", "model": {"name": "gpt2", "params": params}, "stop": {"rounds": 1}}
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(run))
-    (tmp_path / "weights").write_bytes((2).to_bytes(8, "little") + b"{}")
-    arguments = ("run.yaml", "weights", "--out", "init.safetensors")
-    done = installer.install("language").run("models", "prepare", *arguments, cwd=tmp_path)
+    language = installer.install("language")
+    (language.directory / "run.yaml").write_text(yaml.safe_dump(run))
+    (language.directory / "weights").write_bytes((2).to_bytes(8, "little") + b"{}")
+    done = language.run("models", "prepare", "run.yaml", "weights", "--out", "init.safetensors")
     assert "do not fit: the model needs transformer.h.0" in done.stderr, done.stderr

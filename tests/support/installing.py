@@ -27,10 +27,10 @@ class Installation:
     python: Path
     directory: Path
 
-    def run(self, *arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [self.command, *arguments],
-            cwd=cwd or self.directory,
+            cwd=self.directory,
             env=_environment(**environment),
             capture_output=True,
             text=True,
@@ -141,12 +141,10 @@ def _uv(*arguments: str) -> None:
     pip = [str(BIN / "pip"), "config", "get", "global.find-links"]
     links = os.environ.get("PIP_FIND_LINKS") or subprocess.run(pip, capture_output=True, text=True).stdout.strip()
     environment = _environment(**({"UV_FIND_LINKS": links} if links else {}))
-    for offline in (["--offline"], []):
-        command = [str(BIN / "uv"), "--quiet", *offline, *arguments]
+    command = [str(BIN / "uv"), "--quiet", *arguments]
+    if subprocess.run([*command, "--offline"], env=environment, capture_output=True, check=False).returncode != 0:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            return
-    raise AssertionError(f"uv {' '.join(arguments)}: {done.stdout}{done.stderr}")
+        assert done.returncode == 0, f"uv {' '.join(arguments)}: {done.stdout}{done.stderr}"
 
 
 def _environment(**changes: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -116,13 +117,13 @@ def test_help_opens_whatever_the_environment_holds(run: Run) -> None:
 
 
 def test_the_list_of_variables_is_what_commands_and_compose_read() -> None:
-    def read_by(command: typer.main.TyperCommand | typer.main.TyperGroup) -> set[str]:
+    def read_by(command: Any) -> set[str]:
         names = {str(parameter.envvar) for parameter in command.params if getattr(parameter, "envvar", None)}
-        return names.union(*map(read_by, getattr(command, "commands", {}).values()))  # type: ignore[arg-type]
+        return names.union(*map(read_by, getattr(command, "commands", {}).values()))
 
     from services.data.places import VARIABLE
 
-    assert read_by(typer.main.get_command(app)) | {VARIABLE} == environment.OF_COMMANDS  # type: ignore[arg-type]
+    assert read_by(typer.main.get_command(app)) | {VARIABLE} == environment.OF_COMMANDS
     compose = (Path(__file__).parents[3] / "deploy" / "compose.yaml").read_text("utf-8")
     assert all(f"${{{name}" in compose for name in environment.OF_DEPLOYMENT)
     assert {variable_of(field) for field in Settings.model_fields} <= environment.known_variables()
