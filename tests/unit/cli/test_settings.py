@@ -214,3 +214,26 @@ def test_a_coordinator_that_waits_for_its_database_can_be_stopped(tmp_path: Path
     wait_until(lambda: b"database.awaited" in log.read_bytes(), 120, "it waits", log.read_text)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--token-file", "nowhere"], "cannot read the token file nowhere"),
+        (["--token-file", "noise"], "cannot read the token file noise"),
+        (["--token-file", "token", "--ca-file", "nowhere"], "no CA file nowhere"),
+        (["--token-file", "token", "--coordinator", "http://"], "give the coordinator's address"),
+        (["--token-file", "token", "--canary", "-1", "2"], "--canary"),
+        (["--fleet", "nowhere"], "cannot read the fleet file nowhere"),
+        (["--fleet", "noise"], "noise is not valid YAML"),
+    ],
+)
+def test_unusable_options_of_a_worker_end_it_with_a_next_step(
+    run: Run, options: list[str], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "noise").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "token").write_text("one-word")
+    code, said = run("worker", "--data", "digits", *options)
+    assert code == 2 and complaint in said and "next:  " in said
+    assert "Traceback" not in said
