@@ -36,13 +36,12 @@ async def _revisions(*, may_upgrade: bool, **options: object) -> dict[str, str |
         if may_upgrade:
             await upgrade_schema(coordinator)
         with database_asked():
-            current = await schema.current(coordinator.database)
-        return {
-            "current": current,
-            "newest": schema.newest(),
-            "fingerprint": await schema.fingerprint(coordinator.database),
-            "newest_fingerprint": schema.release_fingerprint(),
-            "database": coordinator.database.url.render_as_string(hide_password=True),
-        }
+            return {
+                "current": await schema.current(coordinator.database),
+                "newest": schema.newest(),
+                "fingerprint": await schema.fingerprint(coordinator.database),
+                "newest_fingerprint": schema.release_fingerprint(),
+                "database": coordinator.database.url.render_as_string(hide_password=True),
+            }
     finally:
         await coordinator.database.close()
