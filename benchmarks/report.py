@@ -1,6 +1,6 @@
 """A report of tables and plots, written as one self-contained HTML file and as Markdown with the plots beside it.
 
-Plots need matplotlib (`pip install 'lethe[report]'`); without it a report says so and has its tables only.
+Plots need matplotlib (Lethe's extra `report`); without it a report says so and has its tables only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 from benchmarks.figures import environment
 from benchmarks.plots import Plot, draw_svg
 
-NO_PLOTS: Final = "Plots are left out: they need matplotlib (`pip install 'lethe[report]'`)."
+NO_PLOTS: Final = "Plots are left out: they need matplotlib (`pip install '.[report]'` in a clone)."
 STYLE: Final = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1b1b1b; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
 h1, h2, h3 { line-height: 1.2; } h2 { margin-top: 2.5rem; border-top: 1px solid #ddd; padding-top: 1.5rem; }

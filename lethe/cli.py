@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, NoReturn
 
 import typer
 
@@ -29,8 +30,12 @@ from lethe.commands import (
     verify,
     worker,
 )
-from lethe.failures import CommandFailed
+from lethe.environment import refuse_unknown_variables
+from lethe.failures import UNUSABLE, CommandFailed
+from lethe.imports import prefer_ours
 from lethe.target import DEFAULT_TOKEN_FILE, DEFAULT_URL, PATIENCE_S, Target, examples
+
+HELP_OPTIONS: Final = ("-h", "--help")
 
 app = typer.Typer(
     name="lethe",
@@ -38,7 +43,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": list(HELP_OPTIONS)},
     **examples(
         "lethe demo                          see it work, in half a minute",
         "lethe serve                         a coordinator with SQLite and files here",
@@ -84,6 +89,8 @@ def lethe(
 
     The options here are for the commands that talk to a coordinator; they stand before the command's name.
     """
+    if not set(sys.argv).intersection(HELP_OPTIONS):
+        refuse_unknown_variables(os.environ)
     context.obj = Target(url, token, token_file, wait)
 
 
@@ -112,20 +119,29 @@ app.command("openapi", rich_help_panel=PROJECT, **openapi.HELP)(openapi.openapi)
 
 
 def main() -> None:
+    prefer_ours()
     try:
         app()
     except CommandFailed as failure:
-        typer.secho("error: ", nl=False, err=True, fg="red", bold=True)
-        typer.echo(failure.message, err=True)
-        if failure.next_step is not None:
-            typer.secho("next:  ", nl=False, err=True, fg="cyan", bold=True)
-            typer.echo(failure.next_step, err=True)
-        sys.exit(failure.exit_code)
+        _end(failure)
     except BrokenPipeError:  # `lethe runs list | head`
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:  # files and directories that the user named, or the disk
+        place = f"{error.filename}: " if error.filename is not None else ""
+        step = "check that it exists, that this user may use it, and that the disk has space"
+        _end(CommandFailed(f"{place}{error.strerror or error}", next_step=step, exit_code=UNUSABLE))
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _end(failure: CommandFailed) -> NoReturn:
+    typer.secho("error: ", nl=False, err=True, fg="red", bold=True)
+    typer.echo(failure.message, err=True)
+    if failure.next_step is not None:
+        typer.secho("next:  ", nl=False, err=True, fg="cyan", bold=True)
+        typer.echo(failure.next_step, err=True)
+    sys.exit(failure.exit_code)
 
 
 if __name__ == "__main__":

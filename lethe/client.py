@@ -17,7 +17,7 @@ from uuid import UUID
 
 import httpx
 
-from lethe.failures import REFUSED, CommandFailed
+from lethe.failures import REFUSED, UNUSABLE, CommandFailed
 
 Record = dict[str, Any]
 PIECE_BYTES: Final = 1 << 20
@@ -77,6 +77,12 @@ class Client:
             self._http = httpx.Client(base_url=self.url, headers=headers, timeout=30.0, trust_env=not is_here)
         except (httpx.InvalidURL, ValueError) as error:
             raise CommandFailed(f"{url} is no address: {error}", next_step=f"write it like {EXAMPLE_URL}") from error
+        except OSError as error:
+            raise CommandFailed(
+                f"certificate authorities cannot be read: {error}",
+                next_step="correct or unset SSL_CERT_FILE and SSL_CERT_DIR",
+                exit_code=UNUSABLE,
+            ) from error
 
     def __enter__(self) -> Self:
         return self
@@ -124,7 +130,7 @@ class Client:
         return _only("federation", name_or_id, federations)
 
     def run(self, name_or_id: str) -> Record:
-        """The run of that id, or the newest of that name."""
+        """The run of that id, or the only one of that name in all federations."""
         if is_id(name_or_id):
             return dict(self.get(f"/v1/runs/{name_or_id}"))
         runs = sorted(self.pages("/v1/runs"), key=lambda run: str(run["created_at"]), reverse=True)
@@ -331,10 +337,29 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 
 def _only(kind: str, name: str, found: list[Record]) -> Record:
-    for record in found:
-        if record["name"] == name:
-            return record
-    raise CommandFailed(f"there is no {kind} called {name}{_named(found)}")
+    """The one of that name. Several: the command might hit the wrong one, so that somebody must choose."""
+    matches = [record for record in found if record["name"] == name]
+    if not matches:
+        raise CommandFailed(f"there is no {kind} called {name}{_named(found)}")
+    if len(matches) > 1:
+        lines = [f"       {_candidate(record)}" for record in matches[:10]]
+        more = [f"       and {len(matches) - 10} more"] if len(matches) > 10 else []
+        raise CommandFailed(
+            "\n".join([f"{len(matches)} {kind}s are called {name}:", *lines, *more]),
+            next_step=f"say which by its id, instead of {name}",
+            exit_code=UNUSABLE,
+        )
+    return matches[0]
+
+
+def _candidate(record: Record) -> str:
+    federation = record.get("federation_id")
+    described = (
+        record.get("status"),
+        f"created {str(record.get('created_at'))[:19]}",
+        federation and f"of federation {federation}",
+    )
+    return "  ".join(str(part) for part in (record["id"], *described) if part)
 
 
 def _named(found: list[Record]) -> str:

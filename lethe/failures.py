@@ -27,6 +27,11 @@ def require(extra: str, *packages: str) -> None:
         if find_spec(package) is None:
             raise CommandFailed(
                 f"this command needs the package {package}, which is not installed here",
-                next_step=f"pip install 'lethe[{extra}]'",
+                next_step=how_to_install(extra),
                 exit_code=UNUSABLE,
             )
+
+
+def how_to_install(extra: str) -> str:
+    """Never by name from an index: on PyPI another project is called lethe."""
+    return f"pip install '.[{extra}]' in a clone of Lethe, or 'FILE.whl[{extra}]' with its wheel"

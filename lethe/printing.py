@@ -13,7 +13,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-NEVER_FOLDED: Final = {"id", "name", "client"}
+from lethe.columns import lines_of
+
 WIDEST: Final = 10_000
 Column = str | Callable[[Mapping[str, Any]], Any]
 
@@ -28,14 +29,14 @@ def print_records(records: Iterable[Mapping[str, Any]], columns: Mapping[str, Co
         for record in records:
             sys.stdout.write(json.dumps(record) + "\n")
         return
-    table = new_table(*columns)
-    for record in records:
-        values = (column(record) if callable(column) else record.get(column) for column in columns.values())
-        table.add_row(*(cell(value) for value in values))
-    if table.row_count:
-        _print_wide(table)
-    else:
+    rows = [
+        [cell(column(record) if callable(column) else record.get(column)) for column in columns.values()]
+        for record in records
+    ]
+    if not rows:
         notes.print("none yet")
+    for line in lines_of(list(columns), rows, console.width if console.is_terminal else WIDEST):
+        console.print(line, soft_wrap=True)
 
 
 def print_record(record: Mapping[str, Any], *, as_json: bool) -> None:
@@ -53,7 +54,7 @@ def print_record(record: Mapping[str, Any], *, as_json: bool) -> None:
 def new_table(*headings: str) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in headings:
-        table.add_column(heading, overflow="fold", no_wrap=heading in NEVER_FOLDED)
+        table.add_column(heading, overflow="fold")
     return table
 
 

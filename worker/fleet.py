@@ -90,7 +90,7 @@ async def _serve_member(
             return await agent.run(once=options.once, wait_s=options.wait_s)
         finally:
             await transport.aclose()
-    except (TaskUnusable, LedgerUnusable) as error:
+    except (OptionsUnusable, TaskUnusable, LedgerUnusable) as error:
         reporter.unusable(error)
         return Ending.UNUSABLE
     except Exception as error:  # one agent's crash must not end its neighbours

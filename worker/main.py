@@ -23,17 +23,14 @@ from worker.shutdown import Shutdown
 def main(options: WorkerOptions) -> int:
     """Serve until a signal, the coordinator or `once` ends it. Takes over SIGTERM and SIGINT: main thread only.
 
+    Raises OptionsUnusable before anything is served.
     Exit codes: 0 done, 1 stopped by the coordinator or a crash, 2 unusable options, task or data, 3 nothing to do.
     """
     if not structlog.is_configured():
         configure_logging(as_json=options.log_json)
-    try:
-        members = members_of(options)
-        if options.ca_file is not None and not options.ca_file.is_file():
-            raise OptionsUnusable(f"no CA file {options.ca_file}")
-    except OptionsUnusable as error:
-        structlog.get_logger().error("worker.unusable", detail=str(error))
-        return Ending.UNUSABLE
+    members = members_of(options)
+    if options.ca_file is not None and not options.ca_file.is_file():
+        raise OptionsUnusable(f"no CA file {options.ca_file}")
     _warn_of_plain_http(members)
     live = options.display == "live" or (options.display == "auto" and sys.stderr.isatty())
     pool = ThreadPoolExecutor(max_workers=options.jobs, thread_name_prefix="training")

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import Field, ValidationError
@@ -109,7 +110,7 @@ def load_fleet(path: Path) -> FleetFile:
         return FleetFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise OptionsUnusable(f"cannot read the fleet file {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise OptionsUnusable(f"{path} is not valid YAML: {error}") from error
     except ValidationError as error:
         wrong = "; ".join(
@@ -143,7 +144,7 @@ def members_of(options: WorkerOptions) -> list[Member | OptionsUnusable]:
 
 
 def _member(label: str, client: FleetClient, defaults: FleetDefaults, coordinator: str | None) -> Member:
-    if coordinator is None or not coordinator.startswith(("http://", "https://")):
+    if coordinator is None or not coordinator.startswith(("http://", "https://")) or not urlsplit(coordinator).netloc:
         raise OptionsUnusable("give the coordinator's address, like https://lethe.example.org")
     return Member(
         label=label,

@@ -11,9 +11,12 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
+
+from worker.own_modules import OURS, OwnModules, clashing_names
 
 if TYPE_CHECKING:
     from services.audit.spec import Canary
@@ -84,14 +87,15 @@ def _import_file(path: Path) -> ModuleType:
     """Like running a script: modules beside the file can be imported by it."""
     if not path.is_file():
         raise TaskUnusable(f"no file {path} (looked in {Path.cwd()})")
-    name = f"lethe_task_{path.stem}"
+    name, folder = f"lethe_task_{path.stem}", path.resolve().parent
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise TaskUnusable(f"{path} is not a Python file")
+    if (own := OwnModules.of(folder)) is not None:
+        own.adopt(spec)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    if (folder := str(path.resolve().parent)) not in sys.path:
-        sys.path.append(folder)
+    _look_in(folder)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -100,7 +104,29 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _import_module(name: str) -> ModuleType:
+    """An installed module, or one in the working directory."""
+    _look_in(Path.cwd())
+    folder = _folder_of(name.partition(".")[0])
+    own = OwnModules.of(folder) if folder is not None else None
     try:
-        return importlib.import_module(name)
+        return importlib.import_module(own.name_of(name) if own is not None else name)
     except Exception as error:
         raise TaskUnusable(f"module {name} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _folder_of(module: str) -> Path | None:
+    """Where the data holder's top-level module lies. One that is called like ours is looked for in all places but
+    ours, the working directory first."""
+    if module in OURS:
+        places = [Path(place).resolve() for place in ("", *sys.path)]
+        return next((place for place in places if module in clashing_names(place)), None)
+    spec = PathFinder.find_spec(module)
+    if spec is None or spec.origin is None:
+        return None
+    file = Path(spec.origin)
+    return file.parents[1] if spec.submodule_search_locations else file.parent
+
+
+def _look_in(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))

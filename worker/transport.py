@@ -39,6 +39,7 @@ from services.wire.v1.work import (
 )
 from worker.answers import Refused, TryLater, refusal
 from worker.backoff import Backoff
+from worker.settings import OptionsUnusable
 
 PIECE_BYTES: Final = 1 << 20
 PROBE_FROM_BYTES: Final = 8 << 20
@@ -74,7 +75,7 @@ class Transport:
         on_retry: Callable[[TryLater, float], None] = lambda later, delay_s: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`on_retry` hears of each failed attempt and the delay before the next one."""
+        """`on_retry` hears of each failed attempt and the delay before the next one. Raises OptionsUnusable."""
         self.backoff = backoff if backoff is not None else Backoff()
         self.on_retry = on_retry
         self._sleep = sleep
@@ -89,8 +90,14 @@ class Transport:
                 trust_env=True,
             )
 
-        self._requests = connect(_REQUEST_TIMEOUT)
-        self._heartbeats = connect(_HEARTBEAT_TIMEOUT)
+        try:
+            self._requests = connect(_REQUEST_TIMEOUT)
+            self._heartbeats = connect(_HEARTBEAT_TIMEOUT)
+        except OSError as error:
+            source = f"the CA file {ca_file}" if ca_file is not None else "SSL_CERT_FILE or SSL_CERT_DIR"
+            raise OptionsUnusable(f"certificate authorities cannot be read from {source}: {error}") from error
+        except (httpx.InvalidURL, ValueError) as error:
+            raise OptionsUnusable(f"the coordinator's address or the proxy's is no address: {error}") from error
 
     async def aclose(self) -> None:
         await self._requests.aclose()

@@ -34,7 +34,6 @@ from services.wire.v1.work import (
 
 router = APIRouter(prefix="/v1", tags=["work"], route_class=JsonRoute)
 
-ONLINE_S: Final = 60.0
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6}(?:\.\d{1,3})?)", re.IGNORECASE)
 _DROPPED: Final = ("lease-lost", "epoch-fenced", "round-closed")
 _ALWAYS: Final = ("unauthenticated", "forbidden", "client-removed", "client-erased")
@@ -54,7 +53,7 @@ async def open_session(body: SessionRequest, caller: Worker) -> Response:
     canary = body.canary.model_dump(mode="json") if body.canary is not None else None
     message = OpenSession(caller.client_id, body.agent_version, devices, canary)
     client = await coordinator.granting.open_session(message)
-    await coordinator.bus.mark_alive(str(client.id), ONLINE_S)
+    await coordinator.presence.hear(client.id)
     return answer(
         Session(
             client_id=client.id,
@@ -80,7 +79,7 @@ async def claim_tasks(
     """Take every task that is ready for this client; with `Prefer: wait=<seconds>`, wait for one."""
     coordinator = caller.context.coordinator
     wait_s = min(_asked_wait_s(prefer), coordinator.settings.max_wait_s)
-    await coordinator.bus.mark_alive(str(caller.client_id), ONLINE_S)
+    await coordinator.presence.hear(caller.client_id)
     granted = await _poll(
         request, caller, min(wait_s, _longest_wait_s(coordinator.settings.max_wait_s, caller.client_id))
     )
@@ -98,7 +97,7 @@ async def claim_tasks(
 async def renew_lease(task_id: UUID, body: Heartbeat, caller: Worker) -> Response:
     """Keep the task; the answer says whether the work is still wanted."""
     coordinator = caller.context.coordinator
-    await coordinator.bus.mark_alive(str(caller.client_id), ONLINE_S)
+    await coordinator.presence.hear(caller.client_id)
     message = RenewLease(task_id, caller.client_id, body.lease_token, body.progress)
     renewed: Renewed = await coordinator.shell.handle(message)
     return answer(HeartbeatReply(lease_expires_at=renewed.until, directive=renewed.directive))

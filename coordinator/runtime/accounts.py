@@ -21,6 +21,7 @@ from sqlalchemy.exc import IntegrityError
 
 from coordinator.engine.messages import RemoveClient
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.settings import Settings, variable_of
 from coordinator.runtime.sweeping import sweep_uploads
 from coordinator.store import accounts
 from services.core.errors import Rejected
@@ -178,15 +179,39 @@ def announce_dropped(coordinator: Coordinator, credential_ids: Sequence[UUID]) -
 # --- the first admin --------------------------------------------------------------------------------------------------
 
 
+class AdminTokenUnusable(Exception):
+    """Nobody could log in with the admin token that the settings give; the message says why."""
+
+
+def chosen_admin_token(settings: Settings) -> str | None:
+    """The token that the settings give, from the variable or else from the file; None: they leave it to us."""
+    if settings.admin_token is not None:
+        where, token = variable_of("admin_token"), settings.admin_token.get_secret_value().strip()
+    elif settings.admin_token_file is not None:
+        where = str(settings.admin_token_file)
+        try:
+            token = settings.admin_token_file.read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise AdminTokenUnusable(f"the admin token cannot be read from {where}: {reason}") from error
+    else:
+        return None
+    if len(token) < SHORTEST_ADMIN_TOKEN:
+        raise AdminTokenUnusable(
+            f"the admin token in {where} has {len(token)} characters; at least {SHORTEST_ADMIN_TOKEN} are needed"
+        )
+    if not token.isascii() or len(token.split()) != 1:
+        raise AdminTokenUnusable(f"the admin token in {where} is not one word of ASCII")
+    return token
+
+
 async def ensure_admin(coordinator: Coordinator) -> None:
     """Somebody can log in: with the token in the settings, else with one that is made once and kept in `home`.
 
     Replicas may do this at the same time. A token in the settings replaces the installation's former ones.
     """
     settings, database = coordinator.settings, coordinator.database
-    token = settings.admin_token.get_secret_value() if settings.admin_token is not None else None
-    if token is None and settings.admin_token_file is not None:
-        token = settings.admin_token_file.read_text("utf-8").strip()
+    token = chosen_admin_token(settings)
     async with database.read() as connection:
         admins = await accounts.platform_admins(connection)
     is_chosen = token is not None
@@ -194,8 +219,6 @@ async def ensure_admin(coordinator: Coordinator) -> None:
         if admins:
             return
         token = _kept_token(settings.home / "admin.token")
-    elif len(token) < SHORTEST_ADMIN_TOKEN:
-        raise ValueError(f"the admin token has {len(token)} characters; use at least {SHORTEST_ADMIN_TOKEN}")
     credential_id, secret = split_token(token)
     if admins == [credential_id]:
         return

@@ -23,6 +23,7 @@ from coordinator.runtime.evidence import Evidence
 from coordinator.runtime.granting import Granting
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.notifying import Notifying
+from coordinator.runtime.presence import Presence
 from coordinator.runtime.pump import Pump, Runner, chore_runner, kernel_runner
 from coordinator.runtime.quarantine import Quarantine
 from coordinator.runtime.quota import quota_of
@@ -52,6 +53,7 @@ class Coordinator:
         make_directory(settings.home)
         self.database = Database(settings.url)
         self.bus = _bus(settings)
+        self.presence = Presence(self.database, self.bus)
         self.blobs = _blob_store(settings, self.database)
         self.quota = quota_of(settings, self.database, self.blobs)
         self.shell = Shell(self.database, self.bus, observe=self._observe, stat=self._stat)
@@ -82,6 +84,7 @@ class Coordinator:
         self._start_pump("notices", NOTICES, ("notify",), self.notifying.run)
         self._start_pump("history", HISTORY, ("keep-updates",), self.keeping.run)
         self._start_pump("retention", RETENTION, ("collect-updates",), self.keeping.collect, rest_s=RETENTION_S)
+        self.supervisor.start("presence", self.presence.forever)
         if self.settings.compute == "threads":
             self._start_kernels()
 

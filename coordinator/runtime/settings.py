@@ -1,16 +1,27 @@
-"""Settings: read once from `LETHE_…` environment variables at the entry point, then handed down."""
+"""Settings: read once from `LETHE_…` environment variables at the entry point, then handed down.
+
+This module needs pydantic alone, so that every host, a worker's too, knows the names of all settings.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Final, Literal, Self
 
-from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+PREFIX: Final = "LETHE_"
+_MAY_BE_EMPTY: Final = frozenset({"callback_hosts"})
 
 
-class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="LETHE_", frozen=True, extra="ignore")
+def variable_of(field: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + field.upper()
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     home: Path = Field(default=Path("lethe-data"), description="Where the embedded database, blobs and tokens live.")
     database_url: str | None = Field(
@@ -51,6 +62,34 @@ class Settings(BaseSettings):
         description="Hosts that callbacks of erasure requests may go to: names or name:port, comma-separated; none.",
     )
     log_json: bool = False
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str], **given: Any) -> Self:
+        """What is given, over `LETHE_…` variables, over defaults."""
+        found = {name: environment[variable_of(name)] for name in cls.model_fields if variable_of(name) in environment}
+        return cls.model_validate(found | given)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_empty(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """An address that a template left empty must not start another installation, on SQLite, in silence."""
+        for name, value in values.items():
+            if value == "" and name not in _MAY_BE_EMPTY:
+                raise ValueError(f"{variable_of(name)} is empty: give it a value, or unset it")
+        return values
+
+    @field_validator("redis_url")
+    @classmethod
+    def _is_redis(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("write redis://HOST:6379/0, rediss://… or unix://PATH")
+        return url
+
+    @model_validator(mode="after")
+    def _has_place_for_blobs(self) -> Self:
+        if self.blobs == "postgres" and self.is_embedded:
+            raise ValueError("blobs can be kept in Postgres only if LETHE_DATABASE_URL names one: use LETHE_BLOBS=file")
+        return self
 
     @property
     def url(self) -> str:

@@ -169,6 +169,21 @@ async def reinstate_credential(connection: AsyncConnection, credential_id: UUID,
     return bool((await connection.execute(changed)).rowcount)
 
 
+_NOTE_SEEN = (
+    t.clients.update()
+    .where(
+        t.clients.c.id == sa.bindparam("client"),
+        t.clients.c.last_seen_at.is_(None) | (t.clients.c.last_seen_at < sa.bindparam("seen_at")),
+    )
+    .values(last_seen_at=sa.bindparam("seen_at"))
+)
+
+
+async def note_seen(connection: AsyncConnection, seen: Mapping[UUID, datetime]) -> None:
+    """In the order given: replicas that agree on one do not wait for each other in a circle."""
+    await connection.execute(_NOTE_SEEN, [{"client": client_id, "seen_at": at} for client_id, at in seen.items()])
+
+
 # --- rows to resources ------------------------------------------------------------------------------------------------
 
 

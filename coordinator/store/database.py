@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from coordinator.store.address import parse_address
 from coordinator.store.documents import from_text, to_text
 from coordinator.store.faults import TimedOut, Unavailable, attend, fault_of
 from coordinator.store.sqlite import Sqlite
@@ -35,7 +36,7 @@ class Database:
     ) -> None:
         """For experiments on SQLite: `clock` says what time it is; `is_scratch` does not wait for the disk, so that
         what is committed outlives the process but not the machine."""
-        self.url = sa.make_url(url)
+        self.url = parse_address(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._clock = clock
         self._sqlite = Sqlite(self.url.database or "", is_scratch=is_scratch) if self.is_sqlite else None

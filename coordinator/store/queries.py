@@ -181,6 +181,8 @@ def _round(row: sa.Row[Any]) -> Round:
 
 def _task(row: sa.Row[Any]) -> Task:
     shown = {name: value for name, value in row._mapping.items() if name in Task.model_fields}
+    if row.status == "done":  # agents report progress while they train, and nothing when they are through
+        shown["progress"] = 1.0
     return Task(**shown, lease_expires_at=row.due_at if row.status == "leased" else None)
 
 

@@ -12,7 +12,7 @@ from lethe.target import AsJson, connect, examples
 
 app = typer.Typer(no_args_is_help=True, help="Checkpoints: the models of a run, their lineage and bytes.")
 
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name (the newest of that name) or id.")]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name, if only one run has it, or id.")]
 CheckpointName = Annotated[
     str, typer.Argument(metavar="ID|RUN", help="The checkpoint's id, or a run's name: its newest served model.")
 ]

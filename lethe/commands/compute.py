@@ -7,7 +7,16 @@ import signal
 from typing import TYPE_CHECKING
 
 from lethe.failures import CommandFailed, require
-from lethe.process import BlobStore, DatabaseUrl, Home, RedisUrl, prepare_process, refuse_old_schema, settings_from
+from lethe.process import (
+    BlobStore,
+    DatabaseUrl,
+    Home,
+    RedisUrl,
+    open_coordinator,
+    prepare_process,
+    refuse_old_schema,
+    settings_from,
+)
 from lethe.target import examples
 
 if TYPE_CHECKING:
@@ -23,7 +32,7 @@ def compute(
 
     It shares their database, and their home or their Postgres blobs. Ends on SIGTERM; SIGKILL is safe, too.
     """
-    require("compute", "torch", "safetensors", "uvloop", "sqlalchemy")
+    require("compute", "torch", "ortools", "uvloop", "sqlalchemy")
     import uvloop
 
     settings = settings_from(home=home, database_url=database_url, redis_url=redis_url, blobs=blobs)
@@ -33,19 +42,17 @@ def compute(
 
 
 async def _compute(settings: Settings) -> None:
-    from coordinator.runtime.coordinator import Coordinator
-
     stop, lost = asyncio.Event(), list[str]()
 
     def give_up(problem: str) -> None:
         lost.append(problem)
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    coordinator = Coordinator(settings)
+    coordinator = open_coordinator(settings)
     try:
         await refuse_old_schema(coordinator)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
         coordinator.supervisor.when_hopeless(give_up)
         await coordinator.start_compute()
         print("ready", flush=True)

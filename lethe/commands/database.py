@@ -6,7 +6,8 @@ import asyncio
 
 import typer
 
-from lethe.process import DatabaseUrl, Home, settings_from, upgrade_schema
+from lethe.database_faults import database_asked
+from lethe.process import DatabaseUrl, Home, open_coordinator, settings_from, upgrade_schema
 from lethe.target import AsJson, examples
 
 app = typer.Typer(no_args_is_help=True, help="The database's schema (run where the coordinator runs).")
@@ -28,19 +29,19 @@ def current(home: Home = None, database_url: DatabaseUrl = None, json: AsJson = 
 
 async def _revisions(*, may_upgrade: bool, **options: object) -> dict[str, str | None]:
     settings = settings_from(**options)
-    from coordinator.runtime.coordinator import Coordinator
     from coordinator.store import schema
 
-    coordinator = Coordinator(settings)
+    coordinator = open_coordinator(settings)
     try:
         if may_upgrade:
             await upgrade_schema(coordinator)
-        return {
-            "current": await schema.current(coordinator.database),
-            "newest": schema.newest(),
-            "fingerprint": await schema.fingerprint(coordinator.database),
-            "newest_fingerprint": schema.release_fingerprint(),
-            "database": coordinator.database.url.render_as_string(hide_password=True),
-        }
+        with database_asked():
+            return {
+                "current": await schema.current(coordinator.database),
+                "newest": schema.newest(),
+                "fingerprint": await schema.fingerprint(coordinator.database),
+                "newest_fingerprint": schema.release_fingerprint(),
+                "database": coordinator.database.url.render_as_string(hide_password=True),
+            }
     finally:
         await coordinator.database.close()

@@ -61,6 +61,10 @@ def erase(
     approximate: Approximate = False,
     or_retrain: Fallback = False,
     regulation: Annotated[str | None, typer.Option(help="The law or contract; GDPR Art. 17 when absent.")] = None,
+    legal_deadline: Annotated[
+        str | None,
+        typer.Option(metavar="DATE", help="By when it must be done: 2026-12-24, or with a time; 30 days when absent."),
+    ] = None,
     approve_first: Annotated[
         bool, typer.Option("--approve-first", help="Do nothing until `lethe erase approve`.")
     ] = False,
@@ -85,6 +89,7 @@ def erase(
 
     body = _wanted(client, samples, method, param, recovery_rounds) | _guarantee(approximate, or_retrain)
     body |= {"needs_approval": approve_first} | ({"regulation": regulation} if regulation else {})
+    body |= {"legal_deadline": _instant(legal_deadline)} if legal_deadline is not None else {}
     body |= _callbacks(callback, callback_secret_file)
     with connect(context) as coordinator:
         body["federation_id"] = _federation_id(coordinator, federation)
@@ -264,6 +269,23 @@ def _wanted(
 
 def _guarantee(approximate: bool, or_retrain: bool) -> dict[str, Any]:
     return ({"guarantee": "approximate"} if approximate else {}) | ({"fallback": "retrain"} if or_retrain else {})
+
+
+def _instant(text: str) -> str:
+    """A day is meant to its end, and a time without an offset in this machine's zone."""
+    from datetime import datetime, timedelta
+
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise CommandFailed(
+            f"--legal-deadline {text} is no date",
+            next_step="write it like 2026-12-24 or 2026-12-24T12:00+01:00",
+            exit_code=UNUSABLE,
+        ) from error
+    if len(text) <= len("2026-12-24"):
+        instant += timedelta(days=1, seconds=-1)
+    return (instant if instant.tzinfo is not None else instant.astimezone()).isoformat()
 
 
 def _callbacks(urls: list[str] | None, secret_file: Path | None) -> dict[str, Any]:

@@ -6,17 +6,19 @@ import asyncio
 import gc
 import signal
 import socket
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from lethe.failures import CommandFailed, require
+from lethe.failures import UNUSABLE, CommandFailed, how_to_install, require
 from lethe.process import (
     BlobStore,
     Compute,
     DatabaseUrl,
     Home,
     RedisUrl,
+    open_coordinator,
     prepare_process,
     refuse_old_schema,
     settings_from,
@@ -41,18 +43,16 @@ HELP = examples(
 
 def serve(
     home: Home = None,
-    host: Annotated[
-        str | None, typer.Option(envvar="LETHE_HOST", help="Address to listen on; 127.0.0.1 when absent.")
-    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; else LETHE_HOST or 127.0.0.1.")] = None,
     port: Annotated[
-        int | None, typer.Option(envvar="LETHE_PORT", help="Port to listen on; 8440 when absent; 0: any free one.")
+        int | None, typer.Option(help="Port to listen on, 0 for any free one; else LETHE_PORT or 8440.")
     ] = None,
     database_url: DatabaseUrl = None,
     redis_url: RedisUrl = None,
     blobs: BlobStore = None,
     compute: Annotated[
         Compute | None,
-        typer.Option(envvar="LETHE_COMPUTE", help="threads: aggregate here; none: leave it to `lethe compute`."),
+        typer.Option(help="threads: aggregate here; none: leave it to `lethe compute`; else LETHE_COMPUTE or threads."),
     ] = None,
 ) -> None:
     """Run a coordinator. With no options: SQLite and files under ./lethe-data, on http://127.0.0.1:8440.
@@ -73,9 +73,8 @@ def serve(
         compute=compute,
     )
     prepare_process(settings)
+    _refuse_what_would_fail_later(settings)
     listener = _listen(settings.host, settings.port)  # from now on clients wait instead of being turned away
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)  # uvicorn raises the signal again when it is done: end with code 0
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, listener))
 
@@ -84,9 +83,8 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
     import uvicorn
 
     from coordinator.api.app import create_app
-    from coordinator.runtime.coordinator import Coordinator
 
-    coordinator = Coordinator(settings)
+    coordinator = open_coordinator(settings)
     if settings.is_embedded:
         await upgrade_schema(coordinator)
     else:
@@ -101,20 +99,41 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
                 gc.freeze()  # what is there now stays: no need to look through it again and again
                 _announce(settings, url)
 
+    app = create_app(coordinator)
     config = uvicorn.Config(
-        create_app(coordinator),
+        app,
         http="httptools",
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=DRAIN_S,
         access_log=False,
         proxy_headers=False,  # nothing here asks who the peer is
         log_config=None,
-        lifespan="on",
+        lifespan="off",  # it is around the server, so that what hinders the start is told and not only logged
     )
-    server = Server(config)
-    await server.serve(sockets=[listener])
-    if not server.started:
-        raise CommandFailed("the coordinator could not start; the log above says why")
+    async with app.router.lifespan_context(app):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)  # uvicorn raises the signal again when it is done: end with code 0
+        await Server(config).serve(sockets=[listener])
+
+
+def _refuse_what_would_fail_later(settings: Settings) -> None:
+    from coordinator.runtime.accounts import AdminTokenUnusable, chosen_admin_token
+
+    missing = [package for package in ("torch", "ortools") if find_spec(package) is None]
+    if settings.compute == "threads" and missing:
+        raise CommandFailed(
+            f"kernels cannot run in this process: the package {missing[0]} is not installed here",
+            next_step=f"{how_to_install('compute')}; or leave them to `lethe compute`: lethe serve --compute none",
+            exit_code=UNUSABLE,
+        )
+    try:
+        chosen_admin_token(settings)
+    except AdminTokenUnusable as error:
+        raise CommandFailed(
+            str(error),
+            next_step="make one: openssl rand -hex 32 > FILE; LETHE_ADMIN_TOKEN_FILE=FILE",
+            exit_code=UNUSABLE,
+        ) from error
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -124,7 +143,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise CommandFailed(
             f"cannot listen on {_bracketed(host)}:{port}: {error.strerror or error}",
-            next_step="stop what listens there, or choose another: lethe serve --port 0",
+            next_step="stop what listens there, or choose another: lethe serve --host 127.0.0.1 --port 0",
         ) from error
 
 

@@ -38,16 +38,9 @@ def simulate(
     The same scenario gives the same models, bit for bit, however often it is stopped and started again.
     """
     require("compute,worker", "sqlalchemy", "torch")
-    import logging
     import os
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    import structlog
-
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
     from lethe.simulation import simulate as play
     from lethe.simulation.scenario import read
     from services.data.places import folders_of

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from lethe.failures import require
+from lethe.failures import UNUSABLE, CommandFailed, require
 from lethe.target import Target, examples
 
 HELP = examples(
@@ -61,9 +61,12 @@ def worker(
     once: Annotated[
         bool, typer.Option("--once", help="Do what one claim brings, then exit; 3 when there is nothing.")
     ] = False,
-    wait: Annotated[float, typer.Option("--wait", "--wait-s", help="With --once: seconds to wait for work.")] = 25.0,
+    wait: Annotated[
+        float, typer.Option("--wait", "--wait-s", min=0.0, help="With --once: seconds to wait for work.")
+    ] = 25.0,
     grace: Annotated[
-        float, typer.Option("--grace", "--grace-s", help="After SIGTERM: seconds to finish before handing back.")
+        float,
+        typer.Option("--grace", "--grace-s", min=0.0, help="After SIGTERM: seconds to finish before handing back."),
     ] = 20.0,
     ca_file: Annotated[Path | None, typer.Option(help="More certificate authorities to trust (PEM).")] = None,
     cache_dir: Annotated[Path | None, typer.Option(help="Where models are kept; under ~/.cache/lethe.")] = None,
@@ -81,21 +84,29 @@ def worker(
     The coordinator never sends code. Exit codes: 0 done, 1 refused or unreachable, 2 unusable options or
     data, 3 nothing to do.
     """
-    require("worker", "torch", "safetensors")
+    require("worker", "torch")
+    from pydantic import ValidationError
+
     from services.audit.spec import Canary
     from services.data.places import folders_of
     from worker.main import main
-    from worker.settings import WorkerOptions, default_cache_dir, default_ledger_dir
+    from worker.settings import OptionsUnusable, WorkerOptions, default_cache_dir, default_ledger_dir
 
     target = context.find_object(Target) or Target()
     is_alone = fleet is None
+    try:
+        carried = Canary(target_class=canary[0], seed=canary[1]) if canary is not None else None
+    except ValidationError as error:
+        raise CommandFailed(
+            f"--canary {canary}: {error.errors()[0]['msg']}", next_step="give a class and a seed", exit_code=UNUSABLE
+        ) from error
     options = WorkerOptions(
         coordinator=coordinator or (target.url if is_alone else None),
         token=target.token if is_alone and token_file is None else None,
         token_file=(token_file or (target.token_file if target.token is None else None)) if is_alone else token_file,
         task=task,
         data=data,
-        canary=Canary(target_class=canary[0], seed=canary[1]) if canary is not None else None,
+        canary=carried,
         data_folders=(*([data_dir] if data_dir else []), *folders_of(os.environ)),
         fleet=fleet,
         jobs=jobs,
@@ -110,4 +121,9 @@ def worker(
         display=display.value,
         log_json=log_json,
     )
-    raise typer.Exit(main(options))
+    try:
+        raise typer.Exit(main(options))
+    except OptionsUnusable as error:
+        raise CommandFailed(
+            str(error), next_step="lethe worker --help, or docs/worker.md", exit_code=UNUSABLE
+        ) from error

@@ -48,7 +48,7 @@ class Processes:
         log = self._log_directory / f"{name}.log"
         with log.open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "lethe.cli", *arguments],
+                [sys.executable, "-P", "-m", "lethe.cli", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

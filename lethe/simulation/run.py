@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+import structlog
 
 from coordinator.engine import events as e
 from coordinator.engine.entities import ENDED, Run
@@ -80,6 +84,7 @@ def simulate(
     started = time.monotonic()
     torch.set_num_threads(1)  # with more, sums depend on how many
     with ExitStack() as stack:
+        stack.enter_context(_quiet_unless_configured())
         if out_dir is None:
             out_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lethe-simulation-")))
         _claim_directory(out_dir, scenario)
@@ -96,6 +101,21 @@ def simulate(
         results = asyncio.run(_Simulation(scenario, out_dir, trainer, pool, progress, started).play())
         results.write(out_dir / RESULTS)
     return replace(results, wall_s=time.monotonic() - started, training_s=trainer.busy_s)
+
+
+@contextmanager
+def _quiet_unless_configured() -> Iterator[None]:
+    """The real coordinator logs each step that it takes. Who simulates wants results: only warnings are shown, on
+    standard error, unless the caller has configured structlog."""
+    if structlog.is_configured():
+        yield
+        return
+    warnings = structlog.make_filtering_bound_logger(logging.WARNING)
+    structlog.configure(wrapper_class=warnings, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()
 
 
 def _claim_directory(out_dir: Path, scenario: Scenario) -> None:

@@ -108,5 +108,5 @@ def _package(name: str) -> ModuleType:
             return importlib.import_module(name)
     except ImportError as error:
         raise Rejected(
-            "invalid-run", f"This model needs the package {name}: pip install 'lethe[language]' where it is built."
+            "invalid-run", f"This model needs the package {name}, of Lethe's extra `language`, where it is built."
         ) from error

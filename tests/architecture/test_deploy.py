@@ -117,3 +117,23 @@ def test_each_setting_used_here_is_documented() -> None:
     for dockerfile in DOCKERFILES:
         used |= set(re.findall(r"\b(LETHE_[A-Z_]+)=", dockerfile.read_text("utf-8")))
     assert used <= documented
+
+
+def test_nothing_says_to_install_lethe_by_name_from_an_index() -> None:
+    """On PyPI another project has the name: install the wheel, or a clone."""
+    by_name = re.compile(r"pip install[^\n]*?['\" ]lethe(\[|['\"\s]|$)")
+    folders = (
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs",
+        "deploy",
+        "lethe",
+        "services",
+        "worker",
+        "coordinator",
+        "benchmarks",
+    )
+    for place in folders:
+        path = ROOT / place
+        for file in [path] if path.is_file() else [*path.rglob("*.md"), *path.rglob("*.py")]:
+            assert not by_name.search(file.read_text("utf-8")), file

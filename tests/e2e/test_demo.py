@@ -1,4 +1,4 @@
-"""`lethe demo` as a user starts it: the whole story in few rounds, and nothing left behind."""
+"""`lethe demo` as a user starts it: the whole story in few rounds, from the wheel, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.support.installing import Installer
+
 ROUNDS = 3
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
+def start(*arguments: str, lethe: Sequence[str] = (sys.executable, "-m", "lethe.cli")) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "lethe.cli", "demo", *arguments],
+        [*lethe, "demo", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -35,8 +38,11 @@ def processes_that_mention(directory: Path) -> list[str]:
 
 @pytest.mark.timeout(600)
 def test_a_clinic_is_forgotten_although_the_coordinator_was_killed(tmp_path: Path) -> None:
+    """The extra `compute`, installed alone from the wheel, suffices."""
     directory = tmp_path / "demo"
-    demo = start("--rounds", str(ROUNDS), "--dir", str(directory))
+    (tmp_path / "installed").mkdir()
+    installed = Installer(tmp_path / "installed").install("compute")
+    demo = start("--rounds", str(ROUNDS), "--dir", str(directory), lethe=[installed.command])
     output, _ = demo.communicate(timeout=550)
     assert demo.returncode == 0, output
     assert "SIGKILL to the coordinator" in output
@@ -47,9 +53,7 @@ def test_a_clinic_is_forgotten_although_the_coordinator_was_killed(tmp_path: Pat
     assert "signatures ok" in output and "same digests (full)" in output
     assert "clinic-b is forgotten" in output
     certificate, key = str(directory / "certificate.json"), str(directory / "lethe.pub.pem")
-    command = [sys.executable, "-m", "lethe.cli", "verify", certificate, "--key", key]
-    verified = subprocess.run(command, capture_output=True, text=True)
-    assert verified.returncode == 0, verified.stderr
+    installed.succeed("verify", certificate, "--key", key)
     assert not processes_that_mention(directory)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import yaml
 
 from lethe.failures import CommandFailed
@@ -108,6 +109,20 @@ def _samples() -> list[int]:
 
 def test_leases_that_run_out_before_the_work_ends_are_renewed() -> None:
     assert text(play({"lease_s": 1.0})) == text(play())
+
+
+def test_a_simulation_from_python_says_nothing_and_leaves_the_callers_logging_alone(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    structlog.reset_defaults()
+    play()
+    assert capfd.readouterr() == ("", "")
+    assert not structlog.is_configured()
+    with structlog.testing.capture_logs() as heard:
+        structlog.configure()
+        play()
+    structlog.reset_defaults()
+    assert heard
 
 
 def test_a_caller_may_look_at_every_model_and_stop() -> None:

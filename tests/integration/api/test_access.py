@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,28 @@ async def test_a_removed_client_is_told_to_stop(site: Site) -> None:
     assert (await site.admin.get(f"/v1/clients/{a.client_id}"))["status"] == "removed"
     response = await site.admin.call("POST", f"/v1/clients/{a.client_id}/credentials")
     assert code_of(response) == "conflict"
+
+
+async def test_last_seen_follows_what_a_client_does_after_its_session(site: Site) -> None:
+    (a,) = await site.enrol("a")
+    path = f"/v1/clients/{a.client_id}"
+    await a.open_session()
+    await site.coordinator.presence.write()
+    seen = [datetime.fromisoformat((await site.admin.get(path))["last_seen_at"])]
+    await a.claim(wait_s=0)
+    await site.coordinator.presence.write()
+    seen.append(datetime.fromisoformat((await site.admin.get(path))["last_seen_at"]))
+    await site.coordinator.presence.write()  # nothing was heard since
+    seen.append(datetime.fromisoformat((await site.admin.get(path))["last_seen_at"]))
+    assert seen[0] < seen[1] == seen[2]
+
+
+async def test_a_task_that_is_done_shows_as_done(site: Site) -> None:
+    (a,) = await site.enrol("a")
+    run = await site.start_run()
+    await a.train(1.0)
+    found = (await site.admin.get(f"/v1/runs/{run['id']}/tasks"))["items"]
+    assert [task["progress"] for task in found if task["status"] == "done"] == [1.0]
 
 
 async def test_a_client_is_online_after_its_session(site: Site) -> None:

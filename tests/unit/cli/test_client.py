@@ -141,11 +141,42 @@ def test_a_name_that_nothing_has_is_answered_with_the_names_there_are(server: Se
     assert code == 1 and "there is no run called digit; there is digits" in err
 
 
-def test_the_newest_run_of_a_name_is_meant(server: Server) -> None:
-    runs = [{"name": "a", "id": "old", "created_at": "2026-01"}, {"name": "a", "id": "new", "created_at": "2026-02"}]
+@pytest.mark.parametrize("command", [["cancel"], ["pause"], ["show"], ["join", "-c", "a"], ["logs"]])
+def test_a_name_that_several_runs_have_is_refused_with_the_candidates(
+    server: Server, lethe: Any, command: list[str]
+) -> None:
+    runs = [
+        {"name": "a", "id": "old", "created_at": "2026-01", "status": "running", "federation_id": "hospitals"},
+        {"name": "a", "id": "new", "created_at": "2026-02", "status": "paused", "federation_id": "banks"},
+    ]
     server.answers["GET /v1/runs"] = [(200, {"items": runs})]
-    with Client(server.url, None) as client:
-        assert client.run("a")["id"] == "new"
+    code, _, err = lethe("runs", command[0], "a", *command[1:])
+    assert code == 2 and "2 runs are called a" in err and "by its id" in err
+    assert all(part in err for part in ("old", "hospitals", "running", "new", "banks", "paused"))
+    assert [call for call, _, _ in server.seen] == ["GET /v1/runs"]
+
+
+def test_checkpoints_of_an_ambiguous_run_and_an_ambiguous_client_are_refused(server: Server, lethe: Any) -> None:
+    twice = [{"name": "a", "id": number, "created_at": "2026"} for number in ("1", "2")]
+    server.answers["GET /v1/runs"] = [(200, {"items": twice})]
+    server.answers["GET /v1/federations"] = [(200, {"items": [{"name": "f", "id": "1"}]})]
+    server.answers["GET /v1/federations/1/clients"] = [(200, {"items": twice})]
+    assert "2 runs are called a" in lethe("checkpoints", "list", "a")[2]
+    assert "2 clients are called a" in lethe("clients", "remove", "a", "--yes")[2]
+    assert not [call for call, _, _ in server.seen if call.startswith("DELETE")]
+
+
+def test_authorities_that_cannot_be_read_are_told(lethe: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LETHE_URL", "https://lethe.example.org")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nowhere.pem"))
+    code, _, err = lethe("runs", "list")
+    assert code == 2 and "SSL_CERT_FILE" in err and "next:" in err
+
+
+def test_a_file_that_cannot_be_written_is_told(server: Server, lethe: Any, tmp_path: Path) -> None:
+    server.answers["GET /v1/checkpoints/7/model"] = [(200, "bytes")]
+    code, _, err = lethe("checkpoints", "download", "7", "-o", str(tmp_path / "nowhere" / "model"))
+    assert code == 2 and "No such file or directory" in err and "next:" in err
 
 
 def test_a_new_token_goes_alone_to_standard_output(server: Server, lethe: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,22 @@ def test_a_request_names_the_clients_and_carries_a_key(server: Server, lethe: An
         "recovery_rounds": 3,
         "needs_approval": False,
     }
+
+
+@pytest.mark.parametrize(
+    ("given", "beginning"),
+    [("2027-01-31", "2027-01-31T23:59:59"), ("2027-01-31T12:00:00+01:00", "2027-01-31T12:00:00+01:00")],
+)
+def test_a_request_carries_its_legal_deadline(server: Server, lethe: Any, given: str, beginning: str) -> None:
+    assert lethe("erase", "--client", "b", "--legal-deadline", given)[0] == 0
+    deadline = sent(server)[1]["legal_deadline"]
+    assert deadline.startswith(beginning) and datetime.fromisoformat(deadline).tzinfo is not None
+
+
+def test_a_legal_deadline_that_is_no_date_sends_nothing(server: Server, lethe: Any) -> None:
+    code, _, err = lethe("erase", "--client", "b", "--legal-deadline", "soon")
+    assert code == 2 and "is no date" in err and "2026-12-24" in err
+    assert not server.seen
 
 
 def test_samples_of_one_client_are_numbers_and_ranges(server: Server, lethe: Any, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_serve_refuses_a_port_in_use(tmp_path: Path) -> None:
 
 def test_unusable_settings_are_named(tmp_path: Path) -> None:
     done = lethe("serve", "--home", str(tmp_path), "--port", "99999")
-    assert done.returncode == 2 and "port: found 99999" in done.stderr
+    assert done.returncode == 2 and "--port: found '99999'" in done.stderr
 
 
 def test_serve_refuses_a_schema_that_is_behind_and_names_the_command_that_upgrades_it(

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from worker.settings import Member, OptionsUnusable, WorkerOptions, load_fleet, members_of
+from worker.transport import Transport, _trust
 
 
 def test_a_token_never_shows_in_a_printed_option() -> None:
@@ -62,3 +63,30 @@ def test_a_malformed_fleet_file_is_explained_without_quoting_tokens(tmp_path: Pa
     (tmp_path / "fleet.yaml").write_text(text)
     with pytest.raises(OptionsUnusable, match=r"fleet\.yaml"):
         load_fleet(tmp_path / "fleet.yaml")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("variables", "address", "complaint"),
+    [
+        ({}, "http://127.0.0.1:port", "is no address"),
+        ({"HTTPS_PROXY": "nonsense://proxy"}, "https://lethe.example.org", "is no address"),
+        ({"SSL_CERT_FILE": "/nowhere.pem"}, "https://lethe.example.org", "SSL_CERT_FILE"),
+    ],
+)
+async def test_an_address_or_authority_that_cannot_be_used_is_told(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], address: str, complaint: str
+) -> None:
+    _trust.cache_clear()
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(OptionsUnusable, match=complaint):
+        Transport(address, "token")
+    _trust.cache_clear()
+
+
+@pytest.mark.anyio
+async def test_a_file_of_authorities_that_holds_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "authority.pem").write_text("not PEM")
+    with pytest.raises(OptionsUnusable, match=r"authority\.pem"):
+        Transport("https://lethe.example.org", "token", ca_file=tmp_path / "authority.pem")
