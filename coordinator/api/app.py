@@ -30,6 +30,7 @@ from coordinator.api import (
 from coordinator.api.auth import Keyring
 from coordinator.api.context import Context
 from coordinator.api.express import Express
+from coordinator.api.limits import Limits
 from coordinator.api.lookout import Lookout
 from coordinator.api.metrics import Metrics
 from coordinator.api.middleware import Doorkeeper
@@ -74,7 +75,11 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     metrics = Metrics()
     coordinator.observers.append(metrics.observe)
     app.state.context = Context(
-        coordinator, Keyring(coordinator.database, coordinator.bus), Lookout(coordinator.database), metrics
+        coordinator,
+        Keyring(coordinator.database, coordinator.bus),
+        Lookout(coordinator.database),
+        metrics,
+        Limits(coordinator.settings),
     )
     return app
 

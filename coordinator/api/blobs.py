@@ -49,7 +49,7 @@ _UPLOAD: Final = problems(
     "/{digest}",
     response_model=BlobInfo,
     status_code=201,
-    responses={200: {"model": BlobInfo, "description": "It was stored already."}, **_UPLOAD},
+    responses={200: {"model": BlobInfo, "description": "The caller may read it already; the body was not."}, **_UPLOAD},
     openapi_extra={"requestBody": {"required": True, "content": {MEDIA_TYPE: _BYTES}}},
 )
 async def put_blob(
@@ -60,7 +60,7 @@ async def put_blob(
     if total > caller.context.coordinator.settings.max_blob_bytes:
         raise _too_large(caller)
     if total > SMALL_BYTES or "expect" in request.headers:  # else reading the body costs less than looking
-        num_bytes = await _stored_bytes(caller, owner, digest)
+        num_bytes = await _known_bytes(caller, owner, digest)
         if num_bytes is not None:
             return answer(BlobInfo(digest=digest, bytes=num_bytes))
     try:
@@ -78,7 +78,7 @@ async def put_blob(
     response_model=BlobInfo,
     status_code=201,
     responses={
-        200: {"model": BlobInfo, "description": "It was stored already."},
+        200: {"model": BlobInfo, "description": "The caller may read it already; the body was not."},
         204: {"description": "More is to come; `Upload-Offset` says from where."},
         **_UPLOAD,
     },
@@ -98,7 +98,7 @@ async def append_to_blob(
     owner, announced = await _owner(caller, federation_id), _announced_bytes(request)
     if max(upload_length, upload_offset + announced) > caller.context.coordinator.settings.max_blob_bytes:
         raise _too_large(caller)
-    num_bytes = await _stored_bytes(caller, owner, digest)
+    num_bytes = await _known_bytes(caller, owner, digest)
     if num_bytes is not None:
         return answer(BlobInfo(digest=digest, bytes=num_bytes))
     received = await _receive(request, caller, owner, digest, offset=upload_offset, total=upload_length)
@@ -177,20 +177,19 @@ async def _receive(
 ) -> Received:
     """Take the body into the store."""
     context = caller.context
-    async with context.bodies:
-        with context.metrics.uploads.track_inprogress():
-            try:
-                return await context.coordinator.blobs.receive(
-                    owner,
-                    digest,
-                    sender=caller.principal.name,
-                    offset=offset,
-                    total=total,
-                    chunks=chunks if chunks is not None else request.stream(),
-                )
-            except StorageFull as error:
-                await _pause_runs(caller, error)
-                raise
+    with context.limits.uploading(caller.principal.name, owner), context.metrics.uploads.track_inprogress():
+        try:
+            return await context.coordinator.blobs.receive(
+                owner,
+                digest,
+                sender=caller.principal.name,
+                offset=offset,
+                total=total,
+                chunks=chunks if chunks is not None else request.stream(),
+            )
+        except StorageFull as error:
+            await _pause_runs(caller, error)
+            raise
 
 
 async def _record(caller: Caller, owner: UUID, digest: str, received: Received) -> Response:
@@ -198,7 +197,7 @@ async def _record(caller: Caller, owner: UUID, digest: str, received: Received) 
     match received:
         case Partial(offset=stored):
             return Response(status_code=204, headers={"Upload-Offset": str(stored), "Upload-Complete": "?0"})
-        case Complete(inspection=inspection, num_bytes=num_bytes, existed=existed):
+        case Complete(inspection=inspection, num_bytes=num_bytes):
             crashpoint("blob.before-record")
             layout = inspection.layout
             record = RecordBlob(
@@ -211,7 +210,7 @@ async def _record(caller: Caller, owner: UUID, digest: str, received: Received) 
                 uploaded_by=caller.principal.client_id,
             )
             await record_upload(caller.context.coordinator, record)
-            return answer(BlobInfo(digest=digest, bytes=num_bytes), 200 if existed else 201)
+            return answer(BlobInfo(digest=digest, bytes=num_bytes), 201)  # whoever had sent it before
 
 
 async def _rest(request: Request, num_skipped: int) -> AsyncIterator[bytes]:
@@ -245,13 +244,16 @@ async def _owner(caller: Caller, federation_id: UUID | None) -> UUID:
     return owner
 
 
-async def _stored_bytes(caller: Caller, owner: UUID, digest: str) -> int | None:
-    """The size of a blob that is stored and recorded; then its body need not be read."""
-    coordinator = caller.context.coordinator
+async def _known_bytes(caller: Caller, owner: UUID, digest: str) -> int | None:
+    """The size of a blob that is stored and that the caller may know of; then its body need not be read. Nobody learns
+    from an answer what others have sent."""
+    coordinator, client_id = caller.context.coordinator, caller.principal.client_id
     if await coordinator.blobs.stat(owner, digest) is None:
         return None
     async with coordinator.database.read() as connection:
-        return await doorway.recorded_bytes(connection, owner, digest)
+        if client_id is None:
+            return await doorway.recorded_bytes(connection, owner, digest)
+        return await doorway.bytes_for_client(connection, owner, digest, client_id)
 
 
 async def _readable_bytes(caller: Caller, owner: UUID, digest: str) -> int | None:

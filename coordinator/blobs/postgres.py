@@ -24,11 +24,19 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from coordinator.blobs.disk import pieces_of
-from coordinator.blobs.port import Complete, Examined, Received, StorageFull, StoredBlob
-from coordinator.blobs.reception import Check, checked_range, examine, hex_of, not_found, offset_mismatch, receive_into
+from coordinator.blobs.port import Examined, Received, StorageFull, StoredBlob
+from coordinator.blobs.reception import (
+    Check,
+    Memory,
+    checked_range,
+    examine,
+    hex_of,
+    not_found,
+    offset_mismatch,
+    receive_into,
+)
 from coordinator.crashpoints import crashpoint
 from services.core.errors import InvariantBroken
-from services.tensors.inspection import Inspector
 
 CHUNK_BYTES: Final = 2**20
 _LIST_PAGE: Final = 1000
@@ -90,6 +98,7 @@ class PostgresBlobStore:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
+        self._memory = Memory()
 
     async def stat(self, owner: UUID, digest: str) -> int | None:
         content = await self._find(owner, digest)
@@ -103,16 +112,9 @@ class PostgresBlobStore:
     async def receive(
         self, owner: UUID, digest: str, *, sender: str, offset: int, total: int, chunks: AsyncIterable[bytes]
     ) -> Received:
-        blob = await self._find(owner, digest)
-        if blob is not None:
-            content_id, num_bytes = blob
-            inspector = Inspector(num_bytes)
-            async for data in _read(self._engine, content_id, 0, num_bytes):
-                await asyncio.to_thread(inspector.feed, data)
-            return Complete(inspector.finish(), num_bytes, existed=True)
         part = await self._open_part(owner, digest, sender, offset)
         return await receive_into(
-            part, digest=digest, offset=offset, total=total, chunks=chunks, piece_bytes=CHUNK_BYTES
+            part, self._memory, digest=digest, offset=offset, total=total, chunks=chunks, piece_bytes=CHUNK_BYTES
         )
 
     async def open(self, owner: UUID, digest: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:

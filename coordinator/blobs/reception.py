@@ -6,10 +6,11 @@ a blob sent in many small requests still costs time in proportion to its size.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from coordinator.blobs.disk import pieces_of
 from coordinator.blobs.port import Complete, Examined, Partial, Received, StorageFull
@@ -17,6 +18,9 @@ from coordinator.crashpoints import crashpoint
 from services.core.digests import is_digest
 from services.core.errors import Rejected
 from services.tensors.inspection import Inspection, Inspector
+
+MOST_HELD_BYTES: Final = 64 << 20
+SMALL_PIECE_BYTES: Final = 64 << 10
 
 
 class Check:
@@ -61,10 +65,42 @@ class Part(Protocol):
     async def discard(self) -> None: ...
 
 
+class Memory:
+    """What the uploads of a store may hold of their bodies, all together. Nobody waits for it: who finds no room goes
+    on in small pieces, which cost more time and hardly any memory. So slow senders cannot keep others from sending."""
+
+    def __init__(self, num_bytes: int = MOST_HELD_BYTES) -> None:
+        self._free = num_bytes
+
+    @contextlib.contextmanager
+    def lent(self, wanted: int) -> Iterator[bool]:
+        """Whether so many bytes may be held within the context."""
+        is_lent = wanted <= self._free
+        self._free -= wanted if is_lent else 0
+        try:
+            yield is_lent
+        finally:
+            self._free += wanted if is_lent else 0
+
+
 async def receive_into(
-    part: Part, *, digest: str, offset: int, total: int, chunks: AsyncIterable[bytes], piece_bytes: int
+    part: Part, memory: Memory, *, digest: str, offset: int, total: int, chunks: AsyncIterable[bytes], piece_bytes: int
 ) -> Received:
     check = None if offset else Check(total)
+    with memory.lent(piece_bytes) as is_lent:
+        size = piece_bytes if is_lent else min(piece_bytes, SMALL_PIECE_BYTES)
+        return await _receive_into(part, check, digest, offset, total, chunks, size)
+
+
+async def _receive_into(
+    part: Part,
+    check: Check | None,
+    digest: str,
+    offset: int,
+    total: int,
+    chunks: AsyncIterable[bytes],
+    piece_bytes: int,
+) -> Received:
     try:
         if offset > total:
             raise Rejected("too-large", f"{offset} bytes are stored, which is more than the announced {total}.")

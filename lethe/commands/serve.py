@@ -6,7 +6,7 @@ import asyncio
 import gc
 import signal
 import socket
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,11 +26,6 @@ from lethe.target import examples
 
 if TYPE_CHECKING:
     from coordinator.runtime.settings import Settings
-
-KEEP_ALIVE_S: Final = 120
-"""Workers train between two requests; their connections should still be there."""
-DRAIN_S: Final = 5
-"""After SIGTERM: how long open requests may take to finish."""
 
 HELP = examples(
     "lethe serve",
@@ -81,9 +76,8 @@ def serve(
 
 
 async def _serve(settings: Settings, listener: socket.socket) -> None:
-    import uvicorn
-
     from coordinator.api.app import create_app
+    from coordinator.api.server import Server
     from coordinator.runtime.coordinator import Coordinator
 
     coordinator = Coordinator(settings)
@@ -93,7 +87,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         await refuse_old_schema(coordinator)
     url = f"http://{_bracketed(settings.host)}:{listener.getsockname()[1]}"
 
-    class Server(uvicorn.Server):
+    class Announced(Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if self.started:
@@ -101,17 +95,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
                 gc.freeze()  # what is there now stays: no need to look through it again and again
                 _announce(settings, url)
 
-    config = uvicorn.Config(
-        create_app(coordinator),
-        http="httptools",
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=DRAIN_S,
-        access_log=False,
-        proxy_headers=False,  # nothing here asks who the peer is
-        log_config=None,
-        lifespan="on",
-    )
-    server = Server(config)
+    server = Announced(create_app(coordinator), settings, lifespan="on")
     await server.serve(sockets=[listener])
     if not server.started:
         raise CommandFailed("the coordinator could not start; the log above says why")
