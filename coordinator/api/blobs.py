@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Annotated, Final
@@ -20,6 +21,7 @@ from coordinator.runtime.uploads import record_upload
 from coordinator.store import accounts, doorway
 from services.core.digests import PATTERN
 from services.core.errors import Rejected
+from services.tensors.layout import REMEMBERED_TENSORS, Layout
 from services.wire.v1.work import BlobInfo
 
 router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
@@ -199,18 +201,27 @@ async def _record(caller: Caller, owner: UUID, digest: str, received: Received) 
             return Response(status_code=204, headers={"Upload-Offset": str(stored), "Upload-Complete": "?0"})
         case Complete(inspection=inspection, num_bytes=num_bytes):
             crashpoint("blob.before-record")
-            layout = inspection.layout
+            layout_digest, updatable_digest = await _digests_of(inspection.layout)
             record = RecordBlob(
                 federation_id=owner,
                 digest=digest,
                 num_bytes=num_bytes,
-                layout_digest=layout.digest(),
-                updatable_digest=layout.updatable().digest(),
+                layout_digest=layout_digest,
+                updatable_digest=updatable_digest,
                 finite=inspection.finite,
                 uploaded_by=caller.principal.client_id,
             )
             await record_upload(caller.context.coordinator, record)
             return answer(BlobInfo(digest=digest, bytes=num_bytes), 201)  # whoever had sent it before
+
+
+async def _digests_of(layout: Layout) -> tuple[str, str]:
+    """Of the layout, and of that of updates to it: in a thread when there is much to do."""
+
+    def both() -> tuple[str, str]:
+        return layout.digest(), layout.updatable().digest()
+
+    return both() if len(layout.tensors) <= REMEMBERED_TENSORS else await asyncio.to_thread(both)
 
 
 async def _rest(request: Request, num_skipped: int) -> AsyncIterator[bytes]:

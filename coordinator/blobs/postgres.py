@@ -37,6 +37,7 @@ from coordinator.blobs.reception import (
 )
 from coordinator.crashpoints import crashpoint
 from services.core.errors import InvariantBroken
+from services.tensors.layout import MADE_HERE, UPLOADED, Bounds
 
 CHUNK_BYTES: Final = 2**20
 _LIST_PAGE: Final = 1000
@@ -112,9 +113,27 @@ class PostgresBlobStore:
     async def receive(
         self, owner: UUID, digest: str, *, sender: str, offset: int, total: int, chunks: AsyncIterable[bytes]
     ) -> Received:
-        part = await self._open_part(owner, digest, sender, offset)
+        return await self._receive(owner, digest, sender, offset, total, chunks, UPLOADED)
+
+    async def _receive(
+        self,
+        owner: UUID,
+        digest: str,
+        sender: str,
+        offset: int,
+        total: int,
+        chunks: AsyncIterable[bytes],
+        bounds: Bounds,
+    ) -> Received:
         return await receive_into(
-            part, self._memory, digest=digest, offset=offset, total=total, chunks=chunks, piece_bytes=CHUNK_BYTES
+            await self._open_part(owner, digest, sender, offset),
+            self._memory,
+            digest=digest,
+            offset=offset,
+            total=total,
+            chunks=chunks,
+            piece_bytes=CHUNK_BYTES,
+            bounds=bounds,
         )
 
     async def open(self, owner: UUID, digest: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
@@ -146,7 +165,7 @@ class PostgresBlobStore:
         if await self._find(owner, digest) is None:
             sender = f"adopted-{uuid.uuid4()}"  # never a client's, and never that of another adoption of equal bytes
             pieces = _in_threads(pieces_of(path))
-            await self.receive(owner, digest, sender=sender, offset=0, total=num_bytes, chunks=pieces)
+            await self._receive(owner, digest, sender, 0, num_bytes, pieces, MADE_HERE)
         path.unlink()
         return examined
 

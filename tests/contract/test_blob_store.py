@@ -25,6 +25,7 @@ from coordinator.blobs.reception import MOST_HELD_BYTES
 from services.core import digests
 from services.core.errors import Rejected
 from services.tensors import codec
+from services.tensors.layout import UPLOADED
 
 pytestmark = pytest.mark.anyio
 
@@ -146,6 +147,20 @@ async def test_naming_a_digest_that_exists_does_not_stand_for_its_bytes(
     assert again.existed
     assert await store.part_size(OWNER, digest, "b") is None
     assert await read(store, digest) == data
+
+
+async def test_a_file_of_very_many_tensors_is_read_back_and_checked(store: BlobStore, tmp_path: Path) -> None:
+    path = tmp_path / "many.safetensors"
+    codec.write(path, {f"tensor-{number}": np.full(10, number, np.float32) for number in range(6000)})
+    data = path.read_bytes()
+    digest = await put(store, data)
+    assert await read(store, digest) == data
+    too_many = {f"tensor-{number}": np.zeros(0, np.float32) for number in range(UPLOADED.tensors + 1)}
+    codec.write(path, too_many)
+    with pytest.raises(Rejected, match="tensors"):
+        await put(store, path.read_bytes())
+    examined = await store.adopt(OWNER, path)  # ours, and nobody else's
+    assert len(examined.inspection.layout.tensors) == len(too_many)
 
 
 async def test_uploads_that_find_no_memory_go_on_in_small_pieces(store: BlobStore, tmp_path: Path) -> None:
