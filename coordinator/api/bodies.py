@@ -17,6 +17,7 @@ from services.core.errors import Rejected
 from services.wire.v1.resources import Page
 
 MOST_JSON_BYTES: Final = 1 << 20
+MOST_JSON_DEPTH: Final = 32
 Item = TypeVar("Item")
 IfMatch = Annotated[
     str | None, Header(max_length=200, description="Act only if it still has this ETag.", examples=['"3"'])
@@ -46,6 +47,8 @@ class JsonRequest(Request):
     async def json(self) -> Any:
         body = await self.body()
         value = orjson.loads(body)
+        if body.count(b"[") + body.count(b"{") > MOST_JSON_DEPTH and _is_deeper(value, MOST_JSON_DEPTH):
+            raise HTTPException(422, f"JSON may be nested {MOST_JSON_DEPTH} deep here")
         return _without_nul(value) if b"\\u0000" in body else value
 
 
@@ -61,6 +64,21 @@ class JsonRoute(APIRoute):
 
 def _too_large() -> HTTPException:
     return HTTPException(413, f"a JSON body may have {MOST_JSON_BYTES} bytes")
+
+
+def _is_deeper(value: Any, most: int) -> bool:
+    """Whether lists and objects are nested more than `most` deep. Level by level: what is deep must not recurse."""
+    level = [value]
+    for _ in range(most + 1):
+        level = [
+            item
+            for one in level
+            if isinstance(one, list | dict)
+            for item in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return False
+    return any(isinstance(one, list | dict) for one in level)
 
 
 def _without_nul(value: Any) -> Any:

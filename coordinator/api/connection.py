@@ -247,7 +247,7 @@ class Connection(HttpToolsProtocol):
             self.flow.resume_writing()
 
     def _instance(self) -> str:
-        return self.scope.get("path", "/") if self.scope is not None else "/"
+        return self.scope.get("path", "/") if self._num_messages else "/"  # before the first there is no scope
 
     def _peer(self) -> str:
         return self.client[0] if self.client is not None else "local"

@@ -48,7 +48,7 @@ async def create_run(
     """Start training. The same key with the same body finds the run that the first request made."""
     coordinator = caller.context.coordinator
     federation_id = caller.federation(body.federation_id)
-    validate(body.spec.model)
+    validate(body.spec.model, coordinator.settings.max_model_parameters)
     async with coordinator.database.read() as connection:
         await accounts.federation(connection, federation_id, caller.within)
         now = await coordinator.database.now(connection)

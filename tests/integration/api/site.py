@@ -161,16 +161,22 @@ async def opened(
 
 
 @contextlib.asynccontextmanager
-async def listening(site: Site) -> AsyncIterator[Server]:
+async def serving(site: Site) -> AsyncIterator[Server]:
     """The site's app behind its real server, on a port of its own."""
     server = Server(site.app, site.coordinator.settings, port=0, lifespan="off")
-    serving = asyncio.create_task(server.serve())
+    running = asyncio.create_task(server.serve())
     await until(lambda: server.started)
     try:
         yield server
     finally:
         server.should_exit = True
-        await serving
+        await running
+
+
+@contextlib.asynccontextmanager
+async def listening(site: Site) -> AsyncIterator[tuple[str, int]]:
+    async with serving(site) as server:
+        yield address_of(server)
 
 
 def address_of(server: Server) -> tuple[str, int]:

@@ -16,7 +16,7 @@ from safetensors.numpy import save
 
 from coordinator.api.server import Server
 from services.core import digests
-from tests.integration.api.site import Actor, Site, address_of, listening, opened, until
+from tests.integration.api.site import Actor, Site, address_of, opened, serving, until
 
 pytestmark = pytest.mark.anyio
 SHORT_S = 0.3
@@ -98,7 +98,7 @@ class House:
 
 @contextlib.asynccontextmanager
 async def served(home: Path, **settings: Any) -> AsyncIterator[House]:
-    async with opened(home, None, **settings) as site, listening(site) as server, asyncio.timeout(PATIENT):
+    async with opened(home, None, **settings) as site, serving(site) as server, asyncio.timeout(PATIENT):
         house = House(site, server, [])
         try:
             yield house

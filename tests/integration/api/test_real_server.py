@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from tests.integration.api.site import MODEL, Site, address_of, blob, listening, until
+from tests.integration.api.site import MODEL, Site, blob, listening, until
 
 pytestmark = pytest.mark.anyio
 DIGEST, DATA = blob(MODEL)
@@ -20,8 +20,7 @@ def request(method: str, token: str, *headers: str) -> bytes:
 
 async def test_a_connection_that_breaks_leaves_its_part(small_site: Site) -> None:
     (a,) = await small_site.enrol("a")
-    async with listening(small_site) as server, asyncio.timeout(20):
-        host, port = address_of(server)
+    async with listening(small_site) as (host, port), asyncio.timeout(20):
         _, writer = await asyncio.open_connection(host, port)
         writer.write(request("PUT", a.token, f"Content-Length: {len(DATA)}") + DATA[:100])
         await writer.drain()
@@ -37,8 +36,7 @@ async def test_a_connection_that_breaks_leaves_its_part(small_site: Site) -> Non
 
 async def test_a_client_that_waits_for_100_continue_need_not_send_what_is_stored(small_site: Site) -> None:
     (a,) = await small_site.enrol("a")
-    async with listening(small_site) as server, asyncio.timeout(20):
-        host, port = address_of(server)
+    async with listening(small_site) as (host, port), asyncio.timeout(20):
         for expected in (b"HTTP/1.1 100 Continue", b"HTTP/1.1 200 OK"):
             reader, writer = await asyncio.open_connection(host, port)
             writer.write(request("PUT", a.token, f"Content-Length: {len(DATA)}", "Expect: 100-continue"))
@@ -54,9 +52,9 @@ async def test_events_arrive_while_the_run_goes_on(small_site: Site) -> None:
     run = await small_site.start_run()
     path, headers = f"/v1/runs/{run['id']}", {"Authorization": f"Bearer {small_site.admin.token}"}
     async with (
-        listening(small_site) as server,
+        listening(small_site) as (host, port),
         asyncio.timeout(20),
-        httpx.AsyncClient(base_url="http://{}:{}".format(*address_of(server)), headers=headers) as http,
+        httpx.AsyncClient(base_url=f"http://{host}:{port}", headers=headers) as http,
         http.stream("GET", f"{path}/events") as stream,
     ):
         lines = stream.aiter_lines()
@@ -73,8 +71,7 @@ async def test_events_arrive_while_the_run_goes_on(small_site: Site) -> None:
 async def test_a_poller_whose_connection_broke_is_given_nothing(small_site: Site) -> None:
     (a,) = await small_site.enrol("a")
     polls = small_site.app.state.context.metrics.waiting_polls._value
-    async with listening(small_site) as server, asyncio.timeout(20):
-        host, port = address_of(server)
+    async with listening(small_site) as (host, port), asyncio.timeout(20):
         _, writer = await asyncio.open_connection(host, port)
         text = f"POST /v1/tasks/claim HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {a.token}\r\nPrefer: wait=20\r\n\r\n"
         writer.write(text.encode())
