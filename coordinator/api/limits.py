@@ -16,6 +16,7 @@ from services.core.errors import Rejected
 
 BURST_S: Final = 10.0
 """Rates hold on average over so long: who was silent may ask for this much at once."""
+_ENOUGH: Final = 5.0
 _MOST_REMEMBERED: Final = 20_000
 
 
@@ -47,7 +48,10 @@ class Rates:
         return self.left(key) >= self._most / 2
 
     def wait_s(self, key: str) -> int:
-        return max(1, math.ceil((1 - self.left(key)) / self._per_s))
+        """Until there are enough for a few requests in a row: an upload asks first and then sends, and who came back
+        for one at a time would never get to the second."""
+        wanted = min(_ENOUGH, self._most)
+        return max(1, math.ceil((wanted - self.left(key)) / self._per_s))
 
 
 class Limits:

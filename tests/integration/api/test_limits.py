@@ -58,7 +58,8 @@ def test_a_rate_allows_a_burst_and_then_its_pace() -> None:
     now = 1000.0
     rates = Rates(2.0, clock=lambda: now)
     assert [rates.take("a") for _ in range(21)] == [True] * 20 + [False]
-    assert (rates.take("b"), rates.wait_s("a")) == (True, 1)
+    assert rates.take("b")
+    assert rates.wait_s("a") == 3  # then there are enough for a few in a row
     now += 1.0
     assert [rates.take("a") for _ in range(3)] == [True, True, False]
     now += 1e6
