@@ -36,12 +36,13 @@ class Rates:
 
     def take(self, key: str) -> bool:
         """Whether there was one to take."""
-        left, now = self.left(key), self._clock()
-        is_there = left >= 1
+        now = self._clock()
+        tokens, counted_at = self._left.get(key, (self._most, 0.0))
+        tokens = min(self._most, tokens + (now - counted_at) * self._per_s)
         if len(self._left) >= _MOST_REMEMBERED:
             self._left = {key: kept for key, kept in self._left.items() if now - kept[1] < BURST_S}
-        self._left[key] = (left - 1 if is_there else left), now
-        return is_there
+        self._left[key] = (tokens - 1 if tokens >= 1 else tokens), now
+        return tokens >= 1
 
     def is_frugal(self, key: str) -> bool:
         """Whether it has asked for less than half of what it may."""
