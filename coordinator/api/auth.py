@@ -152,7 +152,7 @@ class Allow(SecurityBase):
 
     async def __call__(self, request: Request) -> Caller:
         context = context_of(request)
-        principal = await _identified(request, context)
+        principal = await identified(request, context)
         context.limits.admit(principal.name, principal.federation_id)
         if principal.is_removed:
             raise Rejected("client-removed", f"client {principal.client_name} was removed; stop the agent")
@@ -175,7 +175,7 @@ class Allow(SecurityBase):
             return await doorway.holds_task(connection, principal.client_id)
 
 
-async def _identified(request: Request, context: Context) -> Principal:
+async def identified(request: Request, context: Context) -> Principal:
     """Whose credential it is. An address that shows many wrong ones has to wait, but not those seen to be right."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     token = token.strip()

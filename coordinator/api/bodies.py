@@ -12,12 +12,16 @@ from fastapi import Header, HTTPException, Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
+from coordinator.api.auth import identified
+from coordinator.api.context import context_of
 from coordinator.store.paging import Position
 from services.core.errors import Rejected
 from services.wire.v1.resources import Page
 
 MOST_JSON_BYTES: Final = 1 << 20
+SMALL_JSON_BYTES: Final = 16_384
 MOST_JSON_DEPTH: Final = 32
+_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 Item = TypeVar("Item")
 IfMatch = Annotated[
     str | None, Header(max_length=200, description="Act only if it still has this ETag.", examples=['"3"'])
@@ -57,9 +61,23 @@ class JsonRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def handle_json(request: Request) -> Response:
-            return await handle(JsonRequest(request.scope, request.receive))
+            wanted = JsonRequest(request.scope, request.receive)
+            if request.method in _WITH_BODY:
+                await _receive(wanted)
+            return await handle(wanted)
 
         return handle_json
+
+
+async def _receive(request: JsonRequest) -> None:
+    """Nobody's body is held in memory but that of somebody known, and of each only a few large ones."""
+    context = context_of(request)
+    principal = await identified(request, context)
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced[:20]) <= SMALL_JSON_BYTES and "transfer-encoding" not in request.headers:
+        return
+    with context.limits.uploading(principal.name, principal.federation_id or principal.credential_id):
+        await request.body()
 
 
 def _too_large() -> HTTPException:

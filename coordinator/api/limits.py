@@ -40,7 +40,8 @@ class Rates:
         tokens, counted_at = self._left.get(key, (self._most, 0.0))
         tokens = min(self._most, tokens + (now - counted_at) * self._per_s)
         if len(self._left) >= _MOST_REMEMBERED:
-            self._left = {key: kept for key, kept in self._left.items() if now - kept[1] < BURST_S}
+            kept = {key: left for key, left in self._left.items() if now - left[1] < BURST_S}
+            self._left = kept if len(kept) < _MOST_REMEMBERED / 2 else {}  # to all their full measure, and seldom
         self._left[key] = (tokens - 1 if tokens >= 1 else tokens), now
         return tokens >= 1
 

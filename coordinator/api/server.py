@@ -17,8 +17,6 @@ log = structlog.get_logger()
 DRAIN_S: Final = 5
 """After SIGTERM: how long open requests may take to finish."""
 _LOOK_EVERY_S: Final = 1.0
-_LONGEST_LOOK_S: Final = 2.0
-"""What a look counts for at most: while this process stood still, nobody was slow but itself."""
 
 
 class Server(uvicorn.Server):
@@ -56,5 +54,6 @@ class Server(uvicorn.Server):
             self._looked_at = now
             for connection in tuple(self.server_state.connections):
                 if isinstance(connection, Connection):
-                    connection.look(min(elapsed_s, _LONGEST_LOOK_S))
+                    # While this process stood still nobody was slow but itself: a time-out takes several looks.
+                    connection.look(min(elapsed_s, 2 * self._look_every_s))
         return await super().on_tick(counter)

@@ -188,6 +188,28 @@ async def test_a_slow_json_body_is_ended_with_a_408(tmp_path: Path) -> None:
         await sending
 
 
+async def test_a_body_is_not_waited_for_from_somebody_unknown(tmp_path: Path) -> None:
+    async with served(tmp_path) as house:
+        stranger = Actor(house.site.http, "lethe_none")
+        head = post("/v1/sessions", stranger, "Content-Type: application/json", "Content-Length: 100000")
+        peer = await house.peer(head + b"{")
+        assert (await peer.answer())[0] == 401
+
+
+async def test_a_client_has_only_a_few_large_bodies_of_json_at_once(tmp_path: Path) -> None:
+    async with served(tmp_path, max_uploads_per_client=2) as house:
+        (a,) = await house.site.enrol("a")
+        for length in ("Content-Length: 100000", "Transfer-Encoding: chunked"):
+            head = post("/v1/sessions", a, "Content-Type: application/json", length)
+            held = [await house.peer(head) for _ in range(2)]
+            await until(lambda: len(house.server.server_state.tasks) == 2)
+            assert (await (await house.peer(head)).answer())[0] == 429
+            assert (await a.open_session())["client_name"] == "a"
+            for peer in held:
+                peer.close()
+            await until(lambda: not house.server.server_state.tasks)
+
+
 @pytest.mark.parametrize("num_floats", [100_000, 1_000_000], ids=["small", "large"])
 async def test_a_slow_upload_is_ended_and_goes_on_from_where_it_was(tmp_path: Path, num_floats: int) -> None:
     data = save({"x": np.arange(num_floats, dtype=np.float32)})
