@@ -30,6 +30,7 @@ from coordinator.api import (
 from coordinator.api.auth import Keyring
 from coordinator.api.context import Context
 from coordinator.api.express import Express
+from coordinator.api.limits import Limits
 from coordinator.api.lookout import Lookout
 from coordinator.api.metrics import Metrics
 from coordinator.api.middleware import Doorkeeper
@@ -74,8 +75,13 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     app = assemble()
     metrics = Metrics(coordinator.supervisor, coordinator.quarantine)
     coordinator.observers.append(metrics.observe)
-    lookout = Lookout(coordinator.database, coordinator.quarantine)
-    app.state.context = Context(coordinator, Keyring(coordinator.database, coordinator.bus), lookout, metrics)
+    app.state.context = Context(
+        coordinator,
+        Keyring(coordinator.database, coordinator.bus),
+        Lookout(coordinator.database, coordinator.quarantine),
+        metrics,
+        Limits(coordinator.settings),
+    )
     return app
 
 

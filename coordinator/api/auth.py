@@ -100,6 +100,10 @@ class Keyring:
             self._known[token] = time.monotonic() + CACHED_S, principal
         return principal
 
+    def has_seen(self, token: str) -> bool:
+        """Whether the token was valid not long ago."""
+        return token in self._known
+
     def forget(self, credential_ids: Iterable[UUID]) -> None:
         dropped = set(credential_ids)
         stale = [token for token, (_, principal) in self._known.items() if principal.credential_id in dropped]
@@ -148,10 +152,8 @@ class Allow(SecurityBase):
 
     async def __call__(self, request: Request) -> Caller:
         context = context_of(request)
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not token:
-            raise Rejected("unauthenticated", "send `Authorization: Bearer <token>`")
-        principal = await context.keyring.principal(token.strip())
+        principal = await identified(request, context)
+        context.limits.admit(principal.name, principal.federation_id)
         if principal.is_removed:
             raise Rejected("client-removed", f"client {principal.client_name} was removed; stop the agent")
         if principal.is_erased and not await self._may_still(principal, context):
@@ -171,6 +173,22 @@ class Allow(SecurityBase):
             return self._action == "work"
         async with context.coordinator.database.read() as connection:
             return await doorway.holds_task(connection, principal.client_id)
+
+
+async def identified(request: Request, context: Context) -> Principal:
+    """Whose credential it is. An address that shows many wrong ones has to wait, but not those seen to be right."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    token = token.strip()
+    peer = request.client.host if request.client is not None else "local"
+    if not context.keyring.has_seen(token):
+        context.limits.admit_stranger(peer)
+    try:
+        if scheme.lower() != "bearer" or not token:
+            raise Rejected("unauthenticated", "send `Authorization: Bearer <token>`")
+        return await context.keyring.principal(token)
+    except Rejected:
+        context.limits.count_failure(peer)
+        raise
 
 
 Reader = Annotated[Caller, Depends(Allow("read"))]

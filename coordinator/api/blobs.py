@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Annotated, Final
@@ -21,6 +22,7 @@ from coordinator.runtime.uploads import record_upload
 from coordinator.store import accounts, doorway
 from services.core.digests import PATTERN
 from services.core.errors import Rejected
+from services.tensors.layout import REMEMBERED_TENSORS, Layout
 from services.wire.v1.work import BlobInfo
 
 router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
@@ -51,7 +53,7 @@ _UPLOAD: Final = problems(
     "/{digest}",
     response_model=BlobInfo,
     status_code=201,
-    responses={200: {"model": BlobInfo, "description": "It was stored already."}, **_UPLOAD},
+    responses={200: {"model": BlobInfo, "description": "The caller may read it already; the body was not."}, **_UPLOAD},
     openapi_extra={"requestBody": {"required": True, "content": {MEDIA_TYPE: _BYTES}}},
 )
 async def put_blob(
@@ -62,7 +64,7 @@ async def put_blob(
     if total > caller.context.coordinator.settings.max_blob_bytes:
         raise _too_large(caller)
     if total > SMALL_BYTES or "expect" in request.headers:  # else reading the body costs less than looking
-        num_bytes = await _stored_bytes(caller, owner, digest)
+        num_bytes = await _known_bytes(caller, owner, digest)
         if num_bytes is not None:
             return answer(BlobInfo(digest=digest, bytes=num_bytes))
     try:
@@ -80,7 +82,7 @@ async def put_blob(
     response_model=BlobInfo,
     status_code=201,
     responses={
-        200: {"model": BlobInfo, "description": "It was stored already."},
+        200: {"model": BlobInfo, "description": "The caller may read it already; the body was not."},
         204: {"description": "More is to come; `Upload-Offset` says from where."},
         **_UPLOAD,
     },
@@ -100,7 +102,7 @@ async def append_to_blob(
     owner, announced = await _owner(caller, federation_id), _announced_bytes(request)
     if max(upload_length, upload_offset + announced) > caller.context.coordinator.settings.max_blob_bytes:
         raise _too_large(caller)
-    num_bytes = await _stored_bytes(caller, owner, digest)
+    num_bytes = await _known_bytes(caller, owner, digest)
     if num_bytes is not None:
         return answer(BlobInfo(digest=digest, bytes=num_bytes))
     received = await _receive(request, caller, owner, digest, offset=upload_offset, total=upload_length)
@@ -181,8 +183,8 @@ async def _receive(
     context, sender = caller.context, caller.principal.name
     wanted = max(0, total - offset)
     upload = Upload(owner, caller.principal.client_id, sender, wanted, min(wanted, _announced_bytes(request)))
-    async with context.bodies, context.coordinator.quota.room(upload) as room:
-        with context.metrics.uploads.track_inprogress():
+    with context.limits.uploading(sender, owner), context.metrics.uploads.track_inprogress():
+        async with context.coordinator.quota.room(upload) as room:
             try:
                 received = await context.coordinator.blobs.receive(
                     owner,
@@ -195,8 +197,8 @@ async def _receive(
             except StorageFull as error:
                 await _pause_runs(caller, error)
                 raise
-        room.is_used = not (isinstance(received, Complete) and received.existed)
-        return received
+            room.is_used = not (isinstance(received, Complete) and received.existed)
+            return received
 
 
 async def _record(caller: Caller, owner: UUID, digest: str, received: Received) -> Response:
@@ -204,20 +206,29 @@ async def _record(caller: Caller, owner: UUID, digest: str, received: Received) 
     match received:
         case Partial(offset=stored):
             return Response(status_code=204, headers={"Upload-Offset": str(stored), "Upload-Complete": "?0"})
-        case Complete(inspection=inspection, num_bytes=num_bytes, existed=existed):
+        case Complete(inspection=inspection, num_bytes=num_bytes):
             crashpoint("blob.before-record")
-            layout = inspection.layout
+            layout_digest, updatable_digest = await _digests_of(inspection.layout)
             record = RecordBlob(
                 federation_id=owner,
                 digest=digest,
                 num_bytes=num_bytes,
-                layout_digest=layout.digest(),
-                updatable_digest=layout.updatable().digest(),
+                layout_digest=layout_digest,
+                updatable_digest=updatable_digest,
                 finite=inspection.finite,
                 uploaded_by=caller.principal.client_id,
             )
             await record_upload(caller.context.coordinator, record)
-            return answer(BlobInfo(digest=digest, bytes=num_bytes), 200 if existed else 201)
+            return answer(BlobInfo(digest=digest, bytes=num_bytes), 201)  # whoever had sent it before
+
+
+async def _digests_of(layout: Layout) -> tuple[str, str]:
+    """Of the layout, and of that of updates to it: in a thread when there is much to do."""
+
+    def both() -> tuple[str, str]:
+        return layout.digest(), layout.updatable().digest()
+
+    return both() if len(layout.tensors) <= REMEMBERED_TENSORS else await asyncio.to_thread(both)
 
 
 async def _rest(request: Request, num_skipped: int) -> AsyncIterator[bytes]:
@@ -251,16 +262,17 @@ async def _owner(caller: Caller, federation_id: UUID | None) -> UUID:
     return owner
 
 
-async def _stored_bytes(caller: Caller, owner: UUID, digest: str) -> int | None:
-    """The size of a blob that is stored and recorded; then its body need not be read. What only a client uploaded is
-    recorded again for an operator: it is the federation's from then on."""
-    coordinator = caller.context.coordinator
+async def _known_bytes(caller: Caller, owner: UUID, digest: str) -> int | None:
+    """The size of a blob that is stored and that the caller may know of; then its body need not be read. Nobody learns
+    from an answer what others have sent, and what only a client uploaded is recorded again for an operator: it is the
+    federation's from then on."""
+    coordinator, client_id = caller.context.coordinator, caller.principal.client_id
     if await coordinator.blobs.stat(owner, digest) is None:
         return None
     async with coordinator.database.read() as connection:
-        if caller.principal.client_id is None:
+        if client_id is None:
             return await doorway.bytes_of_federation(connection, owner, digest)
-        return await doorway.recorded_bytes(connection, owner, digest)
+        return await doorway.bytes_for_client(connection, owner, digest, client_id)
 
 
 async def _readable_bytes(caller: Caller, owner: UUID, digest: str) -> int | None:

@@ -12,11 +12,16 @@ from fastapi import Header, HTTPException, Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
+from coordinator.api.auth import identified
+from coordinator.api.context import context_of
 from coordinator.store.paging import Position
 from services.core.errors import Rejected
 from services.wire.v1.resources import Page
 
 MOST_JSON_BYTES: Final = 1 << 20
+SMALL_JSON_BYTES: Final = 16_384
+MOST_JSON_DEPTH: Final = 32
+_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 Item = TypeVar("Item")
 IfMatch = Annotated[
     str | None, Header(max_length=200, description="Act only if it still has this ETag.", examples=['"3"'])
@@ -46,6 +51,8 @@ class JsonRequest(Request):
     async def json(self) -> Any:
         body = await self.body()
         value = orjson.loads(body)
+        if body.count(b"[") + body.count(b"{") > MOST_JSON_DEPTH and _is_deeper(value, MOST_JSON_DEPTH):
+            raise HTTPException(422, f"JSON may be nested {MOST_JSON_DEPTH} deep here")
         return _without_nul(value) if b"\\u0000" in body else value
 
 
@@ -54,13 +61,42 @@ class JsonRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def handle_json(request: Request) -> Response:
-            return await handle(JsonRequest(request.scope, request.receive))
+            wanted = JsonRequest(request.scope, request.receive)
+            if request.method in _WITH_BODY:
+                await _receive(wanted)
+            return await handle(wanted)
 
         return handle_json
 
 
+async def _receive(request: JsonRequest) -> None:
+    """Nobody's body is held in memory but that of somebody known, and of each only a few large ones."""
+    context = context_of(request)
+    principal = await identified(request, context)
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced[:20]) <= SMALL_JSON_BYTES and "transfer-encoding" not in request.headers:
+        return
+    with context.limits.uploading(principal.name, principal.federation_id or principal.credential_id):
+        await request.body()
+
+
 def _too_large() -> HTTPException:
     return HTTPException(413, f"a JSON body may have {MOST_JSON_BYTES} bytes")
+
+
+def _is_deeper(value: Any, most: int) -> bool:
+    """Whether lists and objects are nested more than `most` deep. Level by level: what is deep must not recurse."""
+    level = [value]
+    for _ in range(most + 1):
+        level = [
+            item
+            for one in level
+            if isinstance(one, list | dict)
+            for item in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return False
+    return any(isinstance(one, list | dict) for one in level)
 
 
 def _without_nul(value: Any) -> Any:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from fastapi import Request
 
 if TYPE_CHECKING:
     from coordinator.api.auth import Keyring
+    from coordinator.api.limits import Limits
     from coordinator.api.lookout import Lookout
     from coordinator.api.metrics import Metrics
     from coordinator.runtime.coordinator import Coordinator
-
-MOST_BODIES: Final = 32
-"""Uploads received at the same time; more of them wait, so that memory does not grow with the number of clients."""
 
 
 @dataclass(slots=True)
@@ -24,7 +22,7 @@ class Context:
     keyring: Keyring
     lookout: Lookout
     metrics: Metrics
-    bodies: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_BODIES))
+    limits: Limits
     readings: dict[str, asyncio.Task[bytes]] = field(default_factory=dict)
     """Small blobs that are being read, by their place in the cache."""
     unready_because: str | None = "the coordinator is starting"

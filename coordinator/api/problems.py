@@ -78,10 +78,15 @@ PROBLEMS: Final[dict[str, ProblemType]] = {
         ("storage-full", 507, 5),
         ("unavailable", 503, 1),
         ("too-many-requests", 429, 1),
+        ("malformed-request", 400, None),
+        ("header-too-large", 431, None),
+        ("request-timeout", 408, 1),
         ("internal", 500, None),
     )
 }
 
+_EVERYWHERE: Final = ("invalid-request", "internal", "unavailable", "too-many-requests", "request-timeout")
+"""What every operation may answer."""
 _CODE_OF_STATUS: Final = {401: "unauthenticated", 403: "forbidden", 404: "not-found", 405: "method-not-allowed"} | {
     413: "too-large",
     415: "unsupported-media-type",
@@ -92,7 +97,7 @@ def problems(*codes: str) -> dict[int | str, dict[str, Any]]:
     """The `responses=` of an operation that may answer with these, beside what every operation may answer."""
     found: dict[int | str, dict[str, Any]] = {}
     schema = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    for code in (*codes, "invalid-request", "internal", "unavailable"):
+    for code in (*codes, *_EVERYWHERE):
         known = found.setdefault(PROBLEMS[code].status, {"description": "", "content": schema})
         if f"`{code}`" not in known["description"]:
             known["description"] = ", ".join(filter(None, (known["description"], f"`{code}`")))
@@ -111,28 +116,34 @@ def problem(
     kind = PROBLEMS[code]
     context_of(request).metrics.rejections.labels(code).inc()
     log.info("request.rejected", code=code, detail=detail[:_LONGEST_TEXT], method=request.method, path=request.url.path)
-    document = Problem(
-        type=f"/v1/problems/{code}",
-        title=kind.title,
-        status=kind.status,
-        detail=detail,
-        instance=request.url.path,
-        code=code,
-        retryable=kind.retryable,
-        errors=errors,
-    )
     all_headers = dict(headers or {})
     if kind.retry_after_s is not None:
         all_headers.setdefault("Retry-After", str(kind.retry_after_s))
     if code == "unauthenticated":
         all_headers["WWW-Authenticate"] = "Bearer"
-    content = document.model_dump_json(exclude_none=True)
+    content = document(code, detail, request.url.path, errors)
     return Response(content, kind.status, headers=all_headers, media_type=MEDIA_TYPE)
+
+
+def document(code: str, detail: str, instance: str, errors: list[dict[str, Any]] | None = None) -> str:
+    kind = PROBLEMS[code]
+    return Problem(
+        type=f"/v1/problems/{code}",
+        title=kind.title,
+        status=kind.status,
+        detail=detail,
+        instance=instance,
+        code=code,
+        retryable=kind.retryable,
+        errors=errors,
+    ).model_dump_json(exclude_none=True)
 
 
 async def _on_rejected(request: Request, error: Exception) -> Response:
     assert isinstance(error, Rejected)
     headers = {}
+    if "retry_after_s" in error.extra:
+        headers["Retry-After"] = str(error.extra["retry_after_s"])
     if "offset" in error.extra:
         headers["Upload-Offset"] = str(error.extra["offset"])
     if error.code == "range-not-satisfiable" and "num_bytes" in error.extra:

@@ -33,7 +33,6 @@ from coordinator.blobs.disk import (
     full_disk_noticed,
     install,
     move,
-    pieces_of,
     remove,
     size_of,
     sync,
@@ -51,6 +50,7 @@ from coordinator.blobs.port import (
 )
 from coordinator.blobs.reception import (
     Check,
+    Memory,
     checked_range,
     digest_mismatch,
     examine,
@@ -63,7 +63,6 @@ from coordinator.blobs.reception import (
 from coordinator.crashpoints import crashpoint
 from services.core.errors import InvariantBroken
 from services.core.private_files import FILE_MODE, make_directory
-from services.tensors.inspection import Inspection, Inspector
 
 PIECE_BYTES: Final = 2**20
 """Each piece is one trip to a thread; with smaller ones the trips cost more CPU than the hashing."""
@@ -99,6 +98,7 @@ class FileBlobStore:
         self._reserve_bytes = reserve_bytes
         self._disk: Disk = THIS_THREAD if is_scratch else DiskThreads(_NUM_THREADS)
         self._is_durable = not is_scratch
+        self._memory = Memory()
         self._small_ones: Batches[Arriving, Received] = Batches(self._disk, self._receive_small)
         make_directory(self._parts)
 
@@ -113,16 +113,16 @@ class FileBlobStore:
     ) -> Received:
         arriving = Arriving(self._path(owner, digest), self._part_path(owner, digest, sender), digest, offset, total)
         if offset == 0 and total <= PIECE_BYTES:
-            body, chunks = await taken(chunks, total)
-            if len(body) == total:
-                return await self._small_ones.add(replace(arriving, body=body))
+            with self._memory.lent(total) as is_lent:
+                if is_lent:
+                    body, chunks = await taken(chunks, total)
+                    if len(body) == total:
+                        return await self._small_ones.add(replace(arriving, body=body))
         part = await self._disk.run(self._open_part, arriving)
-        if part is None:
-            inspection = await self._disk.run(_inspect, arriving.path)
-            return Complete(inspection, inspection.num_bytes, existed=True)
         try:
             return await receive_into(
                 part,
+                self._memory,
                 digest=arriving.digest,
                 offset=arriving.offset,
                 total=arriving.total,
@@ -250,10 +250,7 @@ class FileBlobStore:
     def _part_path(self, owner: UUID, digest: str, sender: str) -> Path:
         return Path(f"{self._parts}/{owner}/{hex_of(digest)}.{sender_hash(sender)}")
 
-    def _open_part(self, arriving: Arriving) -> _FilePart | None:
-        """None when the blob is complete already."""
-        if arriving.path.exists():
-            return None
+    def _open_part(self, arriving: Arriving) -> _FilePart:
         with full_disk_noticed():
             self._check_reserve(max(0, arriving.total - arriving.offset))
             make_directory(arriving.part_path.parent)
@@ -414,16 +411,6 @@ class _FilePart:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(self._part_path.stat(), os.fstat(fd)):
                 self._part_path.unlink()
-
-
-def _inspect(path: Path) -> Inspection:
-    try:
-        inspector = Inspector(path.stat().st_size)
-        for data in pieces_of(path):
-            inspector.feed(data)
-    except FileNotFoundError:  # deleted this very moment
-        raise offset_mismatch(0) from None
-    return inspector.finish()
 
 
 def _blobs_in(directory: Path) -> tuple[StoredBlob, ...]:

@@ -32,7 +32,8 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """The blob is durable and readable. `existed`: it was there already, and what was sent was not needed."""
+    """The blob is durable and readable. `existed`: it was there already. What was sent was read and checked all the
+    same: whoever names a digest has not shown that it has the bytes."""
 
     inspection: Inspection
     num_bytes: int

@@ -24,11 +24,20 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from coordinator.blobs.disk import pieces_of
-from coordinator.blobs.port import Complete, Examined, Received, StorageFull, StoredBlob, StoredPart, sender_hash
-from coordinator.blobs.reception import Check, checked_range, examine, hex_of, not_found, offset_mismatch, receive_into
+from coordinator.blobs.port import Examined, Received, StorageFull, StoredBlob, StoredPart, sender_hash
+from coordinator.blobs.reception import (
+    Check,
+    Memory,
+    checked_range,
+    examine,
+    hex_of,
+    not_found,
+    offset_mismatch,
+    receive_into,
+)
 from coordinator.crashpoints import crashpoint
 from services.core.errors import InvariantBroken
-from services.tensors.inspection import Inspector
+from services.tensors.layout import MADE_HERE, UPLOADED, Bounds
 
 CHUNK_BYTES: Final = 2**20
 _LIST_PAGE: Final = 1000
@@ -89,6 +98,7 @@ class PostgresBlobStore:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
+        self._memory = Memory()
 
     async def stat(self, owner: UUID, digest: str) -> int | None:
         content = await self._find(owner, digest)
@@ -102,16 +112,27 @@ class PostgresBlobStore:
     async def receive(
         self, owner: UUID, digest: str, *, sender: str, offset: int, total: int, chunks: AsyncIterable[bytes]
     ) -> Received:
-        blob = await self._find(owner, digest)
-        if blob is not None:
-            content_id, num_bytes = blob
-            inspector = Inspector(num_bytes)
-            async for data in _read(self._engine, content_id, 0, num_bytes):
-                await asyncio.to_thread(inspector.feed, data)
-            return Complete(inspector.finish(), num_bytes, existed=True)
-        part = await self._open_part(owner, digest, sender, offset)
+        return await self._receive(owner, digest, sender, offset, total, chunks, UPLOADED)
+
+    async def _receive(
+        self,
+        owner: UUID,
+        digest: str,
+        sender: str,
+        offset: int,
+        total: int,
+        chunks: AsyncIterable[bytes],
+        bounds: Bounds,
+    ) -> Received:
         return await receive_into(
-            part, digest=digest, offset=offset, total=total, chunks=chunks, piece_bytes=CHUNK_BYTES
+            await self._open_part(owner, digest, sender, offset),
+            self._memory,
+            digest=digest,
+            offset=offset,
+            total=total,
+            chunks=chunks,
+            piece_bytes=CHUNK_BYTES,
+            bounds=bounds,
         )
 
     async def open(self, owner: UUID, digest: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
@@ -143,7 +164,7 @@ class PostgresBlobStore:
         if await self._find(owner, digest) is None:
             sender = f"adopted-{uuid.uuid4()}"  # never a client's, and never that of another adoption of equal bytes
             pieces = _in_threads(pieces_of(path))
-            await self.receive(owner, digest, sender=sender, offset=0, total=num_bytes, chunks=pieces)
+            await self._receive(owner, digest, sender, 0, num_bytes, pieces, MADE_HERE)
         path.unlink()
         return examined
 

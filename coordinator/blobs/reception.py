@@ -1,15 +1,17 @@
 """How an upload becomes a blob, whatever stores it: gather, append, check, commit.
 
-Bytes are hashed and inspected as they are written. An upload that was resumed is read back once at its end instead, so
-a blob sent in many small requests still costs time in proportion to its size.
+Bytes are hashed and inspected as they are written. An upload that was resumed, or begins with a large header, is read
+back once at its end instead: a blob sent in many small requests still costs time in proportion to its size, and many
+slow uploads cost little memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from coordinator.blobs.disk import pieces_of
 from coordinator.blobs.port import Complete, Examined, Partial, Received, StorageFull
@@ -17,14 +19,20 @@ from coordinator.crashpoints import crashpoint
 from services.core.digests import is_digest
 from services.core.errors import Rejected
 from services.tensors.inspection import Inspection, Inspector
+from services.tensors.layout import LENGTH_BYTES, MADE_HERE, UPLOADED, Bounds
+
+MOST_HELD_BYTES: Final = 64 << 20
+SMALL_PIECE_BYTES: Final = 64 << 10
+LARGE_HEADER_BYTES: Final = 256 << 10
+"""A header is held until it is complete. A larger one is not held while it arrives, but read back at the end."""
 
 
 class Check:
     """Digest and inspection of bytes fed in order. Takes about 1 ms per MiB: feed it off the event loop."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, bounds: Bounds = UPLOADED) -> None:
         self._sha256 = hashlib.sha256()
-        self._inspector = Inspector(total)
+        self._inspector = Inspector(total, bounds)
 
     def feed(self, data: bytes) -> None:
         self._sha256.update(data)
@@ -39,7 +47,7 @@ class Check:
 
 
 def examine(path: Path) -> Examined:
-    check = Check(path.stat().st_size)
+    check = Check(path.stat().st_size, MADE_HERE)
     for data in pieces_of(path):
         check.feed(data)
     inspection = check.finish()
@@ -61,17 +69,53 @@ class Part(Protocol):
     async def discard(self) -> None: ...
 
 
+class Memory:
+    """What the uploads of a store may hold of their bodies, all together. Nobody waits for it: who finds no room goes
+    on in small pieces, which cost more time and hardly any memory. So slow senders cannot keep others from sending."""
+
+    def __init__(self, num_bytes: int = MOST_HELD_BYTES) -> None:
+        self._free = num_bytes
+
+    @contextlib.contextmanager
+    def lent(self, wanted: int) -> Iterator[bool]:
+        """Whether so many bytes may be held within the context."""
+        is_lent = wanted <= self._free
+        self._free -= wanted if is_lent else 0
+        try:
+            yield is_lent
+        finally:
+            self._free += wanted if is_lent else 0
+
+
 async def receive_into(
-    part: Part, *, digest: str, offset: int, total: int, chunks: AsyncIterable[bytes], piece_bytes: int
+    part: Part,
+    memory: Memory,
+    *,
+    digest: str,
+    offset: int,
+    total: int,
+    chunks: AsyncIterable[bytes],
+    piece_bytes: int,
+    bounds: Bounds = UPLOADED,
 ) -> Received:
-    check = None if offset else Check(total)
+    with memory.lent(piece_bytes) as is_lent:
+        size = piece_bytes if is_lent else min(piece_bytes, SMALL_PIECE_BYTES)
+        return await _receive_into(part, digest, offset, total, _gather(chunks, size), bounds)
+
+
+async def _receive_into(
+    part: Part, digest: str, offset: int, total: int, groups: AsyncIterator[list[bytes]], bounds: Bounds
+) -> Received:
+    check = None if offset else Check(total, bounds)
     try:
         if offset > total:
             raise Rejected("too-large", f"{offset} bytes are stored, which is more than the announced {total}.")
-        async for pieces in _gather(chunks, piece_bytes):
+        async for pieces in groups:
             end = offset + sum(map(len, pieces))
             if end > total:
                 raise Rejected("too-large", f"More than the announced {total} bytes arrived.")
+            if not offset and LARGE_HEADER_BYTES < _header_bytes(pieces) <= bounds.header_bytes:
+                check = None
             await part.append(offset, pieces, check)
             if offset < total / 2 <= end:
                 crashpoint("blob.half-received")
@@ -79,7 +123,7 @@ async def receive_into(
         if offset < total:
             return Partial(offset)
         if check is None:
-            check = Check(total)
+            check = Check(total, bounds)
             await part.read_back(check)
         if check.digest != digest:
             raise digest_mismatch(check.digest)
@@ -93,6 +137,16 @@ async def receive_into(
     except StorageFull:
         await part.discard()
         raise
+
+
+def _header_bytes(pieces: list[bytes]) -> int:
+    """The length of the header, as the first pieces of a file announce it."""
+    first = b""
+    for piece in pieces:
+        first += piece[: LENGTH_BYTES - len(first)]
+        if len(first) == LENGTH_BYTES:
+            break
+    return int.from_bytes(first, "little")
 
 
 async def _gather(chunks: AsyncIterable[bytes], piece_bytes: int) -> AsyncIterator[list[bytes]]:

@@ -26,15 +26,15 @@ from services.wire.v1.runs import RunSpec
 
 
 async def rehearse(
-    database: Database, blobs: BlobStore, request: CreateRun, to_upload: Collection[str]
+    database: Database, blobs: BlobStore, request: CreateRun, to_upload: Collection[str], max_parameters: int
 ) -> RunValidation:
-    """`to_upload`: digests that need not be stored yet."""
+    """`to_upload`: digests that need not be stored yet; `max_parameters`: of a built-in model."""
     async with database.read() as connection:  # its locks go with it: nothing on it is kept
         now = await database.now(connection)
         state = await load(connection, [request], State())
     state = state.put_all(_promised(request.federation_id, digest, now) for digest in to_upload)
     decided = decide(state, Envelope(request, now, os.urandom(16))).state
-    await check_files(blobs, request.federation_id, request.spec)
+    await check_files(blobs, request.federation_id, request.spec, max_parameters)
     run = decided.runs[request.run_id]
     return RunValidation(
         num_clients=run.num_clients,
@@ -43,9 +43,9 @@ async def rehearse(
     )
 
 
-async def check_files(blobs: BlobStore, federation_id: UUID, spec: RunSpec) -> None:
+async def check_files(blobs: BlobStore, federation_id: UUID, spec: RunSpec, max_parameters: int) -> None:
     """Refuse a model that nobody can build, and stored files that do not fit it. What is not stored is passed over."""
-    validate(spec.model)
+    validate(spec.model, max_parameters)
     if spec.init is not None and (layout := await _layout(blobs, federation_id, spec.init)):
         check_init(spec.model, layout)
     if spec.validation.data is not None and (layout := await _layout(blobs, federation_id, spec.validation.data)):

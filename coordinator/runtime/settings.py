@@ -6,13 +6,17 @@ This module needs pydantic alone, so that every host, a worker's too, knows the 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from services.models.spec import MAX_PARAMETERS
+
 PREFIX: Final = "LETHE_"
-_MAY_BE_EMPTY: Final = frozenset({"callback_hosts"})
+_MAY_BE_EMPTY: Final = frozenset({"callback_hosts", "trusted_proxies"})
 
 
 def variable_of(field: str) -> str:
@@ -63,6 +67,39 @@ class Settings(BaseModel):
     )
     log_json: bool = False
 
+    # How much one client, federation or address may take of what all share.
+    max_uploads_per_client: int = Field(default=8, ge=1, description="Uploads of one credential at the same time.")
+    max_uploads_per_federation: int = Field(
+        default=256, ge=1, description="Uploads of one federation at the same time; beyond, each client has one."
+    )
+    max_requests_per_client: float = Field(
+        default=200.0, gt=0, description="Requests of one credential a second, on average over ten seconds."
+    )
+    max_requests_per_federation: float = Field(
+        default=2000.0,
+        gt=0,
+        description="Of one federation; beyond, only its clients that ask for more than half of their own wait.",
+    )
+    max_failed_logins_per_peer: float = Field(
+        default=20.0, gt=0, description="Requests without a valid credential from one address a second, likewise."
+    )
+    max_connections_per_peer: int = Field(default=4096, ge=1, description="Connections from one address.")
+    trusted_proxies: str = Field(
+        default="",
+        description="Addresses or networks of proxies, comma-separated: X-Forwarded-For of these is believed, and "
+        "their connections are not counted; none.",
+    )
+    header_timeout_s: float = Field(default=10.0, gt=0, description="How long a request's line and headers may take.")
+    max_header_bytes: int = Field(default=32_768, ge=1024, description="Their size together.")
+    body_timeout_s: float = Field(
+        default=30.0, gt=0, description="A body, in either direction, that is slower than the minimum for so long ends."
+    )
+    min_body_rate: int = Field(default=1024, ge=1, description="That minimum, in bytes a second.")
+    keep_alive_s: float = Field(default=120.0, gt=0, description="How long a connection may idle between two requests.")
+    max_model_parameters: int = Field(
+        default=2**28, ge=1, le=MAX_PARAMETERS, description="The largest built-in model that a run may ask for."
+    )
+
     @classmethod
     def read(cls, environment: Mapping[str, str], **given: Any) -> Self:
         """What is given, over `LETHE_…` variables, over defaults."""
@@ -91,6 +128,16 @@ class Settings(BaseModel):
             raise ValueError("blobs can be kept in Postgres only if LETHE_DATABASE_URL names one: use LETHE_BLOBS=file")
         return self
 
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, proxies: str) -> str:
+        _networks(proxies)
+        return proxies
+
+    @cached_property
+    def proxies(self) -> tuple[IPv4Network | IPv6Network, ...]:
+        return _networks(self.trusted_proxies)
+
     @property
     def url(self) -> str:
         return self.database_url or f"sqlite:///{self.home.absolute() / 'lethe.db'}"
@@ -106,3 +153,7 @@ class Settings(BaseModel):
     @property
     def blob_path(self) -> Path:
         return self.blob_dir or self.home / "blobs"
+
+
+def _networks(proxies: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    return tuple(ip_network(one.strip()) for one in proxies.split(",") if one.strip())

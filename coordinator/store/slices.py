@@ -240,6 +240,8 @@ class _Loader:
         )
         if mended:
             await self._add_by(Line, t.lines.c.cohort_id, mended)
+        if self.needs.resuming:
+            await self._add(Line, t.lines.c.run_id.in_(self.needs.resuming))
         if self.needs.reviews:
             own = t.lines.c.erasure_id.in_(self.needs.reviews) & (t.lines.c.action == "unlearned")
             since = t.lines.c.epoch_after <= t.checkpoints.c.epoch

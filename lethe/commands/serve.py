@@ -7,7 +7,7 @@ import gc
 import signal
 import socket
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,11 +28,6 @@ from lethe.target import examples
 
 if TYPE_CHECKING:
     from coordinator.runtime.settings import Settings
-
-KEEP_ALIVE_S: Final = 120
-"""Workers train between two requests; their connections should still be there."""
-DRAIN_S: Final = 5
-"""After SIGTERM: how long open requests may take to finish."""
 
 HELP = examples(
     "lethe serve",
@@ -80,9 +75,8 @@ def serve(
 
 
 async def _serve(settings: Settings, listener: socket.socket) -> None:
-    import uvicorn
-
     from coordinator.api.app import create_app
+    from coordinator.api.server import Server
 
     coordinator = open_coordinator(settings)
     if settings.is_embedded:
@@ -91,7 +85,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         await refuse_old_schema(coordinator)
     url = f"http://{_bracketed(settings.host)}:{listener.getsockname()[1]}"
 
-    class Server(uvicorn.Server):
+    class Announced(Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if self.started:
@@ -100,20 +94,10 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
                 _announce(settings, url)
 
     app = create_app(coordinator)
-    config = uvicorn.Config(
-        app,
-        http="httptools",
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=DRAIN_S,
-        access_log=False,
-        proxy_headers=False,  # nothing here asks who the peer is
-        log_config=None,
-        lifespan="off",  # it is around the server, so that what hinders the start is told and not only logged
-    )
-    async with app.router.lifespan_context(app):
+    async with app.router.lifespan_context(app):  # around the server, so that what hinders the start is told
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)  # uvicorn raises the signal again when it is done: end with code 0
-        await Server(config).serve(sockets=[listener])
+        await Announced(app, settings, lifespan="off").serve(sockets=[listener])
 
 
 def _refuse_what_would_fail_later(settings: Settings) -> None:

@@ -56,10 +56,13 @@ CODES: Final[dict[str, str]] = {
     "range-not-satisfiable": "The requested byte range lies outside the blob.",
     "unsupported-media-type": "The body is of a type this address does not take.",
     # the server's own limits
+    "malformed-request": "These bytes are not an HTTP request.",
+    "header-too-large": "The request's line and headers together are larger than allowed, or too many.",
+    "request-timeout": "The request was too slow and was ended; what is stored of an upload stays: go on from there.",
     "quota-exceeded": "The client, or its federation, has no room left for what was to be uploaded.",
     "storage-full": "The blob store is full; work pauses until there is room.",
     "unavailable": "The database cannot be reached right now; try again after the given delay.",
-    "too-many-requests": "Too many requests at once; try again after the given delay.",
+    "too-many-requests": "More than a client, federation or address may have at once; try again after the given delay.",
     "internal": "Something broke in the coordinator; the log has the trace.",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
 from itertools import pairwise
@@ -15,6 +16,9 @@ from services.wire.v1.runs import ModelSpec
 
 CUSTOM: Final = "custom"
 MAX_PARAMETERS: Final = 2**30
+"""Of a built-in model, anywhere; an installation may allow less."""
+MAX_PARAMS_CHARACTERS: Final = 16_384
+"""Of a model's params as JSON: they go out with every task."""
 NORM_GROUPS: Final = 32
 
 Size = Annotated[int, Field(ge=1, le=65_536)]
@@ -184,13 +188,22 @@ PARAMS: Final[dict[str, type[ClassifierParams]]] = {
 }
 
 
-def validate(spec: ModelSpec) -> None:
+def validate(spec: ModelSpec, max_parameters: int = MAX_PARAMETERS) -> None:
     """Refuse a model that no worker could build. `custom` is known to the workers only and passes."""
+    try:
+        num_characters = len(json.dumps(spec.params))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Rejected("invalid-run", "The params of the model must be plain JSON, not deeply nested.") from error
+    if num_characters > MAX_PARAMS_CHARACTERS:
+        raise Rejected(
+            "invalid-run",
+            f"The params of the model have {num_characters} characters as JSON; the limit is {MAX_PARAMS_CHARACTERS}.",
+        )
     if spec.name != CUSTOM:
-        params_of(spec)
+        params_of(spec, max_parameters)
 
 
-def params_of(spec: ModelSpec) -> ClassifierParams:
+def params_of(spec: ModelSpec, max_parameters: int = MAX_PARAMETERS) -> ClassifierParams:
     """The checked parameters of a built-in model."""
     if spec.name not in PARAMS:
         known = ", ".join((*PARAMS, CUSTOM))
@@ -200,9 +213,10 @@ def params_of(spec: ModelSpec) -> ClassifierParams:
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
         raise Rejected("invalid-run", f"The params of model {spec.name} do not fit: {faults}.") from error
-    if params.num_parameters() > MAX_PARAMETERS:
+    if (num_parameters := params.num_parameters()) > max_parameters:
         raise Rejected(
             "invalid-run",
-            f"Model {spec.name} would have {params.num_parameters()} parameters; the limit is {MAX_PARAMETERS}.",
+            f"Model {spec.name} would have {num_parameters} parameters; the limit is {max_parameters} "
+            "(LETHE_MAX_MODEL_PARAMETERS).",
         )
     return params

@@ -16,7 +16,8 @@ from services.tensors.layout import (
     FLOATING,
     ITEM_BYTES,
     LENGTH_BYTES,
-    MAX_HEADER_BYTES,
+    UPLOADED,
+    Bounds,
     Header,
     Layout,
     parse_header,
@@ -42,9 +43,9 @@ class Inspection:
 class Inspector:
     """Feed it the file in order, then `finish()`. Raises `Rejected("not-safetensors")` as soon as that is certain."""
 
-    def __init__(self, total_bytes: int, max_header_bytes: int = MAX_HEADER_BYTES) -> None:
+    def __init__(self, total_bytes: int, bounds: Bounds = UPLOADED) -> None:
         self._total_bytes = total_bytes
-        self._max_header_bytes = max_header_bytes
+        self._bounds = bounds
         self._num_bytes = 0
         self._finite = True
         self._prefix = bytearray()
@@ -65,7 +66,7 @@ class Inspector:
 
     def finish(self) -> Inspection:
         if self._header is None:
-            parse_length(bytes(self._prefix[:LENGTH_BYTES]), self._num_bytes, self._max_header_bytes)
+            parse_length(bytes(self._prefix[:LENGTH_BYTES]), self._num_bytes, self._bounds)
         if self._header is None or self._num_bytes != self._total_bytes:
             refuse(f"The file ends after {self._num_bytes} of {self._total_bytes} bytes.")
         return Inspection(self._header.layout, self._finite, self._num_bytes)
@@ -74,12 +75,12 @@ class Inspector:
         missing = self._prefix_bytes - len(self._prefix)
         self._prefix += view[:missing]
         if len(self._prefix) == LENGTH_BYTES == self._prefix_bytes:
-            length = parse_length(bytes(self._prefix), self._total_bytes, self._max_header_bytes)
+            length = parse_length(bytes(self._prefix), self._total_bytes, self._bounds)
             if length == 0:
                 refuse("The header is empty.")
             self._prefix_bytes += length
         elif len(self._prefix) == self._prefix_bytes:
-            self._header = parse_header(bytes(self._prefix[LENGTH_BYTES:]), self._total_bytes)
+            self._header = parse_header(bytes(self._prefix[LENGTH_BYTES:]), self._total_bytes, self._bounds)
             self._segments = _segments(self._header)
             self._prefix.clear()
         return view[missing:]

@@ -21,7 +21,6 @@ ITEM_BYTES: Final = {
     "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
 }  # fmt: skip
 FLOATING: Final = frozenset({"F64", "F32", "F16", "BF16"})
-MAX_HEADER_BYTES: Final = 16 * 2**20
 MAX_RANK: Final = 32
 MAX_NAME_CHARACTERS: Final = 1024
 LENGTH_BYTES: Final = 8
@@ -37,6 +36,23 @@ _FOREIGN: Final = {
     b"\x1f\x8b": "This is a gzip file.",
     b"GGUF": "This is a GGUF file.",
 }
+
+
+class Bounds(NamedTuple):
+    """What a header may cost. A file of the largest allowed takes a fraction of a second: parse it in a thread."""
+
+    header_bytes: int
+    tensors: int
+
+    @property
+    def items(self) -> int:
+        """Of JSON in a header: a tensor has six, and one for each dimension."""
+        return 16 * self.tensors
+
+
+UPLOADED: Final = Bounds(4 * 2**20, 16_384)
+MADE_HERE: Final = Bounds(16 * 2**20, 2**20)
+"""Kernels may keep tensors of every client in one file."""
 
 
 class TensorInfo(NamedTuple):
@@ -59,9 +75,9 @@ class Layout:
 
     tensors: tuple[TensorInfo, ...]
 
-    @lru_cache(maxsize=256)  # noqa: B019  # a value, and there are few
     def digest(self) -> str:
-        return digests.of_json([[info.name, info.dtype, list(info.shape)] for info in self.tensors])
+        """Takes about a microsecond per tensor. Of layouts of usual size the last few are remembered."""
+        return _digest_known(self) if len(self.tensors) <= REMEMBERED_TENSORS else _digest(self)
 
     def updatable(self) -> Layout:
         """The layout that an update of this model must have: its floating-point tensors."""
@@ -70,6 +86,14 @@ class Layout:
     @property
     def data_bytes(self) -> int:
         return sum(info.num_bytes for info in self.tensors)
+
+
+def _digest(layout: Layout) -> str:
+    return digests.of_json([[info.name, info.dtype, list(info.shape)] for info in layout.tensors])
+
+
+REMEMBERED_TENSORS: Final = 1024
+_digest_known = lru_cache(maxsize=64)(_digest)
 
 
 @dataclass(frozen=True)
@@ -81,7 +105,7 @@ class Header:
     data_start: int
 
 
-def parse_length(first_bytes: bytes, total_bytes: int, max_header_bytes: int = MAX_HEADER_BYTES) -> int:
+def parse_length(first_bytes: bytes, total_bytes: int, bounds: Bounds = MADE_HERE) -> int:
     """The header's length from the first 8 bytes of a file of `total_bytes`."""
     for magic, what in _FOREIGN.items():
         if first_bytes.startswith(magic):
@@ -89,23 +113,25 @@ def parse_length(first_bytes: bytes, total_bytes: int, max_header_bytes: int = M
     if len(first_bytes) < LENGTH_BYTES:
         refuse(f"The file ends after {len(first_bytes)} bytes.")
     length = int.from_bytes(first_bytes[:LENGTH_BYTES], "little")
-    if length > max_header_bytes:
-        refuse(f"The header announces {length} bytes; at most {max_header_bytes} are allowed.")
+    if length > bounds.header_bytes:
+        refuse(f"The header announces {length} bytes; at most {bounds.header_bytes} are allowed.")
     if LENGTH_BYTES + length > total_bytes:
         refuse(f"The header announces {length} bytes but the file has only {total_bytes}.")
     return length
 
 
-def parse_header(header: bytes, total_bytes: int) -> Header:
+def parse_header(header: bytes, total_bytes: int, bounds: Bounds = MADE_HERE) -> Header:
     """`header` is the JSON part alone; `total_bytes` the size of the whole file. All updates of a model have the same
     one: those of usual size are remembered."""
     parse = _parsed_before if len(header) <= _REMEMBERED_BYTES else _parse
-    return parse(header, total_bytes)
+    return parse(header, total_bytes, bounds)
 
 
-def _parse(header: bytes, total_bytes: int) -> Header:
-    entries = _load_json(header)
+def _parse(header: bytes, total_bytes: int, bounds: Bounds) -> Header:
+    entries = _load_json(header, bounds)
     _check_metadata(entries.pop("__metadata__", {}))
+    if len(entries) > bounds.tensors:
+        refuse(f"There are {len(entries)} tensors; at most {bounds.tensors} are taken.")
     data_start = LENGTH_BYTES + len(header)
     placed = sorted((_parse_entry(name, entry) for name, entry in entries.items()), key=lambda item: item[1:])
     cursor = 0
@@ -127,14 +153,14 @@ _REMEMBERED_BYTES: Final = 65_536
 _parsed_before = lru_cache(maxsize=16)(_parse)
 
 
-def read_header(fd: int, max_header_bytes: int = MAX_HEADER_BYTES) -> Header:
+def read_header(fd: int, bounds: Bounds = MADE_HERE) -> Header:
     """Header of an open file; its position is left alone."""
     total_bytes = os.fstat(fd).st_size
-    length = parse_length(os.pread(fd, LENGTH_BYTES, 0), total_bytes, max_header_bytes)
+    length = parse_length(os.pread(fd, LENGTH_BYTES, 0), total_bytes, bounds)
     header = os.pread(fd, length, LENGTH_BYTES)
     if len(header) != length:
         refuse("The file shrank while it was read.")
-    return parse_header(header, total_bytes)
+    return parse_header(header, total_bytes, bounds)
 
 
 def refuse(why: str) -> NoReturn:
@@ -144,8 +170,14 @@ def refuse(why: str) -> NoReturn:
     )
 
 
-def _load_json(header: bytes) -> dict[str, Any]:
+def _load_json(header: bytes, bounds: Bounds) -> dict[str, Any]:
+    num_objects = 0
+
     def reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal num_objects
+        num_objects += 1
+        if max(num_objects - 2, len(pairs) - 1) > bounds.tensors:  # less the whole, and its metadata
+            raise ValueError(f"more than {bounds.tensors} tensors, or entries of metadata")
         found = dict(pairs)
         if len(found) != len(pairs):
             raise ValueError("a key appears twice")
@@ -153,6 +185,8 @@ def _load_json(header: bytes) -> dict[str, Any]:
 
     if not header.startswith(b"{"):
         refuse("The header does not start with '{'.")
+    if header.count(b",") >= bounds.items:  # before anything is made of it
+        refuse(f"The header lists more than {bounds.items} things; at most {bounds.tensors} tensors are taken.")
     try:
         entries = json.loads(header.decode(), object_pairs_hook=reject_duplicates)
     except (ValueError, RecursionError) as error:

@@ -21,9 +21,11 @@ from coordinator.blobs import postgres
 from coordinator.blobs.files import FileBlobStore
 from coordinator.blobs.port import BlobStore, Complete, Partial, Received, StorageFull, sender_hash
 from coordinator.blobs.postgres import PostgresBlobStore
+from coordinator.blobs.reception import MOST_HELD_BYTES
 from services.core import digests
 from services.core.errors import Rejected
 from services.tensors import codec
+from services.tensors.layout import UPLOADED
 
 pytestmark = pytest.mark.anyio
 
@@ -131,13 +133,62 @@ async def test_nan_is_reported_by_the_inspection(store: BlobStore, tmp_path: Pat
     assert not received.inspection.finite
 
 
-async def test_a_blob_that_exists_is_not_read_from_the_sender_again(store: BlobStore, tmp_path: Path) -> None:
-    data = tensor_file(tmp_path)
-    digest = await put(store, data)
-    again = await store.receive(OWNER, digest, sender="b", offset=0, total=len(data), chunks=broken_stream(b""))
+@pytest.mark.parametrize("num_floats", [1000, 400_000], ids=["small", "large"])
+async def test_naming_a_digest_that_exists_does_not_stand_for_its_bytes(
+    store: BlobStore, tmp_path: Path, num_floats: int
+) -> None:
+    data = tensor_file(tmp_path, num_floats)
+    digest, total = await put(store, data), len(data)
+    others = tensor_file(tmp_path, num_floats, value=1.5)
+    wrong = store.receive(OWNER, digest, sender="b", offset=0, total=total, chunks=stream(others))
+    assert (await rejection(wrong)).code == "digest-mismatch"
+    again = await store.receive(OWNER, digest, sender="b", offset=0, total=total, chunks=stream(data))
     assert isinstance(again, Complete)
     assert again.existed
-    assert again.inspection.num_bytes == len(data)
+    assert await store.part_size(OWNER, digest, "b") is None
+    assert await read(store, digest) == data
+
+
+async def test_a_file_of_very_many_tensors_is_read_back_and_checked(store: BlobStore, tmp_path: Path) -> None:
+    path = tmp_path / "many.safetensors"
+    codec.write(path, {f"tensor-{number}": np.full(10, number, np.float32) for number in range(6000)})
+    data = path.read_bytes()
+    digest = await put(store, data)
+    assert await read(store, digest) == data
+    too_many = {f"tensor-{number}": np.zeros(0, np.float32) for number in range(UPLOADED.tensors + 1)}
+    codec.write(path, too_many)
+    with pytest.raises(Rejected, match="tensors"):
+        await put(store, path.read_bytes())
+    examined = await store.adopt(OWNER, path)  # ours, and nobody else's
+    assert len(examined.inspection.layout.tensors) == len(too_many)
+
+
+async def test_uploads_that_find_no_memory_go_on_in_small_pieces(store: BlobStore, tmp_path: Path) -> None:
+    """As many slow ones as fill it, and one more that is not kept waiting."""
+    data = tensor_file(tmp_path, num_floats=200_000)
+    slow = tensor_file(tmp_path, num_floats=200_000, value=1.5)
+    begun, go_on = asyncio.Semaphore(0), asyncio.Event()
+
+    async def trickle() -> AsyncIterator[bytes]:
+        yield slow[:1]
+        begun.release()
+        await go_on.wait()
+        raise ConnectionResetError("the client is gone")
+
+    async def send_slowly(number: int) -> None:
+        sender, total = f"slow-{number}", len(slow)
+        with pytest.raises(ConnectionResetError):
+            await store.receive(OWNER, digests.of_bytes(slow), sender=sender, offset=0, total=total, chunks=trickle())
+        assert await store.part_size(OWNER, digests.of_bytes(slow), sender) == 1
+
+    num_slow = MOST_HELD_BYTES // len(slow) + 1
+    async with asyncio.TaskGroup() as sending:
+        for number in range(num_slow):
+            sending.create_task(send_slowly(number))
+        for _ in range(num_slow):
+            await begun.acquire()
+        assert await read(store, await put(store, data)) == data
+        go_on.set()
 
 
 async def test_owners_do_not_see_each_others_blobs(store: BlobStore, tmp_path: Path) -> None:

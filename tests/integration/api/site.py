@@ -18,6 +18,7 @@ from pydantic import SecretStr
 from safetensors.numpy import save
 
 from coordinator.api.app import create_app
+from coordinator.api.server import Server
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.settings import Settings
 from coordinator.store import outbox, schema
@@ -157,6 +158,30 @@ async def opened(
         site = Site(app, coordinator, http, Actor(http, ADMIN_TOKEN))
         site.federation_id = await site.federation(federation)
         yield site
+
+
+@contextlib.asynccontextmanager
+async def serving(site: Site) -> AsyncIterator[Server]:
+    """The site's app behind its real server, on a port of its own."""
+    server = Server(site.app, site.coordinator.settings, port=0, lifespan="off")
+    running = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    try:
+        yield server
+    finally:
+        server.should_exit = True
+        await running
+
+
+@contextlib.asynccontextmanager
+async def listening(site: Site) -> AsyncIterator[tuple[str, int]]:
+    async with serving(site) as server:
+        yield address_of(server)
+
+
+def address_of(server: Server) -> tuple[str, int]:
+    host, port = server.servers[0].sockets[0].getsockname()
+    return host, port
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]], within_s: float = 10.0) -> None:

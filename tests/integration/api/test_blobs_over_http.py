@@ -87,6 +87,32 @@ async def test_a_stored_blob_is_answered_without_reading_its_body(small_site: Si
     assert not was_read
 
 
+@pytest.mark.parametrize("num_floats", [400_000, 4], ids=["large", "small"])
+@pytest.mark.parametrize("headers", [{}, {"Expect": "100-continue"}], ids=["plain", "expect"])
+async def test_no_answer_tells_whether_another_client_has_sent_a_digest(
+    site: Site, num_floats: int, headers: dict[str, str]
+) -> None:
+    """Neither before the body is read, nor after bytes that do not fit, nor after the right ones."""
+    a, b = await site.enrol("a", "b")
+    sent, unsent = (save({"x": np.full(num_floats, value, dtype=np.float32)}) for value in (1, 2))
+    assert (await a.call("PUT", f"/v1/blobs/{digests.of_bytes(sent)}", content=sent)).status_code == 201
+
+    async def answers(right: bytes) -> list[object]:
+        path, garbage = f"/v1/blobs/{digests.of_bytes(right)}", bytes(len(right))
+        part = {"Content-Type": "application/partial-upload", "Upload-Offset": "0", "Upload-Length": str(len(right))}
+        tries = [
+            await b.call("HEAD", path),
+            await b.call("PATCH", path, content=right[:50], headers={**part, **headers}),
+            await b.call("PUT", path, content=garbage, headers=headers),
+            await b.call("PUT", path, content=garbage, headers=headers),
+            await b.call("GET", path),
+            await b.call("PUT", path, content=right, headers=headers),
+        ]
+        return [(one.status_code, one.headers.get("upload-offset")) for one in tries]
+
+    assert await answers(sent) == await answers(unsent)
+
+
 async def test_a_cut_upload_keeps_what_arrived_and_goes_on_from_there(site: Site) -> None:
     (a,) = await site.enrol("a")
     half = len(BIG) // 2
@@ -167,7 +193,7 @@ async def test_unfinished_uploads_of_two_clients_do_not_mix(small_site: Site) ->
     await cut_short(a, BIG[:1000])
     assert (await b.call("HEAD", PATH)).status_code == 404
     assert (await b.call("PUT", PATH, content=BIG)).status_code == 201
-    assert (await patch(a, 1000, BIG[1000:])).status_code == 200
+    assert (await patch(a, 1000, BIG[1000:])).status_code == 201
 
 
 async def test_a_part_needs_its_own_media_type_and_its_headers(small_site: Site) -> None:

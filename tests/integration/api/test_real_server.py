@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-import uvicorn
 
-from tests.integration.api.site import MODEL, Site, blob, until
+from tests.integration.api.site import MODEL, Site, blob, listening, until
 
 pytestmark = pytest.mark.anyio
 DIGEST, DATA = blob(MODEL)
-
-
-@contextlib.asynccontextmanager
-async def listening(site: Site) -> AsyncIterator[tuple[str, int]]:
-    config = uvicorn.Config(site.app, port=0, lifespan="off", log_level="warning", access_log=False)
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
-    await until(lambda: server.started)
-    yield server.servers[0].sockets[0].getsockname()
-    server.should_exit = True
-    await serving
 
 
 def request(method: str, token: str, *headers: str) -> bytes:

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from services.audit.verification import check
-from tests.integration.api.site import Actor, Site, opened, until
+from tests.integration.api.site import Actor, Site, listening, opened, until
 from tests.integration.api.test_erasure_over_http import REQUESTS, checkpoints, completed
-from tests.integration.api.test_real_server import listening
 from worker.agent import Ending
 from worker.backoff import Backoff
 from worker.fleet import serve

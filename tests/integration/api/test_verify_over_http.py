@@ -14,7 +14,7 @@ import pytest
 from lethe.client import Client
 from lethe.replaying import Findings, replay_served
 from services.audit.verification import check
-from tests.integration.api.site import ADMIN_TOKEN, Site, has_been_retained, until
+from tests.integration.api.site import ADMIN_TOKEN, Site, has_been_retained, listening, until
 from tests.integration.api.test_erasure_over_http import (
     NAMES,
     REQUESTS,
@@ -25,7 +25,6 @@ from tests.integration.api.test_erasure_over_http import (
     run_to_its_end,
     working,
 )
-from tests.integration.api.test_real_server import listening
 
 pytestmark = pytest.mark.anyio
 CLUSTERS = {"kind": "clusters", "num_clusters": 2, "assignment": "random"}

@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from safetensors.numpy import save
 
 from services.core.errors import Rejected
 from services.tensors.inspection import Inspection, Inspector
-from services.tensors.layout import Layout, TensorInfo
+from services.tensors.layout import UPLOADED, Bounds, Layout, TensorInfo
 
 
 def inspect(data: bytes, chunk_bytes: int = 1 << 20, announced: int | None = None) -> Inspection:
@@ -125,9 +126,41 @@ def test_foreign_format_is_named(data: bytes, hint: str) -> None:
 
 
 def test_header_larger_than_the_bound_is_rejected_before_it_is_read() -> None:
-    inspector = Inspector(10_000, max_header_bytes=100)
+    inspector = Inspector(10_000, Bounds(header_bytes=100, tensors=10))
     with pytest.raises(Rejected, match="at most 100"):
         inspector.feed((101).to_bytes(8, "little"))
+
+
+def empty_tensors(count: int) -> bytes:
+    return json.dumps({str(number): entry(shape=[0], offsets=[0, 0]) for number in range(count)}).encode()
+
+
+FLOODS = {
+    "empty tensors": empty_tensors(UPLOADED.tensors + 1),
+    "empty objects": b"{" + b",".join(b'"%d":{}' % n for n in range(100_000)) + b"}",
+    "metadata": b'{"__metadata__":{' + b",".join(b'"%d":"x"' % n for n in range(100_000)) + b"}}",
+    "dimensions": b'{"x":{"dtype":"F32","shape":[' + b"0," * 300_000 + b'0],"data_offsets":[0,0]}}',
+    "depth": b'{"x":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}",
+    "digits": b'{"x":{"dtype":"F32","shape":[' + b"9" * 1_000_000 + b'],"data_offsets":[0,0]}}',
+}
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+def test_a_header_that_lists_too_much_is_rejected_before_much_is_made_of_it(kind: str) -> None:
+    header = FLOODS[kind]
+    tracemalloc.start()
+    try:
+        with pytest.raises(Rejected) as caught:
+            inspect(file_of(header))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert caught.value.code == "not-safetensors"
+    assert peak_bytes < 40 * 2**20
+
+
+def test_as_many_tensors_as_allowed_are_taken() -> None:
+    assert len(inspect(file_of(empty_tensors(UPLOADED.tensors))).layout.tensors) == UPLOADED.tensors
 
 
 @pytest.mark.parametrize("length", range(0, len(SAMPLE), 7))
