@@ -182,12 +182,14 @@ def nothing_passes_a_fence(world: World) -> None:
         for source in families.sources_of(cohort):
             assert erased.isdisjoint(world.provenance[source.digest]), "a model is made of one with an erased client"
     gone = _erased_samples(world)
+    told = {name for r in state.erasures.values() if r.fenced_at is not None for name in r.samples}
     for checkpoint in state.checkpoints.values():
         is_tainted = not erased.isdisjoint(world.made_of[checkpoint.id])
         is_tainted |= not gone.isdisjoint(world.samples_made_of[checkpoint.id])
         is_superseded = checkpoint.superseded_by is not None
         was_given_up = any(step.kind == "forgotten" for step in world.lineage(checkpoint))  # its method, or its audit
-        was_left_out = is_superseded and state.erasures[checkpoint.superseded_by or checkpoint.id].scope == "samples"
+        # Whoever confirmed its samples left them out already before the fence: what it made since then goes, too.
+        was_left_out = not told.isdisjoint(world.made_of[checkpoint.id])
         assert is_superseded or not is_tainted, "a tainted model is not superseded"
         assert is_tainted or not is_superseded or was_given_up or was_left_out, "a clean model is superseded"
     for task in state.tasks.values():

@@ -348,9 +348,8 @@ def test_a_run_that_was_held_because_of_a_client_goes_on_when_that_is_erased() -
         for granted in world.claim(name):
             if name == "b":
                 task = granted.task
-                world.send(
-                    m.FailTask(task.id, task.client_id, task.lease_token or "", retryable=False, reason="broken")
-                )
+                token = task.lease_token or ""
+                world.send(m.FailTask(task.id, task.client_id, token, retryable=False, reason="broken"))
             else:
                 world.submit(granted.task)
     world.settle()
