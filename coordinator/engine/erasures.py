@@ -30,7 +30,7 @@ from coordinator.engine.entities import (
     State,
     Subject,
 )
-from coordinator.engine.runs import resume_run, stop_cohort
+from coordinator.engine.runs import stop_cohort
 from services.core.errors import Rejected
 from services.unlearning.methods import METHODS, Method
 from services.unlearning.rapid import plan as rapid
@@ -301,8 +301,6 @@ def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID
         params = {"message": "SettleRun", "run_id": str(run.id)}
         draft.request(draft.state.cohorts[cut.cuts[0].cohort.id], "post", params)
     retraining = any(one.action != "retired" for one in cut.cuts)
-    if run.status == "paused" and run.hold == "quorum" and cut.cuts:  # the round that it was held for is gone
-        resume_run(draft, m.ResumeRun(run.id))
     if run.status == "completed" and (merging or retraining):
         draft.emit(e.RunReopened(run.id, "retraining without what was erased"))
     elif run.status == "completed" and cut.cuts and not _has_lines(draft.state, run):

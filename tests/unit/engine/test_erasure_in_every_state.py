@@ -339,19 +339,3 @@ def test_samples_of_a_cancelled_run_are_erased_when_a_worker_that_was_away_ackno
     world.acknowledge("b")
     world.settle()
     assert world.erasure(erasure_id).status == "completed"
-
-
-def test_a_run_that_was_held_because_of_a_client_goes_on_when_that_is_erased() -> None:
-    world, run_id = begin(max_attempts=1)
-    world.settle()
-    for name in NAMES:
-        for granted in world.claim(name):
-            if name == "b":
-                task = granted.task
-                token = task.lease_token or ""
-                world.send(m.FailTask(task.id, task.client_id, token, retryable=False, reason="broken"))
-            else:
-                world.submit(granted.task)
-    world.settle()
-    assert (world.run(run_id).status, world.run(run_id).hold) == ("paused", "quorum")
-    ends_with_a_certificate(world, run_id, world.file("b"), run={"completed"})
