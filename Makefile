@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 # Many short-lived processes import torch here: with compiled modules at hand a start takes half as long.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test check lint format chaos bench clean
+.PHONY: help setup demo test check lint format chaos storm bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,8 +39,11 @@ format: setup ## rewrite the code in the house format
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
 
-chaos: setup ## SIGKILL coordinator, compute and workers, stop Postgres, flush Redis; compare digests (JSON lines)
+chaos: setup ## SIGKILL coordinator, compute and workers, stop Postgres, flush Redis, erase clients meanwhile; compare digests (JSON lines)
 	@$(BIN)/python -m benchmarks.chaos $(ARGS)
+
+storm: setup ## hostile clients and a failover of Postgres for two minutes on each back end; honest runs and erasures must complete
+	@$(BIN)/python -m benchmarks.storm $(ARGS)
 
 bench: setup ## seconds per round, memory and CPU; then training against a plain loop (JSON lines)
 	@$(BIN)/lethe bench coordination --json $(ARGS)
