@@ -377,27 +377,7 @@ def _cut_cohort(
         draft.emit(e.CohortEnded(cohort.id, "finished", f"the run was {run.status}"))
         line = replace(line, clean_at=draft.now, done_at=draft.now)
     draft.emit(e.LineFenced(line))
-    _plan_others_again(draft, line)
-
-
-def _plan_others_again(draft: Draft, cut: Line) -> None:
-    """Other open requests that wait for this cohort go on from where it was cut now, towards their own targets."""
-    for line in [one for one in draft.state.lines.values() if one.cohort_id == cut.cohort_id]:
-        erasure = draft.state.erasures.get(line.erasure_id)
-        if line.erasure_id == cut.erasure_id or erasure is None or erasure.status in SETTLED:
-            continue
-        again = replace(
-            cut,
-            erasure_id=line.erasure_id,
-            epoch_before=line.epoch_before,
-            round_at_fence=line.round_at_fence,
-            target_round=max(line.target_round, cut.target_round if cut.action == "re-initialised" else 0),
-            head_before=line.head_before,
-            clean_at=line.clean_at or cut.clean_at,
-        )
-        draft.emit(e.LineFenced(again))
-        if erasure.status in ("verifying", "requires_action"):  # a purge may be under way
-            draft.emit(e.ErasureMoved(erasure.id, "executing", "another erasure cut the same cohort"))
+    mending.plan_others_again(draft, line)
 
 
 def _measure_newcomers_again(draft: Draft, run: Run) -> None:

@@ -57,7 +57,9 @@ def gather(
     """Before the fence: the cohort still has its head."""
     line = line_of(state, cohort)
     head = line[-1]
-    base = state.checkpoints.get(head.base_id) if head.base_id is not None else None
+    # What a method made of a model that another client is in is not undone: that model must not be read again.
+    was_mended = head.kind == "forgotten"
+    base = state.checkpoints.get(head.base_id) if head.base_id is not None and not was_mended else None
     names = {m.client_id: m.name for m in state.members.values() if m.cohort_id == cohort.id}
     rounds = recallable(state, line)
     facts = {
@@ -69,7 +71,7 @@ def gather(
         "round": head.round,
         "base": base.digest if base is not None and base.stored else None,
         "scale": head.scale,
-        "participants": _participants(state, head, leavers, names),
+        "participants": [] if was_mended else _participants(state, head, leavers, names),
         "history": sorted(rounds),
         "residuals": cohort.residuals,
         "movements": _movements(state, line, leavers, names),

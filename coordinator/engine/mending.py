@@ -7,7 +7,7 @@ from uuid import UUID
 
 from coordinator.engine import events as e
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import Cohort, Erasure, Line
+from coordinator.engine.entities import SETTLED, Cohort, Erasure, Line
 from coordinator.engine.runs import stop_cohort
 
 
@@ -52,4 +52,26 @@ def _fence(draft: Draft, line: Line, cohort: Cohort, fenced: e.CohortFenced) -> 
     if made := tuple(sorted(c.id for c in own if c.superseded_by is None)):
         draft.emit(e.CheckpointsSuperseded(made, line.erasure_id))
     draft.emit(fenced)
-    draft.emit(e.LineFenced(replace(line, epoch_after=fenced.epoch)))
+    cut = replace(line, epoch_after=fenced.epoch)
+    draft.emit(e.LineFenced(cut))
+    plan_others_again(draft, cut)
+
+
+def plan_others_again(draft: Draft, cut: Line) -> None:
+    """Other open requests that wait for this cohort go on from where it was cut now, towards their own targets."""
+    for line in [one for one in draft.state.lines.values() if one.cohort_id == cut.cohort_id]:
+        erasure = draft.state.erasures.get(line.erasure_id)
+        if line.erasure_id == cut.erasure_id or erasure is None or erasure.status in SETTLED:
+            continue
+        again = replace(
+            cut,
+            erasure_id=line.erasure_id,
+            epoch_before=line.epoch_before,
+            round_at_fence=line.round_at_fence,
+            target_round=max(line.target_round, cut.target_round if cut.action == "re-initialised" else 0),
+            head_before=line.head_before,
+            clean_at=line.clean_at or cut.clean_at,
+        )
+        draft.emit(e.LineFenced(again))
+        if erasure.status in ("verifying", "requires_action"):  # a purge may be under way
+            draft.emit(e.ErasureMoved(erasure.id, "executing", "another erasure cut the same cohort"))

@@ -190,6 +190,9 @@ class _Loader:
         if needs.fences:
             await self._add(Line, t.lines.c.run_id.in_(needs.whole) & t.lines.c.erasure_id.in_(self.state.erasures))
         lines = await self._add(Line, t.lines.c.erasure_id.in_(needs.reviews)) if needs.reviews else []
+        if mended := {line.cohort_id for line in lines if line.action == "unlearned"}:  # it may have to be cut again
+            others = await self._add_by(Line, t.lines.c.cohort_id, mended)
+            await self._add(Erasure, t.erasures.c.id.in_({line.erasure_id for line in others}), lock=True)
         ordered = await self._add(Exclusion, t.exclusions.c.erasure_id.in_(needs.reviews)) if needs.reviews else []
         needs.clients |= {exclusion.client_id for exclusion in ordered}
         needs.clients |= {s.client_id for s in self.state.subjects.values() if s.erasure_id in needs.reviews}

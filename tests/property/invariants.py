@@ -83,7 +83,7 @@ def counters_are_true(world: World) -> None:
 
 def checkpoint_is_what_its_lineage_says(world: World, checkpoint: Checkpoint) -> None:
     """Asked once of each: what is published does not change any more."""
-    has_forgotten = any(step.kind == "forgotten" for step in world.lineage(checkpoint))
+    has_forgotten = any(c.forgets for c in world.state.checkpoints.values())
     said, true = world.clients_in(checkpoint), world.made_of[checkpoint.id]
     # A method may begin with an older model than the one that it is said to mend.
     assert true <= said if has_forgotten else true == said, "the lineage is not the truth"
@@ -317,10 +317,14 @@ def families_are_laminar(world: World) -> None:
 def ended_runs_have_no_open_work(world: World) -> None:
     state = world.state
     ended = {run.id for run in state.runs.values() if run.status in ENDED}
-    assert not [t for t in state.tasks.values() if t.run_id in ended and t.status in OPEN_TASK], "open task"
-    assert not [r for r in state.rounds.values() if r.run_id in ended and r.status == "open"], "open round"
+    assert not [t for t in state.tasks.values() if t.run_id in ended and t.status in OPEN_TASK], (
+        "an ended run has open work: a task"
+    )
+    assert not [r for r in state.rounds.values() if r.run_id in ended and r.status == "open"], (
+        "an ended run has open work: a round"
+    )
     jobs = [j for j in state.jobs.values() if j.run_id in ended and j.kind == "kernel"]
-    assert not [j for j in jobs if j.status in ("ready", "leased")], "open kernel"
+    assert not [j for j in jobs if j.status in ("ready", "leased")], "an ended run has open work: a kernel"
 
 
 def those_who_left_have_no_work(world: World) -> None:

@@ -19,6 +19,7 @@ from coordinator.engine import (
     exclusions,
     families,
     joining,
+    mending,
     programs,
     recovery,
     runs,
@@ -34,232 +35,416 @@ Edit = tuple[Callable[..., Any], str, str]
 @dataclass(frozen=True)
 class Mutant:
     name: str
+    law: str
+    """What the law says that it breaks: it counts as killed only by this."""
     edits: tuple[Edit, ...]
 
 
-def mutant(name: str, *edits: Edit) -> Mutant:
-    return Mutant(name, edits)
+def mutant(name: str, law: str, *edits: Edit) -> Mutant:
+    return Mutant(name, law, edits)
 
 
 MUTANTS: Final = (
     mutant(
         "fence dropped at claim, submission and revocation",
+        "open work in a fenced cohort",
         (work._refusal, "task.epoch != cohort.epoch", "False"),
         (work.claim_tasks, " or cohort.epoch != task.epoch", ""),
         (runs.stop_cohort, "draft.revoke(draft.open_tasks(cohort.id))", "pass"),
     ),
     mutant(
         "fence dropped at submission, revoked work accepted",
+        "a fenced update was refused for something else",
         (work._refusal, "task.epoch != cohort.epoch", "False"),
         (work._refusal, '("leased", "ready")', '("leased", "ready", "revoked")'),
     ),
     mutant(
         "fence dropped at compute",
+        "a kernel of a fenced line was leased",
         (decide._leased_job, "job.epoch != cohort.epoch or cohort.awaiting != job.id", "False"),
         (runs.stop_cohort, "_cancel_jobs(draft, cohort_id=cohort.id)", "pass"),
         (world.is_wanted, " and state.cohorts[job.cohort_id].epoch == job.epoch", ""),
     ),
     mutant(
         "result of a kernel from before the fence accepted",
+        "a result from before a fence was accepted",
         (decide._leased_job, "job.epoch != cohort.epoch or cohort.awaiting != job.id", "False"),
         (runs.stop_cohort, "_cancel_jobs(draft, cohort_id=cohort.id)", "pass"),
     ),
     mutant(
         "rollback skipped at the fence",
+        "the head at the fence is not the newest clean model",
         (surgery.newest_clean, " and (checkpoint.id in tainted or checkpoint.superseded_by is not None)", " and False"),
     ),
     mutant(
         "rollback stops at the first model that the client did not answer",
+        "the head at the fence is not the newest clean model",
         (surgery._tainted, ", *([checkpoint.base_id] if checkpoint.base_id else [])", ""),
     ),
     mutant(
         "rollback goes to the beginning",
+        "the head at the fence is not the newest clean model",
         (surgery.newest_clean, "checkpoint.id in tainted", "(checkpoint.id in tainted or checkpoint.base_id)"),
     ),
     mutant(
         "buffered updates survive the fence",
+        "something is left in a fenced cohort",
         (runs.stop_cohort, "if buffered:", "if False:"),
         (evolve._fresh_program, '"num_buffered": 0,', ""),
         (programs.answers_to, " and u.epoch == round.epoch", ""),
     ),
     mutant(
         "epoch not raised",
+        "a fence did not raise the epoch",
         (erasures._cut_cohort, "CohortFenced(cohort.id, cohort.epoch + 1", "CohortFenced(cohort.id, cohort.epoch"),
     ),
-    mutant("fenced client stays a member", (erasures._fence_run, "and member.active:", "and not member.active:")),
+    mutant(
+        "fenced client stays a member",
+        "asked after its fence",
+        (erasures._fence_run, "and member.active:", "and not member.active:"),
+    ),
     mutant(
         "cohorts without the leaver are cut as well",
+        "a cohort without a leaver has a line",
         (surgery.plan, "for c in lines if c.id in had", "for c in lines if had"),
     ),
-    mutant("taint ignores parents", (surgery._tainted, "*parents.get(checkpoint.id, ()), ", "")),
-    mutant("re-initialised from a cohort with the leaver", (surgery._surviving, "if cut is None:", "if True:")),
-    mutant("cohorts cut before those inside them", (surgery.plan, "(size[c.id],", "(-size[c.id],")),
-    mutant("size of a cohort taken without those who left", (surgery.plan, "(size[c.id],", "(c.num_members,")),
+    mutant(
+        "taint ignores parents",
+        "the head at the fence is not the newest clean model",
+        (surgery._tainted, "*parents.get(checkpoint.id, ()), ", ""),
+    ),
+    mutant(
+        "re-initialised from a cohort with the leaver",
+        "re-initialised from a cohort with a leaver",
+        (surgery._surviving, "if cut is None:", "if True:"),
+    ),
+    mutant(
+        "cohorts cut before those inside them",
+        "re-initialised from a cohort with a leaver",
+        (surgery.plan, "(size[c.id],", "(-size[c.id],"),
+    ),
+    mutant(
+        "size of a cohort taken without those who left",
+        "re-initialised from a cohort with a leaver",
+        (surgery.plan, "(size[c.id],", "(c.num_members,"),
+    ),
     mutant(
         "heir of a retired cohort not moved",
+        "a cohort with members was retired",
         (erasures._fence_run, "draft.emit(e.CohortMoved(cohort_id, parent_id))", "pass"),
     ),
     mutant(
         "tainted models stay servable",
+        "a tainted model is not superseded",
         (erasures._fence_run, "draft.emit(e.CheckpointsSuperseded(tainted, erasure.id))", "pass"),
     ),
     mutant(
         "merged model with the leaver stays",
+        "a tainted merged model is still served",
         (erasures._fence_merged, "not is_tainted and not is_made_of_tainted", "True"),
     ),
-    mutant("merge under way goes on with the leaver", (erasures._fence_merged, " and not is_made_of_tainted", "")),
+    mutant(
+        "merge under way goes on with the leaver",
+        "a model is made of one with an erased client",
+        (erasures._fence_merged, " and not is_made_of_tainted", ""),
+    ),
     mutant(
         "merged model not refreshed",
+        "merged from others than the best",
         (families.refresh_merge, "_is_made_of(draft.state, merged, wanted)", "merged.head_id is not None"),
     ),
-    mutant("ended run waits for its merge", (families.is_merging, " and run.status not in ENDED", "")),
-    mutant("completed run not opened again", (erasures._fence_run, 'run.status == "completed" and', "False and")),
+    mutant(
+        "ended run waits for its merge", "a request is stuck", (families.is_merging, " and run.status not in ENDED", "")
+    ),
+    mutant(
+        "completed run not opened again",
+        "an ended run goes on",
+        (erasures._fence_run, 'run.status == "completed" and (merging', "False and (merging"),
+    ),
     mutant(
         "nobody is told that the last cohort was retired",
+        "the cohorts have ended and nobody is told",
         (erasures._fence_run, 'any(one.action == "retired" for one in cut.cuts)', "False"),
     ),
     mutant(
         "erasure completed with an open line",
+        "completed with an open line",
         (recovery.review_erasure, "all(line.done_at is not None for line in lines)", "True"),
     ),
     mutant(
+        "a run that began with a leaver's model goes on",
         "a run that began with a leaver's model goes on",
         (surgery._tainted, "above += _models_started_from(checkpoint, by_digest)", "pass"),
     ),
     mutant(
         "a run begins with a superseded model",
+        "served after its fence",
         (runs.create_run, "_is_superseded(draft, message.federation_id, spec.init)", "False"),
     ),
-    mutant("erased client uploads", (decide._record_blob, 'uploader.status == "erased"', "False")),
+    mutant(
+        "erased client uploads",
+        "uploaded after its fence",
+        (decide._record_blob, "work.working_client(draft, message.uploaded_by)", "pass"),
+    ),
     mutant(
         "inventory goes by the marks",
+        "is left after the purge",
         (
             world.World.inventory,
             "[state.checkpoints[c] for c in surgery.tainted_checkpoints(state, frozenset(leavers))]",
             "[c for c in state.checkpoints.values() if c.superseded_by == erasure.id]",
         ),
     ),
-    mutant("inventory without what kernels made", (world.World.inventory, "(outputs | uploads)", "uploads")),
-    mutant("inventory without uploads", (world.World.inventory, "(outputs | uploads)", "outputs")),
+    mutant(
+        "inventory without what kernels made",
+        "is left after the purge",
+        (world.World.inventory, "(outputs | uploads)", "uploads"),
+    ),
+    mutant(
+        "inventory without uploads",
+        "is left after the purge",
+        (world.World.inventory, "(outputs | uploads)", "outputs"),
+    ),
     mutant(
         "inventory without what others trained",
-        (world.World.inventory, "(u.cohort_id, u.base_round, u.base_digest) in bases", "False"),
+        "is left after the purge",
+        (world.World.inventory, "(u.cohort_id, u.base_digest) in bases", "False"),
     ),
-    mutant("refused certificate tried again for ever", (recovery.review_erasure, " or is_refused:", ":")),
-    mutant("failed run holds its request for ever", (recovery._review_line, " or run.status in GIVEN_UP", "")),
-    mutant("absent clients are not noticed", (recovery._absence, "if not absent or", "if True or")),
+    mutant(
+        "refused certificate tried again for ever",
+        "tried again without a person",
+        (recovery.review_erasure, " or erasure.is_held:", ":"),
+    ),
+    mutant(
+        "failed run holds its request for ever",
+        "a request is stuck",
+        (recovery._review_line, " or run.status in GIVEN_UP", ""),
+    ),
+    mutant(
+        "absent clients are not noticed",
+        "waits for clients and does not say so",
+        (recovery._absence, "if not absent or", "if True or"),
+    ),
     mutant(
         "merged again whenever a head moves",
+        "merged again for no recovered line",
         (
             recovery.review_erasure,
             "any(families.is_merging(draft.state, draft.state.runs[line.run_id]) for line in lines)",
             "any([families.refresh_merge(draft, draft.state.runs[line.run_id]) for line in lines])",
         ),
     ),
-    mutant("second request refused after the fence", (erasures._same_request, " and client.id not in active", "")),
+    mutant(
+        "second request refused after the fence",
+        "a second request was refused",
+        (erasures._same_request, " and client.id not in active", ""),
+    ),
     mutant(
         "line keeps its plan when its cohort is cut again",
-        (erasures._cut_cohort, "_plan_others_again(draft, line)", "pass"),
+        "a line of an epoch that is over",
+        (erasures._cut_cohort, "mending.plan_others_again(draft, line)", "pass"),
     ),
     mutant(
         "request verified while its cohort is cut again",
-        (erasures._plan_others_again, 'erasure.status in ("verifying", "requires_action")', "False"),
+        "completed with an open line",
+        (mending.plan_others_again, 'erasure.status in ("verifying", "requires_action")', "False"),
     ),
     mutant(
         "tasks handed out before the ledger is written",
+        "handed out before the ledger is written",
         (work.claim_tasks, "client.exclusions != client.exclusions_acked", "False"),
     ),
     mutant(
         "another session takes over the acknowledgement",
+        "acknowledged and not in the ledger",
         (evolve.evolve, "replace(client, exclusions_acked=None)", "client"),
     ),
     mutant(
         "acknowledgement of an older state accepted",
+        "what was read before counts as all there is",
         (exclusions.acknowledge, "client.exclusions != message.digest", "False"),
     ),
     mutant(
         "samples forgotten without an acknowledgement",
+        "completed without an acknowledgement",
         (exclusions.unacknowledged, "and x.acked_at is None", "and False"),
     ),
     mutant(
         "client with erased samples leaves",
+        "num_clients",
         (erasures._fence_run, 'leavers if erasure.scope == "client" else frozenset[UUID]()', "leavers"),
     ),
-    mutant("request for other samples taken for the same", (exclusions.same_request, "samples <= set(", "bool(")),
+    mutant(
+        "request for other samples taken for the same",
+        "a duplicate of something else",
+        (exclusions.same_request, "samples <= set(", "bool("),
+    ),
     mutant(
         "completed twice",
+        "a chore that was done twice counted twice",
         (erasures.complete_erasure, 'not (erasure.status == "verifying" or is_tried_again)', "False"),
     ),
     mutant(
         "second request for the same client carried out",
+        "a second request",
         (erasures.file_erasure, "_same_request(draft.state, clients)", "None"),
     ),
-    mutant("duplicates stay open", (erasures.settle, "other.duplicate_of == erasure.id", "False")),
     mutant(
-        "removal lifts the tombstone", (runs.remove_client, 'client.status != "active"', 'client.status == "removed"')
+        "duplicates stay open",
+        "a duplicate ends with its original",
+        (erasures.settle, "other.duplicate_of == erasure.id", "False"),
     ),
-    mutant("lock-step opened while one cohort computes", (programs.open_rounds, ', "computing")', ")")),
     mutant(
-        "lock-step opened in a run that does not run", (programs.open_rounds, '.status != "running"', '.status == ""')
+        "removal lifts the tombstone",
+        "the tombstone is gone",
+        (runs.remove_client, 'client.status != "active"', 'client.status == "removed"'),
     ),
-    mutant("emptied cohort fails the others", (programs._end_emptied, "if is_only", "if True")),
-    mutant("token check dropped", (work._refusal, "task.lease_token != token", "False")),
-    mutant("token check of jobs dropped", (decide._leased_job, " or job.lease_token != message.lease_token", "")),
+    mutant(
+        "lock-step opened while one cohort computes",
+        "opened while others are",
+        (programs.open_rounds, ', "computing")', ")"),
+    ),
+    mutant(
+        "lock-step opened in a run that does not run",
+        "a round opened in a run that does not run",
+        (programs.open_rounds, '.status != "running"', '.status == ""'),
+    ),
+    mutant(
+        "emptied cohort fails the others", "failed without a cause", (programs._end_emptied, "if is_only", "if True")
+    ),
+    mutant(
+        "token check dropped",
+        "a lease token was accepted after another claim",
+        (work._refusal, "task.lease_token != token", "False"),
+    ),
+    mutant(
+        "token check of jobs dropped",
+        "a job's lost lease was accepted",
+        (decide._leased_job, " or job.lease_token != message.lease_token", ""),
+    ),
     mutant(
         "replay counted again",
+        "a replay was counted",
         (work.submit_result, 'task.status == "done"', "False"),
         (work._refusal, '("leased", "ready")', '("leased", "ready", "done")'),
     ),
-    mutant("second result taken for a replay", (work._replayed, " or update.digest != message.digest", "")),
-    mutant("late update accepted", (work._refusal, '("leased", "ready")', '("leased", "ready", "revoked")')),
-    mutant("stale update accepted", (work._staleness_refusal, "staleness <= round.staleness_bound", "True")),
+    mutant(
+        "second result taken for a replay",
+        "a second result was accepted",
+        (work._replayed, " or update.digest != message.digest", ""),
+    ),
+    mutant(
+        "late update accepted",
+        "a late update was accepted",
+        (work._refusal, '("leased", "ready")', '("leased", "ready", "revoked")'),
+    ),
+    mutant(
+        "stale update accepted",
+        "a stale update was accepted",
+        (work._staleness_refusal, "staleness <= round.staleness_bound", "True"),
+    ),
     mutant(
         "deadline closes below quorum",
+        "closed below its quorum",
         (programs.is_filled, "round.num_received >= round.quorum and", "round.num_received >= 1 and"),
     ),
     mutant(
         "client counted twice in a buffer",
+        "a client counted twice",
         (asking.busy_clients, "return in_hand | {u.client_id for u in buffered if u.kind == kind}", "return in_hand"),
     ),
-    mutant("base not rebound to what is sent", (work.claim_tasks, "newest.number - 1,", "task.base_round,")),
-    mutant("num_open not decremented", (evolve._without_open_task, "round.num_open - 1", "round.num_open")),
-    mutant("contributions not in the order of names", (programs.collect, "u.client_name", "u.id")),
-    mutant("updates of another cohort collected", (programs.answers_to, "u.cohort_id == round.cohort_id and ", "")),
-    mutant("stragglers not revoked", (programs.collect, "draft.revoke(withdrawn)", "pass")),
-    mutant("cancelled run goes on", (runs.cancel_run, "_stop_work(draft, run.id)", "pass")),
-    mutant("paused run hands out work", (work.claim_tasks, 'run.status != "running" or ', "")),
-    mutant("removal leaves work with the client", (runs.remove_client, "withdraw_task(draft, task)", "pass")),
+    mutant(
+        "base not rebound to what is sent",
+        "trained from a model that is no ancestor",
+        (work.claim_tasks, "newest.number - 1,", "task.base_round,"),
+    ),
+    mutant("num_open not decremented", "num_open", (evolve._without_open_task, "round.num_open - 1", "round.num_open")),
+    mutant(
+        "contributions not in the order of names",
+        "contributions are in the order of the clients' names",
+        (programs.collect, "u.client_name", "u.id"),
+    ),
+    mutant(
+        "updates of another cohort collected",
+        "an update of another cohort is in a checkpoint",
+        (programs.answers_to, "u.cohort_id == round.cohort_id and ", ""),
+    ),
+    mutant(
+        "stragglers not revoked",
+        "a client has two open tasks of a kind",
+        (programs.collect, "draft.revoke(withdrawn)", "pass"),
+    ),
+    mutant(
+        "cancelled run goes on", "an ended run has open work", (runs.cancel_run, "_stop_work(draft, run.id)", "pass")
+    ),
+    mutant(
+        "paused run hands out work",
+        "work of a run that does not run",
+        (work.claim_tasks, 'run.status != "running" or ', ""),
+    ),
+    mutant(
+        "removal leaves work with the client",
+        "asked after it left",
+        (runs.remove_client, "withdraw_task(draft, task)", "pass"),
+    ),
     mutant(
         "removal does not shrink the round",
+        "waits for an operator although no client failed",
         (evolve._withdraw, "quorum=max(1, min(round.quorum, num_selected))", "quorum=round.quorum"),
     ),
-    mutant("emptied round asks nobody", (programs.check_round, "draft.emit(e.RoundStarved(round.id))", "pass")),
+    mutant(
+        "emptied round asks nobody",
+        "waits for answers that nobody can give",
+        (programs.check_round, "draft.emit(e.RoundStarved(round.id))", "pass"),
+    ),
     mutant(
         "nobody is told that a quorum is out of reach",
+        "waits for answers that nobody can give",
         (programs.check_round, "_hold_for_quorum(", "print if True else ("),
     ),
-    mutant("failed tasks are not given out again", (runs.resume_run, "draft.emit(e.TaskReissued(task.id))", "pass")),
+    mutant(
+        "failed tasks are not given out again",
+        "a run is stuck",
+        (runs.resume_run, "draft.emit(e.TaskReissued(task.id))", "pass"),
+    ),
     mutant(
         "erased client comes back",
+        "an erased client came back",
         (joining._newcomer, 'client.status == "erased"', "False"),
         (joining._newcomer, 'client.status != "active"', "False"),
     ),
-    mutant("member not counted", (evolve._resized, "cohort.num_members + change", "cohort.num_members")),
+    mutant("member not counted", "num_members", (evolve._resized, "cohort.num_members + change", "cohort.num_members")),
     mutant(
-        "cohorts above do not gain the newcomer", (joining._graft, "if name in known:", "if name in known and False:")
+        "cohorts above do not gain the newcomer",
+        "a cohort is not inside its parent",
+        (joining._graft, "if name in known:", "if name in known and False:"),
     ),
     mutant(
         "new cohort starts from everybody's model",
+        "a new cohort starts from one that is not inside",
         (joining._form_node, "for c in beside if", "for c in [root] if"),
     ),
     mutant(
         "full clusters take more",
+        "a cluster is larger than it may be",
         (knot.check_room, "< num_newcomers", "< 0"),
         (knot._with_room, " if size < max_size", ""),
     ),
-    mutant("run that is over is joined", (joining.join_run, "run.status in ENDED", "False")),
-    mutant("finished line is joined", (joining._training_tops, "if c.phase not in families.TRAINING", "if False")),
-    mutant("standby never promoted", (work._replace_in_stream, "if standby:", "if False:")),
+    mutant(
+        "run that is over is joined",
+        "a run that is over was joined",
+        (joining.join_run, "run.status in ENDED", "False"),
+    ),
+    mutant(
+        "finished line is joined",
+        "joined what trains no more",
+        (joining._training_tops, "if c.phase not in families.TRAINING", "if False"),
+    ),
+    mutant(
+        "standby never promoted",
+        "waits for answers that nobody can give",
+        (work._replace_in_stream, "if standby:", "if False:"),
+    ),
 )
 
 

@@ -56,7 +56,7 @@ def fence_is_exact(world: World, before: State, after: State, erasure_id: UUID) 
         assert after.clients[client_id].status == expected, "a tombstone is missing, or one too many"
     had = {member.cohort_id for member in before.members.values() if member.client_id in leavers}
     first_models = [c for c in before.checkpoints.values() if c.kind == "init"]
-    began_with_it = {c.run_id for c in first_models if not names.isdisjoint(world.provenance[c.digest])}
+    began_with_it = {c.run_id for c in first_models if not names.isdisjoint(world.made_of[c.id])}
     for cohort in before.cohorts.values():
         line = after.lines.get((erasure_id, cohort.id))
         if cohort.run_id in began_with_it and cohort.kind != "merge":
@@ -78,9 +78,15 @@ def _cohort_is_cut(
     now = after.cohorts[cohort.id]
     assert now.epoch == cohort.epoch + 1 == line.epoch_after, "a fence did not raise the epoch"
     assert now.num_buffered == 0 and now.awaiting is None, "something is left in a fenced cohort"
-    assert not [t for t in after.tasks.values() if t.cohort_id == cohort.id and t.status in OPEN_TASK], "open task"
-    assert not [r for r in after.rounds.values() if r.cohort_id == cohort.id and r.status == "open"], "open round"
-    assert not [u for u in after.updates.values() if u.cohort_id == cohort.id and u.status == "buffered"], "buffered"
+    assert not [t for t in after.tasks.values() if t.cohort_id == cohort.id and t.status in OPEN_TASK], (
+        "open work in a fenced cohort: a task"
+    )
+    assert not [r for r in after.rounds.values() if r.cohort_id == cohort.id and r.status == "open"], (
+        "open work in a fenced cohort: a round"
+    )
+    assert not [u for u in after.updates.values() if u.cohort_id == cohort.id and u.status == "buffered"], (
+        "open work in a fenced cohort: a buffer"
+    )
     remaining = {x.name for x in before.members.values() if x.cohort_id == cohort.id and x.active}
     remaining -= set() if stay else names
     match line.action:
@@ -104,7 +110,7 @@ def _cohort_is_cut(
                 assert members.isdisjoint(names), "re-initialised from a cohort with a leaver"
                 own = {x.name for x in before.members.values() if x.cohort_id == cohort.id}
                 assert members <= own, "re-initialised from a cohort that is not inside"
-                assert names.isdisjoint(world.provenance[checkpoint.digest]), "re-initialised from a leaver's data"
+                assert names.isdisjoint(world.made_of[checkpoint.id]), "re-initialised from a leaver's data"
     if after.runs[cohort.run_id].status in ENDED:
         assert now.phase in ("finished", "retired"), "an ended run goes on"
 
@@ -130,7 +136,7 @@ def _cohort_is_left_alone(cohort: Cohort, before: State, after: State) -> None:
 
 def _merged_is_cut(world: World, names: set[str], merged: Cohort, after: State) -> None:
     now = after.cohorts[merged.id]
-    if merged.head_digest is not None and not names.isdisjoint(world.provenance[merged.head_digest]):
+    if merged.head_digest is not None and not names.isdisjoint(world.made_of[merged.head_id or merged.id]):
         assert now.head_id is None and now.epoch == merged.epoch + 1, "a tainted merged model is still served"
     else:
         assert now.head_id == merged.head_id, "a clean merged model is gone"

@@ -240,9 +240,11 @@ def trained(base: Any, data: int, seed: int, samples: list[int]) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def federation(directory: Path, *names: str, url: str | None = None) -> AsyncIterator[Federation]:
+async def federation(
+    directory: Path, *names: str, url: str | None = None, **settings: Any
+) -> AsyncIterator[Federation]:
     directory.mkdir(parents=True, exist_ok=True)
-    coordinator = Coordinator(Settings(home=directory / "home", database_url=url))
+    coordinator = Coordinator(Settings(home=directory / "home", database_url=url, **settings))
     await schema.upgrade(coordinator.database)
     now = datetime.now(UTC)
     made = Federation(coordinator, directory, new_id())

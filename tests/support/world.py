@@ -151,8 +151,10 @@ class World:
 
     def _note(self, checkpoint: Checkpoint) -> None:
         forgotten = {self.state.clients[UUID(client_id)].name for client_id in checkpoint.forgets}
-        calibrated = [c.digest for c in self.contributions(checkpoint) if c.digest is not None]
-        for digest in (checkpoint.digest, *calibrated):
+        updates = self.state.updates
+        taken = [c.digest or updates[c.update_id].digest or "" for c in self.contributions(checkpoint)]
+        for digest in (checkpoint.digest, *(taken if forgotten else ())):
+            self._trained_on.pop(digest, None)
             self.provenance[digest] = self.provenance.get(digest, frozenset()) - forgotten
             known = self.samples_in.get(digest, frozenset())
             self.samples_in[digest] = frozenset(one for one in known if one.partition("#")[0] not in forgotten)
@@ -429,11 +431,15 @@ class World:
         updates = [u for u in submissions if u.client_id in leavers and (was_before(u) or u.client_id not in staying)]
         updates += [u for u in submissions if (u.cohort_id, u.base_digest) in bases and u not in updates]
         outputs: set[str] = set()
+        since = {line.cohort_id: line.epoch_after for line in lines if line.action != "unlearned"}
+        made_now = [j for j in state.jobs.values() if j.cohort_id in since and j.epoch >= since[j.cohort_id]]
+        jobs = [j for j in state.jobs.values() if j not in made_now]
         is_growing = True
         while is_growing:  # what a method makes on its way may be trained on, and be the input of another kernel
             derived = {c.digest for c in models} | {u.digest for u in updates} | outputs
-            made = {j.output for j in state.jobs.values() if j.output is not None and derived & set(j.inputs)} - derived
+            made = {j.output for j in jobs if j.output is not None and derived & set(j.inputs)} - derived
             made -= {c.digest for c in state.checkpoints.values() if c.superseded_by is None}
+            made -= {j.output for j in made_now}
             trained_on = [u for u in submissions if u.base_digest in outputs | made and u not in updates]
             outputs, updates = outputs | made, updates + trained_on
             is_growing = bool(made or trained_on)

@@ -63,15 +63,14 @@ async def test_every_change_arrives_signed_and_numbered(open_site: Site) -> None
 
 async def test_a_delivery_is_tried_again_over_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notices, "PAUSES_S", (0.05,) * 8)
-    monkeypatch.setenv("LETHE_CALLBACK_HOSTS", "127.0.0.1")
     with receiving(*[500] * 100) as receiver:
-        async with federation(tmp_path, "a") as f:
+        async with federation(tmp_path, "a", callback_hosts="127.0.0.1") as f:
             callback = {"url": receiver.url, "secret": SECRET}
             await f.erase("a", callbacks=(callback,), needs_approval=True)
             await until(lambda: len(receiver.posts) >= 1)
         seen = len(receiver.posts)
         receiver.answers = [503]
-        async with federation(tmp_path, "b") as f:
+        async with federation(tmp_path, "b", callback_hosts="127.0.0.1") as f:
             await until(lambda: len(receiver.posts) >= seen + 2)
             (delivery,) = await f.rows(t.deliveries)
             delivery = await f.wait(t.deliveries, delivery.id, lambda row: row.status == "delivered")

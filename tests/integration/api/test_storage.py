@@ -17,6 +17,7 @@ from services.core import digests
 from tests.integration.api.site import MODEL, Actor, Site, blob, code_of, opened, until, update
 
 pytestmark = pytest.mark.anyio
+JUDGED_ON: dict[str, Any] = {"x": np.ones((2, 4), np.float32), "y": np.zeros(2, np.int64)}
 BIG = save({"x": np.zeros(100_000, dtype=np.float32)})
 BIG_PATH = f"/v1/blobs/{digests.of_bytes(BIG)}"
 WEIGHTS = {**MODEL, "layer.bias": np.ones(2, dtype=np.float32)}
@@ -46,7 +47,7 @@ async def test_the_sweep_spares_what_an_operator_uploaded_after_a_client(site: S
     lost = await a.put_blob(update(3.0))
     assert await site.upload_model() == small
     options: dict[str, Any] = {"content": BIG, "params": {"federation_id": site.federation_id}}
-    assert (await site.admin.call("PUT", BIG_PATH, **options)).status_code == 200
+    assert (await site.admin.call("PUT", BIG_PATH, **options)).status_code == 201
     assert await sweep(site) == 1
     assert [await is_stored(site, d) for d in (small, digests.of_bytes(BIG), lost)] == [True, True, False]
     await site.start_run(init=small)
@@ -56,7 +57,7 @@ async def test_the_sweep_spares_what_an_operator_uploaded_after_a_client(site: S
 async def test_the_sweep_spares_the_weights_and_the_validation_set_that_a_run_names(site: Site) -> None:
     (a,) = await site.enrol("a")
     init = await a.put_blob(WEIGHTS)
-    data, bystander = await a.put_blob({"x": np.ones((2, 4), np.float32)}), await a.put_blob(update(9.0))
+    data, bystander = await a.put_blob(JUDGED_ON), await a.put_blob(update(9.0))
     await site.start_run("one", init=init)
     await site.start_run("two", model=MLP, init=None, validation={"data": data})
     assert await sweep(site) == 1
@@ -66,7 +67,7 @@ async def test_the_sweep_spares_the_weights_and_the_validation_set_that_a_run_na
 async def test_an_erasure_spares_what_a_run_names_though_the_leaver_uploaded_it(site: Site) -> None:
     leaver, stayer = await site.enrol("leaver", "stayer")
     lost, own = await leaver.put_blob(WEIGHTS), await leaver.put_blob(update(9.0))
-    data = await leaver.put_blob({"x": np.ones((2, 4), np.float32)})
+    data = await leaver.put_blob(JUDGED_ON)
     await site.start_run("one", model=MLP, init=None, validation={"data": data}, clients=["stayer"])
     officer = await site.staff("compliance")
     options: dict[str, Any] = {"expect": 202, "headers": {"Idempotency-Key": "e"}}
@@ -106,7 +107,7 @@ async def test_a_client_over_its_quota_is_refused_and_others_go_on(tmp_path: Pat
         assert "LETHE_CLIENT_QUOTA_BYTES" in refused.json()["detail"]
         assert (await b.call("PUT", path, content=other)).status_code == 201
         options: dict[str, Any] = {"content": other, "params": {"federation_id": site.federation_id}}
-        assert (await site.admin.call("PUT", path, **options)).status_code == 200
+        assert (await site.admin.call("PUT", path, **options)).status_code == 201
 
 
 async def test_a_federation_over_its_quota_has_room_again_when_a_client_is_removed(
@@ -131,7 +132,7 @@ async def test_a_federation_over_its_quota_has_room_again_when_a_client_is_remov
 
 async def test_a_run_whose_validation_set_is_missing_fails_and_says_which_and_what_to_do(site: Site) -> None:
     await site.enrol("a")
-    data = await site.admin.put_blob({"x": np.ones((2, 4), np.float32)}, params={"federation_id": site.federation_id})
+    data = await site.admin.put_blob(JUDGED_ON, params={"federation_id": site.federation_id})
     await site.coordinator.blobs.delete(UUID(site.federation_id), data)
     run = await site.start_run(model=MLP, init=None, validation={"data": data})
 

@@ -174,8 +174,9 @@ def test_authorities_that_cannot_be_read_are_told(lethe: Any, monkeypatch: pytes
 
 
 def test_a_file_that_cannot_be_written_is_told(server: Server, lethe: Any, tmp_path: Path) -> None:
-    server.answers["GET /v1/checkpoints/7/model"] = [(200, "bytes")]
-    code, _, err = lethe("checkpoints", "download", "7", "-o", str(tmp_path / "nowhere" / "model"))
+    checkpoint = "01890a5d-ac96-774b-bcce-b302099a8057"
+    server.answers[f"GET /v1/checkpoints/{checkpoint}/model"] = [(200, "bytes")]
+    code, _, err = lethe("checkpoints", "download", checkpoint, "-o", str(tmp_path / "nowhere" / "model"))
     assert code == 2 and "No such file or directory" in err and "next:" in err
 
 
