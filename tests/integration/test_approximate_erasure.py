@@ -255,3 +255,23 @@ async def test_a_method_without_its_history_is_refused_and_nothing_changes(tmp_p
         with pytest.raises(Rejected, match="approximate"):
             await f.erase("c2", method="not")
         assert not await f.rows(t.erasures) and await f.heads(run_id) == before
+
+
+async def test_an_exact_erasure_after_an_approximate_one_leaves_no_update_that_saw_the_client(tmp_path: Path) -> None:
+    """FedForget's first model is never published; what the others trained on it has the second leaver in it."""
+    async with federation(tmp_path, *NAMES) as f:
+        f.work()
+        run_id = await f.create_run(stop={"rounds": 3})
+        await f.wait_for_run(run_id)
+        first = await forget(f, "c2", "fedforget", params={"rounds": 2}, recovery_rounds=1)
+        assert first.status == "completed", first.reason
+        await f.wait_for_run(run_id)
+        second = await f.wait_for_erasure(await f.erase("c1"))
+        assert second.status == "completed", second.reason
+        (cohort,) = await f.rows(t.cohorts, t.cohorts.c.run_id == run_id)
+        saw = await f.rows(t.updates, t.updates.c.epoch < cohort.epoch, t.updates.c.digest.is_not(None))
+        left = {row.digest for row in await f.rows(t.updates, t.updates.c.epoch == cohort.epoch)}
+        unpublished = {row.base_digest for row in saw} - {row.digest for row in await f.rows(t.checkpoints)}
+        assert unpublished, "no update was trained on a model that was never published"
+        for row in [row for row in saw if row.base_digest in unpublished]:
+            assert row.digest in left or await f.coordinator.blobs.stat(f.id, row.digest) is None

@@ -34,6 +34,16 @@ def test_all_rounds_start_from_the_newest_model_and_only_the_last_is_published()
     assert [c.client for c in published.contributions] == ["a", "b", "u"]
 
 
+def test_whoever_took_part_in_any_round_is_in_the_published_models_lineage() -> None:
+    def one_in_turn(ask: AskClients) -> tuple[UpdateRef, ...]:
+        return tuple(update(name, f"{name}{ask.round}") for name in (("a", "b")[ask.round % 2], "u"))
+
+    found = driver({"rounds": 2}, answer=one_in_turn)
+    assert isinstance(found.run(), Finish)
+    (published,) = found.taken(Publish)
+    assert [c.client for c in published.contributions] == ["a", "b", "u"]
+
+
 def test_the_leaver_distils_while_the_others_train() -> None:
     found = driver({"rounds": 1})
     found.run()
