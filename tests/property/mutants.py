@@ -125,7 +125,7 @@ MUTANTS: Final = (
     ),
     mutant(
         "size of a cohort taken without those who left",
-        "re-initialised from a cohort with a leaver",
+        "re-initialised from a cohort without a model",
         (surgery.plan, "(size[c.id],", "(c.num_members,"),
     ),
     mutant(

@@ -105,6 +105,7 @@ def _cohort_is_cut(
         case "re-initialised":
             assert now.head_id is None and line.sources, "re-initialised from nothing"
             for source in line.sources:
+                assert source["checkpoint_id"] != str(None), "re-initialised from a cohort without a model"
                 checkpoint = before.checkpoints[UUID(source["checkpoint_id"])]
                 members = {x.name for x in before.members.values() if x.cohort_id == checkpoint.cohort_id}
                 assert members.isdisjoint(names), "re-initialised from a cohort with a leaver"
