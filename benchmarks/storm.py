@@ -31,10 +31,18 @@ from tests.support.servers import PostgresServer, RedisServer
 TENANTS: Final = ("clinics", "banks")
 HONEST: Final = 10
 LEAVERS: Final = 3
-ROUNDS: Final = 12
 REQUESTS: Final = "/v1/erasure-requests"
 READ_ONLY_S: Final = 4.0
 SETTLE_S: Final = 240.0
+
+
+@dataclass(frozen=True)
+class Size:
+    seconds: float = 120.0
+    """How long the hostile clients go on."""
+    rounds: int = 12
+    deadline_s: float = 5.0
+    """Of a round: the hostile members do not answer."""
 
 
 @dataclass
@@ -45,6 +53,7 @@ class Tenant:
     federation_id: str
     tokens: dict[str, str]
     deployment: Deployment
+    size: Size
     init: str = ""
     runs: list[str] = field(default_factory=list)
     requests: dict[str, str] = field(default_factory=dict)
@@ -55,9 +64,9 @@ class Tenant:
             "name": f"run-{len(self.runs)}",
             "model": {"name": "custom"},
             "init": self.init,
-            "training": {"algorithm": "fedavg", "quorum": HONEST - 2, "deadline_s": 5.0},
+            "training": {"algorithm": "fedavg", "quorum": HONEST - 2, "deadline_s": self.size.deadline_s},
             "validation": {"at_clients": True, "every": 4},
-            "stop": {"rounds": ROUNDS},
+            "stop": {"rounds": self.size.rounds},
             "lease_s": 5.0,
             **changes,
         }
@@ -88,10 +97,10 @@ def deployed(backend: str, directory: Path) -> Iterator[tuple[Deployment, Postgr
         yield deployment, postgres
 
 
-def enrolled(deployment: Deployment, name: str) -> Tenant:
+def enrolled(deployment: Deployment, name: str, size: Size) -> Tenant:
     names = [f"honest-{n}" for n in range(HONEST)] + [f"leaver-{n}" for n in range(LEAVERS)]
     federation_id, tokens = deployment.enrol(name, names + [hostile.__name__.replace("_", "-") for hostile in HOSTILE])
-    tenant = Tenant(name, federation_id, tokens, deployment)
+    tenant = Tenant(name, federation_id, tokens, deployment, size)
     tenant.init, data = update(0.0)
     with deployment.admin() as admin:
         path = f"/v1/blobs/{tenant.init}?federation_id={federation_id}"
@@ -99,9 +108,9 @@ def enrolled(deployment: Deployment, name: str) -> Tenant:
     return tenant
 
 
-def weather(backend: str, seconds: float, directory: Path) -> dict[str, Any]:
+def weather(backend: str, directory: Path, size: Size) -> dict[str, Any]:
     with deployed(backend, directory) as (deployment, postgres):
-        tenants = [enrolled(deployment, name) for name in TENANTS]
+        tenants = [enrolled(deployment, name, size) for name in TENANTS]
         record = Record()
         begun = time.monotonic()
         with Crowd(deployment.url(), record) as people:
@@ -112,7 +121,7 @@ def weather(backend: str, seconds: float, directory: Path) -> dict[str, Any]:
             with Crowd(deployment.url(), record) as mob:
                 for number, hostile in enumerate(HOSTILE):
                     mob.add(hostile, tenants[number % 2].tokens[hostile.__name__.replace("_", "-")])
-                num_failovers = _live_through(tenants, seconds, postgres)
+                num_failovers = _live_through(tenants, size.seconds, postgres)
             _wait_for_the_end(tenants)
         certificates = sum(_has_certificate(one, request) for one in tenants for request in one.requests.values())
         runs = [deployment.run(run_id) for tenant in tenants for run_id in tenant.runs]
@@ -141,7 +150,7 @@ def _live_through(tenants: list[Tenant], seconds: float, postgres: PostgresServe
     for tenant in tenants:
         tenant.begin_run()
         tenant.begin_run(clients=[name for name in tenant.tokens if name.startswith("honest-")])
-    while (passed := time.monotonic() - begun) < seconds:
+    while (passed := time.monotonic() - begun) < seconds or (left < LEAVERS and passed < seconds + SETTLE_S):
         if postgres is not None and num_failovers == 0 and passed > seconds / 2:
             fail_over(postgres)
             num_failovers += 1
@@ -212,7 +221,7 @@ def main(argv: list[str] | None = None) -> int:
     sound = True
     for backend in options.backend.split(","):
         with tempfile.TemporaryDirectory(prefix="lethe-storm-", ignore_cleanup_errors=True) as directory:
-            row = weather(backend, options.seconds, Path(directory) / "site")
+            row = weather(backend, Path(directory) / "site", Size(options.seconds))
         sound &= is_sound(row)
         print(json.dumps(row | {"sound": is_sound(row)}), flush=True)
     return 0 if sound else 1

@@ -1,12 +1,15 @@
-"""A short `make chaos`: random kills, a database stopped at once, a flushed Redis."""
+"""A short `make chaos`: random kills, a database stopped at once, a flushed Redis. And a short `make storm`:
+hostile clients and a failover."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 
 from benchmarks.chaos import torment_and_compare
+from benchmarks.storm import Size, is_sound, weather
 
 ROUNDS = 8
 
@@ -18,3 +21,9 @@ def test_random_kills_lose_nothing_and_count_nothing_twice(backend: str, mode: s
     assert row["kills"] + row["database_stops"] > 0, "the run ended before anything was broken"
     assert (row["lost"], row["duplicated"], row["replayed"]) == (0, 0, f"{ROUNDS}/{ROUNDS}")
     assert row["reference_digest"] in (None, row["digest"])
+
+
+@pytest.mark.timeout(600)
+def test_hostile_clients_and_a_failover_stop_neither_honest_runs_nor_erasures(tmp_path: Path) -> None:
+    row = weather("postgres", tmp_path / "site", Size(seconds=14.0, rounds=4, deadline_s=1.0))
+    assert row["failovers"] == 1 and is_sound(row), row
