@@ -16,11 +16,11 @@ def try_again(draft: Draft, erasure: Erasure) -> None:
         if line.erasure_id != erasure.id or line.action != "unlearned":
             continue
         cohort = draft.state.cohorts[line.cohort_id]
-        if gave_up(cohort):
+        if gave_up(cohort) and cohort.num_members > 0:
             unlearning = {name: value for name, value in (cohort.unlearning or {}).items() if name != "stopped"}
             fenced = e.CohortFenced(cohort.id, cohort.epoch + 1, None, None, 0, unlearning=unlearning)
             _fence(draft, line, cohort, fenced)
-        elif not passed(line):
+        elif gave_up(cohort) or not passed(line):
             fall_back(draft, line)
 
 

@@ -141,8 +141,9 @@ class EngineMachine(RuleBasedStateMachine):
             granted = self.world.claim(name)
         except Rejected as rejection:
             client = self.world.state.clients[self.world.client(name)]
-            is_behind = client.status == "active" and client.exclusions != client.exclusions_acked
-            assert rejection.code == ("ledger-behind" if is_behind else f"client-{client.status}")
+            is_heard = client.status == "active" or client.needed_by is not None
+            is_behind = is_heard and client.exclusions != client.exclusions_acked
+            assert rejection.code == ("ledger-behind" if is_behind else f"client-{client.status}"), "turned away"
             return []
         client = self.world.state.clients[self.world.client(name)]
         is_told = client.exclusions in (None, client.exclusions_acked)

@@ -353,7 +353,8 @@ class World:
         inputs = [one for one in job.inputs if one not in left_out.values()]
         held = self.state.jobs[job.id]
         counts = held.status == "leased" and held.lease_token == token  # else it is not stored
-        if counts or digest not in self.provenance:
+        is_awaited = counts and job.cohort_id is not None and self.state.cohorts[job.cohort_id].awaiting == job.id
+        if is_awaited or digest not in self.provenance:
             self._look_again(inputs)
             self.provenance[digest] = frozenset[str]().union(*(self.provenance[d] for d in inputs))
             samples = (self.samples_in.get(d, frozenset()) for d in inputs)
