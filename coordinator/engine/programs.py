@@ -175,7 +175,8 @@ def _end(draft: Draft, cohort_id: UUID, ended: e.CohortEnded) -> None:
         draft.emit(e.CohortRetired(cohort_id, ended.reason))
     else:
         draft.emit(ended)
-    draft.revoke(draft.open_tasks(cohort_id))
+    # An audit is beside the program: it may have begun when the line had recovered, and goes on.
+    draft.revoke([task for task in draft.open_tasks(cohort_id) if task.kind != "audit"])
     draft.request(cohort, "post", {"message": "SettleRun", "run_id": str(cohort.run_id)})
 
 

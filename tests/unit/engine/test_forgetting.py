@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -360,3 +361,21 @@ def test_an_update_that_is_only_in_the_sealed_history_is_recalled_by_its_name() 
     (first,) = [c for c in world.state.checkpoints.values() if c.kind == "forgotten" and c.round == 1]
     used = [c for c in world.state.contributions.values() if c.checkpoint_id == first.id]
     assert {c.digest for c in used} == {u.digest for u in sent if u.client_name == "b" and u.base_round == 0}
+
+
+def test_an_audit_that_began_before_its_cohort_ended_goes_on() -> None:
+    """The line has recovered with the method's model; the run's own program finds only then that it is at its end."""
+    world, run_id = trained("a", "b", "c")
+    erasure_id = world.fence("a", method="not", guarantee="approximate", recovery_rounds=0, audit=AUDIT)
+    job = world.lease_job("kernel")
+    assert job is not None
+    later: deque[m.Message] = deque()
+    world._decide(world.outcome_of(job), later)
+    for _ in range(2):
+        world.send(m.ReviewErasure(erasure_id))
+    (audit,) = [r for r in world.state.rounds.values() if r.kind == "audit"]
+    assert later and world.cohort(run_id).phase != "finished"
+    while later:
+        world._decide(later.popleft(), later)
+    assert world.cohort(run_id).phase == "finished"
+    assert len([t for t in world.open_tasks(audit.cohort_id) if t.round_id == audit.id]) == audit.num_open > 0
