@@ -147,6 +147,8 @@ def run_cell(directory: Path, backend: str, mode: str, *, rounds: int, kills: in
             monkey.leavers = list(LEAVERS)
         if kills:
             monkey.torment(kills)
+        for name in monkey.leavers:  # the kills were over before their turn
+            file_erasure(deployment, name)
         deployment.wait_for_run(run_id, timeout_s=300)
         judge = audit_erasures if mode == "erasure" else audit
         return judge(deployment, run_id, rounds) | {
