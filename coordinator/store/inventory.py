@@ -113,14 +113,12 @@ async def _derived(
     updates: list[Found] = []
     known = {c.digest for c in models}
     while True:
-        tainted = [
-            row
-            for row in waiting
-            if is_own(row)
-            or (((row.cohort_id, row.base_digest) in bases or row.base_digest in steps) and not row.is_clean)
-        ]
+        tainted, left = list[Any](), list[Any]()
+        for row in waiting:
+            saw_it = (row.cohort_id, row.base_digest) in bases or row.base_digest in steps
+            (tainted if is_own(row) or (saw_it and not row.is_clean) else left).append(row)
         updates += [Found("update", row.digest, row.id) for row in tainted]
-        waiting = [row for row in waiting if row not in tainted]
+        waiting = left
         known |= {row.digest for row in tainted}
         made = [row for row in outputs if row.output not in known and not known.isdisjoint(row.inputs)]
         clean = await clean_digests(connection, found.erasure.federation_id, sorted({row.output for row in made}))
