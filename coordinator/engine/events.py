@@ -10,6 +10,7 @@ from uuid import UUID
 
 from coordinator.engine.entities import (
     Blob,
+    Facts,
     Certificate,
     Checkpoint,
     Cohort,
@@ -231,6 +232,7 @@ class JobSettled:
     job_id: UUID
     status: Literal["done", "failed", "cancelled"]
     error: str | None = None
+    output: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +246,7 @@ class JobReturned:
 @dataclass(frozen=True, slots=True)
 class BlobRecorded:
     blob: Blob
+    facts: Facts
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,14 +115,16 @@ def evolve(state: State, event: e.Event) -> State:
             return state.put(replace(cohort, program_state=event.state, phase=event.phase, awaiting=event.awaiting))
         case e.JobRequested(job=job):
             return state.put(job)
-        case e.JobSettled(job_id=job_id, status=status, error=error):
-            return state.put(replace(state.jobs[job_id], status=status, error=error, due_at=None))
+        case e.JobSettled(job_id=job_id, status=status, error=error, output=output):
+            return state.put(replace(state.jobs[job_id], status=status, error=error, output=output, due_at=None))
         case e.JobReturned(job_id=job_id, not_before=not_before, error=error):
             job = state.jobs[job_id]
             num_failures = job.num_failures + event.counts_as_failure
             return state.put(replace(job, status="ready", due_at=not_before, error=error, num_failures=num_failures))
-        case e.BlobRecorded(blob=blob):
-            return state.put(blob)
+        case e.BlobRecorded(blob=blob, facts=facts):
+            assert blob.digest is not None
+            known = {**state.facts, (blob.federation_id, blob.digest): facts}
+            return state.put(blob).updated({"facts": known})
         case e.CheckpointPublished(checkpoint=checkpoint, contributions=contributions, parents=parents):
             cohort = state.cohorts[checkpoint.cohort_id]
             moved = replace(cohort, head_id=checkpoint.id, head_digest=checkpoint.digest, round=checkpoint.round)

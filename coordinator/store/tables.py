@@ -16,6 +16,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
     String,
@@ -550,15 +551,44 @@ erasure_log = Table(
 blobs = Table(
     "blobs",
     metadata,
+    # Also the name that the bytes lie under. The row is written before the first of them.
+    Column("id", Uuid, primary_key=True),
     Column("federation_id", Uuid, ForeignKey("federations.id"), nullable=False),
-    Column("digest", String(71), nullable=False),
+    Column("origin", String(8), nullable=False),
+    Column("origin_id", Uuid, index=True),
+    Column("client_id", Uuid, ForeignKey("clients.id"), index=True),
+    Column("cohort_id", Uuid, ForeignKey("cohorts.id"), index=True),
+    Column("epoch", Integer),
+    Column("digest", String(71)),
     Column("num_bytes", BigInteger, nullable=False),
-    Column("layout_digest", String(71), nullable=False),
-    Column("updatable_digest", String(71), nullable=False),
-    Column("finite", Boolean, nullable=False),
+    Column("layout_digest", String(71)),
+    Column("updatable_digest", String(71)),
+    Column("finite", Boolean),
+    Column("status", String(10), nullable=False),
+    Column("key_name", String(100), index=True),
+    Column("client_key_name", String(100)),
+    # Of the bytes, itself sealed under the keys that are named; none while they lie plain, as older versions left them.
+    Column("data_key", LargeBinary),
     Column("created_at", Instant, nullable=False),
-    Column("uploaded_by", Uuid, ForeignKey("clients.id")),
-    PrimaryKeyConstraint("federation_id", "digest"),
+    _one_of("origin", "task", "job", "operator", "copy"),
+    _one_of("status", "arriving", "stored", "dropping"),
+    # What is stored is known.
+    CheckConstraint("status <> 'stored' OR digest IS NOT NULL", name="known_when_stored"),
+    # Whatever is sealed names its key.
+    CheckConstraint("data_key IS NULL OR key_name IS NOT NULL", name="key_named"),
+    Index("ix_blobs_digest", "federation_id", "digest"),
+    Index("ix_blobs_unsettled", "created_at", **_where("status <> 'stored'")),
+    # Bytes have one origin, and an origin has the same bytes once.
+    Index(
+        "uq_blobs_of_task", "origin_id", "digest", unique=True, **_where("origin = 'task' AND status <> 'dropping'")
+    ),
+    Index(
+        "uq_blobs_of_operator",
+        "federation_id",
+        "digest",
+        unique=True,
+        **_where("origin = 'operator' AND status <> 'dropping'"),
+    ),
 )
 
 journal_heads = Table(
