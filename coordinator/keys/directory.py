@@ -1,0 +1,185 @@
+"""Keys as files of 32 random bytes in a directory that only its owner can use.
+
+A key is made beside its name and linked to it when it is whole, so a crash leaves no key or a whole one; it is
+destroyed by overwriting the file and then removing it, and from the first of the two on there is none. Those who make
+or destroy take turns by a lock on a file beside the keys; those who look do not wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Final
+
+from coordinator.keys.port import KeyName, checked, is_key_name
+from services.core import private_files
+from services.sealing.segments import KEY_BYTES
+
+_DESTROYED: Final = bytes(KEY_BYTES)
+_UNFINISHED: Final = ".new-"
+_PROBE_BYTES: Final = 4096
+_Stamp = tuple[int, int, int]
+
+
+class DirectoryKeys:
+    """`is_durable` False, for experiments: nothing waits for the disk, and a power failure may lose keys."""
+
+    def __init__(self, directory: Path, is_durable: bool = True) -> None:
+        self._directory = directory
+        self._is_durable = is_durable
+        self._is_prepared = False
+        self._known: dict[KeyName, tuple[Path, _Stamp, bytes]] = {}
+
+    def find(self, name: KeyName) -> bytes | None:
+        if (known := self._known.get(name)) is not None:
+            path, stamp, key = known
+            if stamp == _stamp_of(path):
+                return key
+            self._known.pop(name, None)  # destroyed, perhaps by another process
+        return self._load(name)
+
+    def find_or_make(self, name: KeyName) -> bytes:
+        if (key := self.find(name)) is not None:
+            return key
+        with self._alone():
+            if (key := self.find(name)) is None:
+                key = self._make(self._path(name))
+        self._sync(self._directory)
+        return key
+
+    def destroy(self, names: Collection[KeyName]) -> None:
+        paths = [self._path(name) for name in names]
+        if not self._directory.is_dir():
+            return
+        with self._alone():
+            # All are overwritten before the first is waited for: the disk then writes them together.
+            found = [path for path in paths if _overwrite(path)]
+            for path in found:
+                self._sync(path)
+            for path in found:
+                path.unlink(missing_ok=True)
+            self._remove_unfinished()
+            self._sync(self._directory)
+        for name in names:
+            self._known.pop(name, None)
+
+    def names(self) -> set[KeyName]:
+        try:
+            names = [path.name for path in self._directory.iterdir()]
+        except FileNotFoundError:
+            return set()
+        return {name for name in names if is_key_name(name) and self._is_there(name)}
+
+    def probe(self) -> None:
+        self._prepare()
+        path = self._directory / f"{_UNFINISHED}probe-{os.getpid()}"
+        try:
+            with private_files.create(path) as file:
+                file.write(bytes(_PROBE_BYTES))
+            self._sync(path)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _load(self, name: KeyName) -> bytes | None:
+        path = self._path(name)
+        try:
+            stamp, key = _read(path)
+        except FileNotFoundError:
+            return None
+        if key is None:
+            return None
+        self._sync(self._directory)  # whoever made it may have died before its own
+        self._known[name] = path, stamp, key
+        return key
+
+    def _make(self, path: Path) -> bytes:
+        path.unlink(missing_ok=True)  # overwritten, but not removed, by a destruction that was interrupted
+        unfinished = self._directory / f"{_UNFINISHED}key"
+        unfinished.unlink(missing_ok=True)  # never opened: it may be a second link to a key that is in use
+        key = os.urandom(KEY_BYTES)
+        with private_files.create(unfinished) as file:
+            file.write(key)
+            file.flush()
+            _set_apart(file.fileno())
+        self._sync(unfinished)
+        os.link(unfinished, path)
+        unfinished.unlink()
+        return key
+
+    def _is_there(self, name: KeyName) -> bool:
+        try:
+            return _read(self._path(name))[1] is not None
+        except FileNotFoundError:
+            return False
+
+    def _remove_unfinished(self) -> None:
+        for path in self._directory.glob(f"{_UNFINISHED}*"):
+            path.unlink(missing_ok=True)
+
+    def _path(self, name: KeyName) -> Path:
+        return self._directory / checked(name)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """The lock belongs to this opening of the file: it also holds off other threads, and ends with the process."""
+        self._prepare()
+        with private_files.create(self._directory / ".lock") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _prepare(self) -> None:
+        if self._is_prepared and self._directory.is_dir():
+            return
+        missing = [path for path in self._directory.parents if not path.is_dir()]
+        private_files.make_directory(self._directory)
+        for path in {self._directory.parent, *(path.parent for path in missing)}:
+            self._sync(path)
+        self._is_prepared = True
+
+    def _sync(self, path: Path) -> None:
+        if self._is_durable:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+
+def _read(path: Path) -> tuple[_Stamp, bytes | None]:
+    """The stamp is taken first: if the file is overwritten meanwhile, the stamp is no longer the file's."""
+    with path.open("rb", buffering=0) as file:
+        stamp = _stamp(os.fstat(file.fileno()))
+        key = file.read(KEY_BYTES + 1)
+    return stamp, key if len(key) == KEY_BYTES and key != _DESTROYED else None
+
+
+def _overwrite(path: Path) -> bool:
+    """False: there is no such file."""
+    try:
+        with path.open("r+b", buffering=0) as file:
+            file.write(_DESTROYED)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _stamp_of(path: Path) -> _Stamp | None:
+    try:
+        return _stamp(path.stat())
+    except FileNotFoundError:
+        return None
+
+
+def _stamp(status: os.stat_result) -> _Stamp:
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _set_apart(fd: int) -> None:
+    """Give the file a time of its own within this second. The clock of a file system may tick every few milliseconds,
+    and the number of a removed file is given to the next: a stamp could otherwise not tell the two apart."""
+    second = os.fstat(fd).st_mtime_ns // 10**9 * 10**9
+    moment = second + int.from_bytes(os.urandom(4)) % 10**9
+    os.utime(fd, ns=(moment, moment))

@@ -1,0 +1,65 @@
+"""What the coordinator asks of the store of keys, and how keys are called.
+
+Methods block on the disk: call them from a thread. Only `find` of a key that this process has seen before is quick
+enough for the event loop.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Final, Protocol
+from uuid import UUID
+
+KeyName = str
+
+_UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_NAME: Final = re.compile(rf"client-{_UUID}\.[0-9]{{1,20}}|cohort-{_UUID}\.[0-9a-z-]{{1,40}}|federation-{_UUID}")
+
+
+def client_key(client_id: UUID, number: int = 0) -> KeyName:
+    """`number` counts the keys that the client had: an erasure of samples ends one and the next begins."""
+    return checked(f"client-{client_id}.{number}")
+
+
+def cohort_key(cohort_id: UUID, epoch: int | str) -> KeyName:
+    return checked(f"cohort-{cohort_id}.{epoch}")
+
+
+def federation_key(federation_id: UUID) -> KeyName:
+    return checked(f"federation-{federation_id}")
+
+
+def is_key_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+def checked(name: KeyName) -> KeyName:
+    """Raises ValueError: a name becomes the name of a file."""
+    if not is_key_name(name):
+        raise ValueError(f"{name!r} is not the name of a key")
+    return name
+
+
+class KeyStore(Protocol):
+    """Several threads, and several processes that share the store, may use it at once.
+
+    A key has 32 random bytes. Whoever is given one may rely on it: it survives a crash, and it is what everybody else
+    gets under that name. Once `destroy` has returned, nobody is given it again.
+    """
+
+    def find(self, name: KeyName) -> bytes | None:
+        """None: it was destroyed, or never made."""
+
+    def find_or_make(self, name: KeyName) -> bytes:
+        """Of several that make one at once, one does. A destroyed key is made anew, as another one: whether it may be
+        made is for the caller to know."""
+
+    def destroy(self, names: Collection[KeyName]) -> None:
+        """For good; nothing happens where there is none. One that was interrupted is completed by repeating it."""
+
+    def names(self) -> set[KeyName]:
+        """Of all keys that there are."""
+
+    def probe(self) -> None:
+        """Raise OSError if no key could be made now."""
