@@ -19,6 +19,7 @@ from lethe.simulation.scenario import parse
 from services.core.seeds import derive
 from services.data.dataset import Dataset
 from services.data.places import folders_of
+from services.tensors.streams import StoredFile
 from services.training.task import Classifier
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Judge:
 
         total = np.zeros(())
         for path in models:
-            load_weights(self._model, path)
+            load_weights(self._model, StoredFile(path))
             total = total + self._softmax().numpy()
         return float((total.argmax(axis=1) == self._labels).mean())
 

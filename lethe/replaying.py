@@ -16,6 +16,7 @@ from typing import Literal
 from lethe.client import Client, ProblemAnswered, is_id
 from services.audit.certificate import Statement
 from services.audit.replay import Outcome, ReplayReport, Step, replay, step_of
+from services.tensors.streams import StoredFile
 from services.wire.v1.resources import Lineage
 
 
@@ -100,11 +101,11 @@ def _replay(coordinator: Client, steps: list[Step], federations: list[str]) -> R
     with TemporaryDirectory(prefix="lethe-verify-") as directory:
         folder = Path(directory)
 
-        def fetch(digest: str) -> Path:
+        def fetch(digest: str) -> StoredFile:
             path = folder / digest.replace(":", "-")
             if not path.exists():
                 _download(coordinator, digest, federations, path)
-            return path
+            return StoredFile(path)
 
         def forget(_: Outcome) -> None:
             """Each step's files are needed once."""

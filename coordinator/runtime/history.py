@@ -28,6 +28,7 @@ from services.history.coverage import cover
 from services.history.sealing import SALT_BYTES
 from services.history.spec import UpdateHistory
 from services.history.store import Kept, keep, restore
+from services.tensors.streams import FileWriter, StoredFile
 
 log = structlog.get_logger()
 SEALED_AT_ONCE: Final = 16
@@ -140,7 +141,8 @@ class Keeping:
         key = self._keys.find(copy.client_id)
         if key is None:
             raise Rejected("not-found", f"the key of client {copy.client_name}'s kept updates was destroyed")
-        restore(stored, out, copy.policy, key, copy.context, copy.digest)
+        with FileWriter(out) as writer:
+            restore(stored, writer, copy.policy, key, copy.context, copy.digest)
 
     async def _seal(self, federation_id: UUID, some: Sequence[Wanted], policy: UpdateHistory) -> bool:
         """Named in the database first, then stored, then confirmed: whatever a crash leaves is found again. False:
@@ -172,7 +174,7 @@ class Keeping:
         try:
             async with self._blobs.local(federation_id, [one.source]) as files:
                 key = await asyncio.to_thread(self._keys.find_or_make, one.client_id)
-                update, salt = files[one.source], os.urandom(SALT_BYTES)
+                update, salt = StoredFile(files[one.source]), os.urandom(SALT_BYTES)
                 return await asyncio.to_thread(keep, update, out, policy, key, salt, one.context)
         except Rejected as refused:
             log.warning("history.refused", update=str(one.update_id), round=one.round, error=str(refused))

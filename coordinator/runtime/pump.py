@@ -44,6 +44,7 @@ from coordinator.store.faults import fault_of
 from services.core.errors import InvariantBroken, Rejected
 from services.registry.kernels import run_kernel
 from services.tensors.errors import KernelFailed
+from services.tensors.streams import FileWriter, StoredFile
 
 log = structlog.get_logger()
 LOOK_EVERY_S = 0.5
@@ -225,7 +226,9 @@ def _reason(error: KernelFailed | Rejected) -> str:
 
 def _computed(job: Job, files: Mapping[str, Path], out: Path) -> tuple[dict[str, Any], Examined | None]:
     """A kernel's figures, and what its model is if it made one."""
-    figures = run_kernel(job.kernel or "", dict(job.params), files, out)
+    inputs = {digest: StoredFile(path) for digest, path in files.items()}
+    with FileWriter(out) as writer:
+        figures = run_kernel(job.kernel or "", dict(job.params), inputs, writer)
     return figures, examine(out) if out.exists() else None
 
 

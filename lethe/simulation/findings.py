@@ -15,6 +15,7 @@ from lethe.simulation.clock import virtual_s
 from lethe.simulation.results import ErasureRow, Results, RoundRow, ServedRow, SummaryRow
 from lethe.simulation.site import Site
 from services.registry.kernels import run_kernel
+from services.tensors.streams import FileWriter, StoredFile
 from services.training.rounds import EVALUATION_BATCH
 
 
@@ -55,7 +56,8 @@ async def _judged(site: Site, run: Run | None, one: Published) -> Published:
         "batch_size": EVALUATION_BATCH,
     }
     async with site.blobs.local(site.federation_id, [one.digest, data]) as files:
-        figures = run_kernel("evaluate_model", params, files, Path())
+        inputs = {digest: StoredFile(path) for digest, path in files.items()}
+        figures = run_kernel("evaluate_model", params, inputs, FileWriter(Path()))  # which stays unused
     return replace(one, metrics={f"validation_{name}": value for name, value in figures.items()})
 
 

@@ -22,7 +22,8 @@ from services.history.sealing import seal, unseal
 from services.history.spec import UpdateHistory
 from services.tensors.codec import encode_header
 from services.tensors.layout import LENGTH_BYTES, Layout, parse_header, parse_length
-from services.tensors.slices import Source, write_all
+from services.tensors.slices import Source
+from services.tensors.streams import Stored, Writable, write_all
 
 ZLIB_LEVEL: Final = 1
 """Updates are mostly noise: more effort finds little more."""
@@ -42,7 +43,7 @@ class Kept:
     relative_error: float
 
 
-def keep(update: Path, out: Path, policy: UpdateHistory, key: bytes, salt: bytes, context: bytes) -> Kept:
+def keep(update: Stored, out: Path, policy: UpdateHistory, key: bytes, salt: bytes, context: bytes) -> Kept:
     """Write the stored form of `update` (safetensors) to `out`."""
     error = CodingError()
     with ExitStack() as stack:
@@ -52,16 +53,16 @@ def keep(update: Path, out: Path, policy: UpdateHistory, key: bytes, salt: bytes
         file = stack.enter_context(out.open("wb+", buffering=0))
         file.seek(_HEADER_BYTES)
         for chunk in seal(packed, key, salt, _bind(policy, context)):
-            write_all(file, memoryview(chunk))
+            write_all(file, chunk)
         num_bytes = file.tell()
         file.seek(0)
-        write_all(file, memoryview(_container(num_bytes - _HEADER_BYTES)))
+        write_all(file, _container(num_bytes - _HEADER_BYTES))
         file.seek(0)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return Kept(f"sha256:{digest}", num_bytes, error.largest, error.relative)
 
 
-def restore(stored: Path, out: Path, policy: UpdateHistory, key: bytes, context: bytes, digest: str) -> None:
+def restore(stored: Path, out: Writable, policy: UpdateHistory, key: bytes, context: bytes, digest: str) -> None:
     """Write the update to `out`. Raises Rejected when the stored bytes are not those that were kept, or the key is not
     the one they were sealed with."""
     with stored.open("rb", buffering=0) as file:

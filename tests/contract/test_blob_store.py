@@ -26,6 +26,7 @@ from services.core import digests
 from services.core.errors import Rejected
 from services.tensors import codec
 from services.tensors.layout import UPLOADED
+from services.tensors.streams import StoredFile
 
 pytestmark = pytest.mark.anyio
 
@@ -68,7 +69,7 @@ class opened:
 
 def tensor_file(directory: Path, num_floats: int = 1000, value: float = 0.5) -> bytes:
     path = directory / "made.safetensors"
-    codec.write(path, {"weight": np.full(num_floats, value, np.float32)})
+    codec.write_file(path, {"weight": np.full(num_floats, value, np.float32)})
     data = path.read_bytes()
     path.unlink()
     return data
@@ -151,12 +152,12 @@ async def test_naming_a_digest_that_exists_does_not_stand_for_its_bytes(
 
 async def test_a_file_of_very_many_tensors_is_read_back_and_checked(store: BlobStore, tmp_path: Path) -> None:
     path = tmp_path / "many.safetensors"
-    codec.write(path, {f"tensor-{number}": np.full(10, number, np.float32) for number in range(6000)})
+    codec.write_file(path, {f"tensor-{number}": np.full(10, number, np.float32) for number in range(6000)})
     data = path.read_bytes()
     digest = await put(store, data)
     assert await read(store, digest) == data
     too_many = {f"tensor-{number}": np.zeros(0, np.float32) for number in range(UPLOADED.tensors + 1)}
-    codec.write(path, too_many)
+    codec.write_file(path, too_many)
     with pytest.raises(Rejected, match="tensors"):
         await put(store, path.read_bytes())
     examined = await store.adopt(OWNER, path)  # ours, and nobody else's
@@ -398,7 +399,7 @@ async def test_kernels_read_blobs_as_files(store: BlobStore, tmp_path: Path) -> 
     names = [await put(store, content) for content in data]
     async with store.local(OWNER, names) as paths:
         assert [paths[name].read_bytes() for name in names] == data
-        assert float(codec.read(paths[names[1]])["weight"][0]) == 2.0
+        assert float(codec.read(StoredFile(paths[names[1]]))["weight"][0]) == 2.0
     if isinstance(store, PostgresBlobStore):
         assert not any(path.exists() for path in paths.values())
 

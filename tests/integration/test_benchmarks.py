@@ -16,6 +16,7 @@ from benchmarks.figures import median_gap, percentile
 from benchmarks.payload import Payload
 from benchmarks.processes import ProcessDied, family, running
 from services.tensors.codec import layout_of
+from services.tensors.streams import StoredFile
 
 
 def rows_printed(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -90,10 +91,10 @@ def test_every_update_is_a_valid_file_of_its_own(tmp_path: Path) -> None:
         file.write_bytes(content)
         assert digest == f"sha256:{hashlib.sha256(content).hexdigest()}"
         assert len(content) == payload.file_bytes
-        assert len(b"".join(payload.raw(client, number))) == payload.raw_bytes == layout_of(file).data_bytes
+        assert len(b"".join(payload.raw(client, number))) == payload.raw_bytes == layout_of(StoredFile(file)).data_bytes
         digests.add(digest)
     payload.write_model(tmp_path / "model")
-    assert {layout_of(file) for file in tmp_path.iterdir()} == {layout_of(tmp_path / "model")}
+    assert {layout_of(StoredFile(file)) for file in tmp_path.iterdir()} == {layout_of(StoredFile(tmp_path / "model"))}
     assert len(digests) == 3
 
 

@@ -17,7 +17,7 @@ from coordinator.store import inventory, references, rows
 from coordinator.store import tables as t
 from coordinator.store.inventory import Artefact
 from services.core.errors import Rejected
-from services.tensors.codec import write
+from services.tensors.codec import write_file
 from tests.support.federation import SIZE, Federation, federation, new_id
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +32,7 @@ def url(request: pytest.FixtureRequest) -> str | None:
 async def upload(f: Federation, name: str) -> RecordBlob:
     """The bytes of an update, stored and not yet recorded."""
     path = f.directory / f"{new_id().hex}.safetensors"
-    write(path, UPDATE)
+    write_file(path, UPDATE)
     digest, found, num_bytes = await f.coordinator.blobs.adopt(f.id, path)
     layouts = found.layout.digest(), found.layout.updatable().digest()
     return RecordBlob(f.id, digest, num_bytes, *layouts, found.finite, f.clients[name])

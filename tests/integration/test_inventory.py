@@ -18,7 +18,7 @@ from coordinator.runtime import pump
 from coordinator.store import tables as t
 from services.audit.certificate import verify_bytes
 from services.core.errors import Rejected
-from services.tensors.codec import write
+from services.tensors.codec import write_file
 from tests.support.federation import Federation, federation, new_id, trained
 
 pytestmark = pytest.mark.anyio
@@ -166,7 +166,7 @@ async def test_uploads_that_were_never_submitted_are_found(tmp_path: Path) -> No
 
 async def _upload(f: Federation, name: str) -> str:
     path = f.directory / f"{new_id().hex}.safetensors"
-    write(path, {"w": trained(np.zeros(64), f.data[name], 4, [0])})
+    write_file(path, {"w": trained(np.zeros(64), f.data[name], 4, [0])})
     digest, inspection, num_bytes = await f.coordinator.blobs.adopt(f.id, path)
     layout = inspection.layout
     digests = layout.digest(), layout.updatable().digest()

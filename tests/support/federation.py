@@ -36,7 +36,8 @@ from coordinator.store import tables as t
 from services.core.errors import Rejected
 from services.core.ids import uuid7
 from services.core.seeds import derive
-from services.tensors.codec import read, write
+from services.tensors.codec import read, write_file
+from services.tensors.streams import StoredFile
 from services.wire.v1.runs import RunSpec
 from services.wire.v1.work import FIGURES_ONLY
 
@@ -213,7 +214,7 @@ class Federation:
             self.asked.append((name, task.kind))
         if task.kind not in FIGURES_ONLY:
             async with self.coordinator.blobs.local(self.id, [task.model_digest]) as files:
-                base = read(files[task.model_digest])["w"]
+                base = read(StoredFile(files[task.model_digest]))["w"]
             seed = derive(grant.run.spec.seed, "local", grant.cohort.name, task.round, name)
             step = trained(base, self.data[name], seed, self.samples[name])
             digest = await self.put({"w": step if task.kind == "train" else -step})
@@ -224,7 +225,7 @@ class Federation:
 
     async def put(self, tensors: dict[str, Any]) -> str:
         path = self.directory / f"{new_id().hex}.safetensors"
-        write(path, tensors)
+        write_file(path, tensors)
         digest, inspection, num_bytes = await self.coordinator.blobs.adopt(self.id, path)
         layout = inspection.layout
         record = RecordBlob(self.id, digest, num_bytes, layout.digest(), layout.updatable().digest(), inspection.finite)

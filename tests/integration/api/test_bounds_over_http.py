@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from coordinator.engine.messages import SettleRun
 from coordinator.store import tables as t
 from services.audit.replay import Replayed, replay_step, step_of
+from services.tensors.streams import StoredFile
 from services.wire.v1.resources import Lineage
 from tests.integration.api.site import Actor, Site, code_of, until, update
 
@@ -185,7 +186,7 @@ async def test_a_clipped_update_is_replayed_bit_for_bit(site: Site, tmp_path: Pa
     for digest in step.inputs:
         got = await site.admin.call("GET", f"/v1/blobs/{digest}", params={"federation_id": site.federation_id})
         (tmp_path / digest).write_bytes(got.content)
-    assert isinstance(replay_step(step, lambda digest: tmp_path / digest), Replayed)
+    assert isinstance(replay_step(step, lambda digest: StoredFile(tmp_path / digest)), Replayed)
 
 
 async def test_a_client_cannot_claim_more_samples_than_were_agreed_with_it(site: Site) -> None:

@@ -12,6 +12,7 @@ from services.history.sealing import SEGMENT_BYTES
 from services.history.spec import UpdateHistory
 from services.history.store import Kept, keep, restore
 from services.tensors import codec
+from services.tensors.streams import FileWriter, StoredFile
 
 KEY, OTHER_KEY, SALT = b"k" * 32, b"o" * 32, b"s" * 32
 CONTEXT = b"run/cohort/3/hospital-a"
@@ -30,14 +31,15 @@ def update(num: int = 150_001) -> dict[str, Any]:
 
 
 def kept(folder: Path, tensors: dict[str, Any], policy: UpdateHistory) -> Kept:
-    codec.write(folder / "update", tensors)
-    return keep(folder / "update", folder / "stored", policy, KEY, SALT, CONTEXT)
+    codec.write_file(folder / "update", tensors)
+    return keep(StoredFile(folder / "update"), folder / "stored", policy, KEY, SALT, CONTEXT)
 
 
 def restored(folder: Path, policy: UpdateHistory, digest: str, **changed: Any) -> dict[str, Any]:
     given = {"key": KEY, "context": CONTEXT, **changed}
-    restore(folder / "stored", folder / "back", policy=policy, digest=digest, **given)
-    return codec.read(folder / "back")
+    with FileWriter(folder / "back") as out:
+        restore(folder / "stored", out, policy=policy, digest=digest, **given)
+    return codec.read(StoredFile(folder / "back"))
 
 
 @pytest.mark.parametrize("compression", ["none", "zlib"])
@@ -132,9 +134,9 @@ def test_damage_is_noticed_by_the_digest_and_again_by_the_seal(damage: str, tmp_
 
 
 def test_the_same_update_under_another_salt_is_other_bytes(tmp_path: Path) -> None:
-    codec.write(tmp_path / "update", {"w": np.ones(5, np.float32)})
+    codec.write_file(tmp_path / "update", {"w": np.ones(5, np.float32)})
     digests = {
-        keep(tmp_path / "update", tmp_path / "out", UpdateHistory(), KEY, bytes([n]) * 32, CONTEXT).digest
+        keep(StoredFile(tmp_path / "update"), tmp_path / "out", UpdateHistory(), KEY, bytes([n]) * 32, CONTEXT).digest
         for n in range(3)
     }
     assert len(digests) == 3
@@ -142,7 +144,7 @@ def test_the_same_update_under_another_salt_is_other_bytes(tmp_path: Path) -> No
 
 def test_the_stored_file_is_a_safetensors_file_that_shows_nothing_but_its_size(tmp_path: Path) -> None:
     found = kept(tmp_path, update(), UpdateHistory())
-    (tensor,) = codec.layout_of(tmp_path / "stored").tensors
+    (tensor,) = codec.layout_of(StoredFile(tmp_path / "stored")).tensors
     assert (tensor.name, tensor.dtype) == ("sealed", "U8")
     assert found.num_bytes == tensor.num_bytes + 128
 
