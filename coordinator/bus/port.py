@@ -7,14 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Protocol
-from uuid import UUID
 
 from coordinator.bus.waiters import Waiter
-
-
-def cached_blob(federation_id: UUID, digest: str) -> str:
-    """The key of a small blob in the cache."""
-    return f"blob:{federation_id}:{digest}"
 
 
 class Bus(Protocol):

@@ -133,8 +133,7 @@ async def remove_client(coordinator: Coordinator, client_id: UUID, within: UUID 
         credentials = await accounts.active_credentials(connection, client_id)
     await coordinator.shell.handle(RemoveClient(client_id))
     announce_dropped(coordinator, credentials)
-    await coordinator.blobs.drop_parts(client.federation_id, name_of_client(client_id))
-    await sweep_uploads(coordinator.database, coordinator.blobs, timedelta(0), client_id)
+    await sweep_uploads(coordinator.database, coordinator.storage, timedelta(0), client_id)
     return credentials
 
 

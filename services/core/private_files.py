@@ -6,6 +6,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -21,6 +22,12 @@ def make_directory(path: Path) -> None:
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=DIRECTORY_MODE)
         path.chmod(DIRECTORY_MODE)
+
+
+def open_private(path: Path) -> FileIO:
+    """A file to write, empty, without a buffer."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+    return FileIO(fd, "wb")
 
 
 def create(path: Path) -> BinaryIO:

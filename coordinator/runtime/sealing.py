@@ -1,0 +1,143 @@
+"""Under which keys a blob is sealed: everything that a kernel makes under the key of its cohort's epoch, what a client
+sends under its own and that one together, what operators upload under their federation's.
+
+A key that is destroyed takes with it every copy of what was sealed under it, wherever that lies. So keys are kept
+apart from database and blobs, and none is made anew while anything is recorded that was sealed under one of its name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import datetime
+from uuid import UUID, uuid4
+
+from coordinator.engine.entities import Blob
+from coordinator.keys.port import KeyStore, client_key, cohort_key, federation_key
+from coordinator.store import blobs
+from coordinator.store.blobs import HeldTask
+from coordinator.store.database import Database
+from services.core.errors import InvariantBroken, Rejected
+from services.sealing.envelope import combined, new_data_key, unwrap, wrap
+from services.sealing.segments import Seal, Unreadable
+
+
+class Sealing:
+    def __init__(self, database: Database, keys: KeyStore) -> None:
+        self._database, self.keys = database, keys
+
+    async def of_task(self, federation_id: UUID, task: HeldTask, digest: str, num_bytes: int, now: datetime) -> Blob:
+        """What a client is about to send for its task."""
+        blank = _blank(federation_id, now, digest, num_bytes)
+        return await self.sealed(
+            replace(
+                blank,
+                origin="task",
+                origin_id=task.id,
+                client_id=task.client_id,
+                cohort_id=task.cohort_id,
+                epoch=task.epoch,
+                client_key_name=client_key(task.client_id),
+                key_name=cohort_key(task.cohort_id, task.epoch),
+            )
+        )
+
+    async def of_operator(self, federation_id: UUID, digest: str, num_bytes: int, now: datetime) -> Blob:
+        return await self.sealed(_blank(federation_id, now, digest, num_bytes))
+
+    async def of_job(self, federation_id: UUID, job_id: UUID, cohort_id: UUID, epoch: int, now: datetime) -> Blob:
+        """What a kernel is about to make."""
+        blank = _blank(federation_id, now, None, 0)
+        return await self.sealed(
+            replace(
+                blank,
+                origin="job",
+                origin_id=job_id,
+                cohort_id=cohort_id,
+                epoch=epoch,
+                key_name=cohort_key(cohort_id, epoch),
+            )
+        )
+
+    async def of_copy(
+        self, federation_id: UUID, update_id: UUID, client_id: UUID, cohort_id: UUID, epoch: int, now: datetime
+    ) -> Blob:
+        """A lossy copy, which is sealed like the update that it is made of."""
+        blank = _blank(federation_id, now, None, 0)
+        return await self.sealed(
+            replace(
+                blank,
+                origin="copy",
+                origin_id=update_id,
+                client_id=client_id,
+                cohort_id=cohort_id,
+                epoch=epoch,
+                client_key_name=client_key(client_id),
+                key_name=cohort_key(cohort_id, epoch),
+            )
+        )
+
+    async def sealed(self, blob: Blob) -> Blob:
+        """A new blob with a key for its bytes, wrapped under the keys that it names."""
+        assert blob.key_name is not None
+        outer = await self._outer(blob.key_name, blob.client_key_name, makes=True)
+        return replace(blob, data_key=wrap(outer, new_data_key(), blob.id))
+
+    async def seal_of(self, blob: Blob) -> Seal:
+        """What opens and seals its bytes. Rejects `key-missing`."""
+        return Seal(await self.data_key(blob), blob.id)
+
+    async def data_key(self, blob: Blob) -> bytes:
+        if blob.data_key is None or blob.key_name is None:
+            raise InvariantBroken(f"blob {blob.id} is not sealed")
+        outer = await self._outer(blob.key_name, blob.client_key_name, makes=False)
+        try:
+            return unwrap(outer, blob.data_key, blob.id)
+        except Unreadable as error:
+            raise _missing(blob.key_name, "is another one than it was") from error
+
+    async def under(self, blob: Blob, key_name: str) -> bytes:
+        """The key of its bytes, wrapped under another key in place of its cohort's."""
+        outer = await self._outer(key_name, blob.client_key_name, makes=True)
+        return wrap(outer, await self.data_key(blob), blob.id)
+
+    async def _outer(self, key_name: str, client_key_name: str | None, *, makes: bool) -> bytes:
+        key = await self._key(key_name, makes=makes)
+        return key if client_key_name is None else combined(await self._key(client_key_name, makes=makes), key)
+
+    async def _key(self, name: str, *, makes: bool) -> bytes:
+        if (key := self.keys.find(name)) is not None:
+            return key
+        if not makes:
+            raise _missing(name, "is not there")
+        async with self._database.read() as connection:
+            if await blobs.is_key_used(connection, name):
+                raise _missing(name, "is not there")
+        return await asyncio.to_thread(self.keys.find_or_make, name)
+
+
+def _blank(federation_id: UUID, now: datetime, digest: str | None, num_bytes: int) -> Blob:
+    return Blob(
+        id=uuid4(),
+        federation_id=federation_id,
+        origin="operator",
+        origin_id=None,
+        client_id=None,
+        cohort_id=None,
+        epoch=None,
+        digest=digest,
+        num_bytes=num_bytes,
+        layout_digest=None,
+        updatable_digest=None,
+        finite=None,
+        status="arriving",
+        key_name=federation_key(federation_id),
+        client_key_name=None,
+        data_key=None,
+        created_at=now,
+    )
+
+
+def _missing(name: str, how: str) -> Rejected:
+    detail = f"the key {name} {how}: restore the keys from their backup (see docs/operations.md), then go on"
+    return Rejected("key-missing", detail, key=name)
