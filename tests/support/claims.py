@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from coordinator.engine.entities import Erasure, State
-from coordinator.runtime.erasure import outcome, served
+from coordinator.runtime.certifying import outcome, served
 from coordinator.store.inventory import Dossier
 from services.audit import predicate as p
 from services.audit.objections import objections
