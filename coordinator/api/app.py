@@ -36,9 +36,12 @@ from coordinator.api.metrics import Metrics
 from coordinator.api.middleware import Doorkeeper
 from coordinator.runtime.accounts import ensure_admin
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.evidence import described
+from coordinator.runtime.signing import EvidenceLost
 from coordinator.store import schema
 from coordinator.store.database import Unavailable
 from coordinator.tombstones.port import LogCorrupt
+from services.audit.keys import KeyUnreadable
 from services.wire.v1.resources import Problem
 
 log = structlog.get_logger()
@@ -151,6 +154,8 @@ async def _try_to_open(context: Context) -> bool:
             await coordinator.start_api()
     except Unavailable:
         reason = "the database cannot be reached"
+    except (EvidenceLost, KeyUnreadable) as error:
+        reason = f"it cannot start: {described(error)}"
     except (OSError, LogCorrupt) as error:
         reason = f"it cannot start: {getattr(error, 'strerror', None) or error}"
     if reason is not None:

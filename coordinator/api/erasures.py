@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
@@ -58,8 +59,8 @@ _FILING: Final = (
 
 @router.get("/erasure/discovery", response_model=Discovery, responses=problems(*_ALWAYS))
 async def discover_erasure(caller: Follower) -> Response:
-    """What can be forgotten here, how, and the public key that certificates are verified with."""
-    public = await caller.context.coordinator.erasing.public_key()
+    """What can be forgotten here, how, and the public keys that certificates are verified with."""
+    keys = await asyncio.to_thread(caller.context.coordinator.signing_keys.public_keys)
     return answer(
         Discovery(
             scopes=["client", "samples"],
@@ -74,8 +75,8 @@ async def discover_erasure(caller: Follower) -> Response:
                 )
                 for name, method in sorted(METHODS.items())
             ],
-            public_key=public_pem(public).decode(),
-            key_id=key_id(public),
+            public_key=b"".join(map(public_pem, keys)).decode(),
+            key_id=key_id(keys[0]),
             legal_deadline_days=LEGAL_DAYS,
         )
     )

@@ -22,16 +22,16 @@ from coordinator.store.database import Database
 from coordinator.store.inventory import Artefact, Dossier
 from services.audit import predicate as p
 from services.audit.certificate import issue
-from services.audit.keys import key_id, load_or_create_key
+from services.audit.keys import key_id
 from services.core.errors import InvariantBroken
 
 
 class Certifying:
-    def __init__(self, database: Database, blobs: BlobStore, keeping: Keeping, key_path: Path) -> None:
-        self._database, self._blobs, self._keeping, self._key_path = database, blobs, keeping, key_path
+    def __init__(self, database: Database, blobs: BlobStore, keeping: Keeping, keys: SigningKeys) -> None:
+        self._database, self._blobs, self._keeping, self._keys = database, blobs, keeping, keys
 
     async def certificate(self, found: Dossier, artefacts: list[Artefact], purged_at: datetime) -> bytes:
-        key = await asyncio.to_thread(load_or_create_key, self._key_path)
+        key = await asyncio.to_thread(self._keys.load)
         heads = served(found)
         async with self._database.read() as connection:
             dispositions = await self._dispositions(connection, found, artefacts, purged_at)

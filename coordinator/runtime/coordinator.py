@@ -18,7 +18,7 @@ from coordinator.bus.port import Bus
 from coordinator.engine.events import Event
 from coordinator.engine.react import CHORES, HISTORY, KERNELS, NOTICES, RETENTION
 from coordinator.runtime.clockwork import Clockwork
-from coordinator.runtime.erasure import SIGNING_KEY, Erasing
+from coordinator.runtime.erasure import Erasing
 from coordinator.runtime.evidence import Evidence
 from coordinator.runtime.granting import Granting
 from coordinator.runtime.history import Keeping
@@ -27,10 +27,12 @@ from coordinator.runtime.presence import Presence
 from coordinator.runtime.pump import Pump, Runner, chore_runner, kernel_runner
 from coordinator.runtime.quarantine import Quarantine
 from coordinator.runtime.quota import quota_of
+from coordinator.runtime.refencing import Refencing
 from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.sealing_keys import SealingKeys
 from coordinator.runtime.settings import Settings
 from coordinator.runtime.shell import Shell
+from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.supervision import Supervisor
 from coordinator.store.database import Database
 from coordinator.tombstones.files import FileTombstoneLog
@@ -62,18 +64,20 @@ class Coordinator:
         keys, self._scratch = SealingKeys(settings.evidence_path / "keys"), Scratch(settings.home / "scratch")
         self.keeping = Keeping(self.database, self.blobs, keys, self._scratch)
         tombstones = FileTombstoneLog(settings.evidence_path / "tombstones.jsonl")
-        key_path = settings.evidence_path / SIGNING_KEY
-        self.evidence = Evidence(self.database, self.bus, tombstones, key_path)
-        self.erasing = Erasing(self.database, self.shell, self.blobs, self.bus, tombstones, key_path, self.keeping)
-        self.notifying = Notifying(self.database, self.shell, settings.callback_hosts, key_path)
+        self.signing_keys = SigningKeys(settings.evidence_path)
+        refencing = Refencing(self.database, self.bus, tombstones, self.signing_keys, self._observe)
+        self.evidence = Evidence(self.database, self.bus, tombstones, self.signing_keys, refencing)
+        self.erasing = Erasing(
+            self.database, self.shell, self.blobs, self.bus, tombstones, self.signing_keys, self.keeping
+        )
+        self.notifying = Notifying(self.database, self.shell, settings.callback_hosts, self.signing_keys)
         self._kernels = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kernel")
         self.supervisor = Supervisor()
 
     async def start_api(self) -> None:
         """The coordinating role: timers and chores; kernels too unless compute processes do them."""
         await self._start()
-        if again := await self.erasing.refence():
-            log.warning("erasures.fenced-again", count=again, reason="the database is older than the tombstones")
+        await self.evidence.open()
         clockwork = Clockwork(self.database, self.bus, self.shell, self.blobs, self.keeping, self.quarantine)
         self.supervisor.start("clockwork", clockwork.forever)
         self.supervisor.start("tidying", clockwork.tidy_forever)

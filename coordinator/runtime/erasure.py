@@ -6,9 +6,7 @@ Each is a job of the outbox: it may be carried out twice, by two processes, and 
 from __future__ import annotations
 
 import asyncio
-import os
-from datetime import datetime, timedelta
-from pathlib import Path
+from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -18,27 +16,26 @@ from coordinator.blobs.port import BlobStore
 from coordinator.bus.port import Bus, cached_blob
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import Job
-from coordinator.engine.messages import ApproveErasure, CompleteErasure, FenceErasure, FileErasure, HoldErasure
+from coordinator.engine.messages import CompleteErasure, FenceErasure, HoldErasure
 from coordinator.engine.react import EVIDENCE
 from coordinator.runtime.certifying import Certifying, leavers
 from coordinator.runtime.evidence import TROUBLE, described
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.shell import Shell
+from coordinator.runtime.signing import SigningKeys
 from coordinator.store import inventory, outbox
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.inventory import Artefact, Dossier, Found
 from coordinator.tombstones.port import ErasedSamples, FencedCohort, Tombstone, TombstoneLog
 from services.audit.certificate import CertificateRefused
-from services.audit.keys import KeyUnreadable, load_or_create_key
+from services.audit.keys import KeyUnreadable
 from services.core import digests
 from services.core.errors import InvariantBroken
-from services.wire.v1.erasure import LEGAL_DAYS
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 log = structlog.get_logger()
-SIGNING_KEY = "signing-key.pem"
 DELETED_AT_ONCE = 200
 
 
@@ -50,12 +47,12 @@ class Erasing:
         blobs: BlobStore,
         bus: Bus,
         tombstones: TombstoneLog,
-        key_path: Path,
+        keys: SigningKeys,
         keeping: Keeping,
     ) -> None:
         self._database, self._shell, self._blobs, self._bus = database, shell, blobs, bus
-        self._tombstones, self._key_path, self._keeping = tombstones, key_path, keeping
-        self._certifying = Certifying(database, blobs, keeping, key_path)
+        self._tombstones, self._keys, self._keeping = tombstones, keys, keeping
+        self._certifying = Certifying(database, blobs, keeping, keys)
 
     async def run(self, job: Job) -> None:
         """Carry a step out. One that breaks is tried again by whoever runs jobs; until then the request says why."""
@@ -99,12 +96,14 @@ class Erasing:
                 if s.name in found.erasure.samples
             ),
             at=now,
+            requested_by=found.erasure.requested_by,
         )
         if found.erasure.awaits_fence:
             await asyncio.to_thread(self._tombstones.append, entry)
         crashpoint("erasure.after-tombstone")
         await self._shell.handle(FenceErasure(erasure_id, job.id))
         crashpoint("erasure.after-fence")
+        self._bus.wake([EVIDENCE])  # who notes how far the database has come with the log
 
     async def purge(self, job: Job) -> None:
         """Delete what is derived from the leavers, check that it is gone, sign, complete."""
@@ -154,43 +153,7 @@ class Erasing:
 
     async def public_key(self) -> Ed25519PublicKey:
         """What certificates are verified with."""
-        return (await asyncio.to_thread(load_or_create_key, self._key_path)).public_key()
-
-    async def refence(self) -> int:
-        """Fence again what the log remembers and the database does not: it was restored from an older backup."""
-        entries = await asyncio.to_thread(self._tombstones.entries)
-        again = 0
-        for entry in entries:
-            async with self._database.read() as connection:
-                known = await outbox.erasure_status(connection, entry.request_id)
-                names = await outbox.names_to_erase(connection, list(entry.client_ids))
-                samples = {
-                    name: list(one.samples)
-                    for one in entry.samples
-                    for name in await outbox.names_to_erase(connection, [one.client_id])
-                }
-                now = await self._database.now(connection) + timedelta(seconds=1)
-            if known not in (None, "received", "awaiting_approval") or not names:
-                continue
-            if known is None:
-                await self._shell.handle(
-                    FileErasure(
-                        erasure_id=entry.request_id,
-                        federation_id=entry.federation_id,
-                        subjects=tuple(names),
-                        requested_by="the log of tombstones",
-                        legal_deadline=max(now, entry.at + timedelta(days=LEGAL_DAYS)),
-                        salt=os.urandom(32).hex(),
-                        scope=entry.scope,
-                        samples=samples,
-                        is_tombstoned=True,
-                    )
-                )
-            elif known == "awaiting_approval":
-                await self._shell.handle(ApproveErasure(entry.request_id))
-            await self._shell.handle(FenceErasure(entry.request_id, entry.request_id))
-            again += 1
-        return again
+        return (await asyncio.to_thread(self._keys.load)).public_key()
 
 
 def _may_purge(found: Dossier, job: Job) -> bool:

@@ -7,7 +7,6 @@ import base64
 import hashlib
 import hmac
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -20,10 +19,10 @@ from coordinator.engine.entities import Job
 from coordinator.engine.messages import SettleDelivery
 from coordinator.runtime.evidence import TROUBLE, described
 from coordinator.runtime.shell import Shell
+from coordinator.runtime.signing import SigningKeys
 from coordinator.store import outbox
 from coordinator.store.database import Database
 from coordinator.store.outbox import Parcel
-from services.audit.keys import load_or_create_key
 from services.core.errors import Rejected
 from services.wire.v1.erasure import secret_bytes
 
@@ -35,8 +34,8 @@ _GONE: Final = 410
 
 
 class Notifying:
-    def __init__(self, database: Database, shell: Shell, allowed_hosts: str, key_path: Path) -> None:
-        self._database, self._shell, self._key_path = database, shell, key_path
+    def __init__(self, database: Database, shell: Shell, allowed_hosts: str, keys: SigningKeys) -> None:
+        self._database, self._shell, self._keys = database, shell, keys
         self._allowed = frozenset(host.strip().lower() for host in allowed_hosts.split(",") if host.strip())
 
     def check_url(self, url: str) -> None:
@@ -86,7 +85,7 @@ class Notifying:
         if parcel.secret is not None:
             version, signature = "v1", hmac.digest(secret_bytes(parcel.secret), content, hashlib.sha256)
         else:
-            key = await asyncio.to_thread(load_or_create_key, self._key_path)
+            key = await asyncio.to_thread(self._keys.load)
             version, signature = "v1a", key.sign(content)
         headers = {
             "content-type": "application/json",

@@ -11,6 +11,7 @@ import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -18,6 +19,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool, StaticPool
 
 from coordinator.store.documents import from_text, to_text
+from coordinator.store.gate import MARK_QUERY, Gate, Mark
 from coordinator.store.prepared import Found, Plans, driver, run
 from services.core.private_files import FILE_MODE
 
@@ -51,8 +53,9 @@ class SqliteConnection:
 class Sqlite:
     """One open connection serves all readers, as each statement sees what is committed; another serves the writer."""
 
-    def __init__(self, path: str, *, is_scratch: bool = False) -> None:
+    def __init__(self, path: str, *, is_scratch: bool = False, gate: Gate | None = None) -> None:
         is_in_memory = path in ("", ":memory:")
+        self._path, self._gate = path, gate or Gate()
         self._engine = sa.create_engine(
             "sqlite://",
             creator=lambda: _connect(path, is_scratch),
@@ -64,6 +67,9 @@ class Sqlite:
         self._is_scratch = is_scratch
         self._writing = asyncio.Lock()
         self._open: dict[str, SqliteConnection] = {}
+        self._file: tuple[int, int] | None = None
+        self._outdated: list[SqliteConnection] = []
+        """Of a file that is not there any more; others may still be at them."""
         self._plans = Plans()
 
     @asynccontextmanager
@@ -89,10 +95,21 @@ class Sqlite:
         with self._kept("read") as connection:
             yield connection
 
+    def was_replaced(self) -> bool:
+        """Whether the file is another one since it was opened. Then that one is opened next."""
+        found = file_of(self._path)
+        if found is None or self._file in (None, found):  # none: what is open is better than an empty one
+            return False
+        self._file = None
+        self._outdated += self._open.values()
+        self._open.clear()
+        return True
+
     def close(self) -> None:
-        for connection in self._open.values():
+        for connection in (*self._open.values(), *self._outdated):
             connection.close()
         self._open.clear()
+        self._outdated.clear()
         self._engine.dispose()
 
     @contextmanager
@@ -103,6 +120,8 @@ class Sqlite:
             opened = self._engine.connect()
             opened.begin()  # says nothing to SQLite: whoever uses it finds a transaction and leaves its end to us
             connection = self._open[use] = SqliteConnection(opened, self._plans)
+            self._file = self._file or file_of(self._path)
+            self._gate.admits(lambda: _mark_of(connection.driver))
         try:
             yield connection
         except sa.exc.SQLAlchemyError:
@@ -125,6 +144,25 @@ def _connect(path: str, is_scratch: bool) -> sqlite3.Connection:
     if is_scratch:
         connection.execute("PRAGMA synchronous=OFF")
     return connection
+
+
+def file_of(path: str) -> tuple[int, int] | None:
+    """Which file it is; None: there is none."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _mark_of(connection: sqlite3.Connection) -> Mark | None:
+    try:
+        row = connection.execute(MARK_QUERY).fetchone()
+    except sqlite3.OperationalError as error:
+        if "no such table" not in str(error):
+            raise sa.exc.DBAPIError.instance(MARK_QUERY, None, error, sqlite3.Error, hide_parameters=True) from error
+        return None  # an older schema: whoever compares says so
+    return None if row is None else Mark(*row)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 A line is appended and fsynced before `append` returns. A crash in the middle of a write leaves a piece of a line at the
 end; nobody was told of it, and it is cut off. Any other deviation is `LogCorrupt`. What no file can show by itself is
-that whole lines are missing at its end.
+that whole lines are missing at its end: the database knows how many there must be.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from uuid import UUID
 
 from pydantic import ValidationError
 
-from coordinator.tombstones.port import LogCorrupt, Tombstone
+from coordinator.tombstones.port import Contents, LogCorrupt, Stamp, Tombstone
 from services.core import digests
 from services.wire.message import Digest, Message
 
@@ -73,6 +73,24 @@ class FileTombstoneLog:
             return ()
         return tuple(chain.entries)
 
+    def contents(self) -> Contents:
+        try:
+            with self._opened(create=False) as fd:
+                if not self._chain.is_in(fd):
+                    self._chain = _Chain()
+                self._chain.follow(fd)
+                chain, stamp = self._chain, _stamp(os.fstat(fd))
+                return Contents(tuple(chain.entries), (FIRST_PREVIOUS, *chain.digests), stamp)
+        except FileNotFoundError:
+            self._chain = _Chain()
+            return Contents((), (FIRST_PREVIOUS,), None)
+
+    def stamp(self) -> Stamp | None:
+        try:
+            return _stamp(self._path.stat())
+        except FileNotFoundError:
+            return None
+
     @contextlib.contextmanager
     def _opened(self, *, create: bool) -> Iterator[int]:
         """The file, alone: the lock belongs to this opening, so it also holds off other threads."""
@@ -95,10 +113,20 @@ class _Chain:
 
     def __init__(self) -> None:
         self.entries: list[Tombstone] = []
+        self.digests: list[str] = []
         self.num_bytes = 0
         self._last = FIRST_PREVIOUS
+        self._last_line = b""
         self._of_request: dict[UUID, list[int]] = {}
         self._file: tuple[int, int] | None = None
+
+    def is_in(self, fd: int) -> bool:
+        """Whether the file still has what was read, as far as its last line tells."""
+        status = os.fstat(fd)
+        if self._file not in (None, (status.st_dev, status.st_ino)) or status.st_size < self.num_bytes:
+            return False
+        num_bytes = len(self._last_line)
+        return os.pread(fd, num_bytes, self.num_bytes - num_bytes) == self._last_line
 
     def follow(self, fd: int) -> None:
         status = os.fstat(fd)
@@ -117,7 +145,8 @@ class _Chain:
         index = len(self.entries)
         self.entries.append(record.entry)
         self._of_request.setdefault(record.entry.request_id, []).append(index)
-        self._last = record.digest
+        self.digests.append(record.digest)
+        self._last, self._last_line = record.digest, line
         self.num_bytes += len(line)
         return index
 
@@ -126,7 +155,7 @@ class _Chain:
         return next((index for index in known if self.entries[index].says_the_same_as(entry)), None)
 
     def next_line(self, entry: Tombstone) -> bytes:
-        record = {"index": len(self.entries), "previous": self._last, "entry": entry.model_dump(mode="json")}
+        record = {"index": len(self.entries), "previous": self._last, "entry": _document(entry)}
         return _encode({**record, "digest": digests.of_json(record)})
 
     def _check(self, line: bytes) -> _Line:
@@ -151,6 +180,15 @@ class _Chain:
         else:
             os.ftruncate(fd, self.num_bytes)
             os.fsync(fd)
+
+
+def _document(entry: Tombstone) -> dict[str, Any]:
+    """Without what older entries do not have: their digests stay what they were."""
+    return entry.model_dump(mode="json", exclude=None if entry.requested_by is not None else {"requested_by"})
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _encode(record: dict[str, Any]) -> bytes:

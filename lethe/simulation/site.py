@@ -13,13 +13,14 @@ from coordinator.engine.messages import RecordBlob
 from coordinator.engine.react import CHORES, CLOCK, HISTORY, KERNELS, RETENTION, client_key
 from coordinator.runtime.clockwork import Clockwork
 from coordinator.runtime.coordinator import CHORE_KINDS
-from coordinator.runtime.erasure import SIGNING_KEY, Erasing
+from coordinator.runtime.erasure import Erasing
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.pump import Pump, chore_runner, kernel_runner
 from coordinator.runtime.quarantine import Quarantine
 from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.sealing_keys import SealingKeys
 from coordinator.runtime.shell import Shell
+from coordinator.runtime.signing import SigningKeys
 from coordinator.store import accounts, record, schema
 from coordinator.store.database import Database
 from coordinator.tombstones.files import FileTombstoneLog
@@ -48,7 +49,7 @@ class Site:
         self._scratch = Scratch(home / "scratch")
         self._keeping = Keeping(self.database, self.blobs, SealingKeys(evidence / "keys"), self._scratch)
         erasing = Erasing(
-            self.database, self.shell, self.blobs, self.bells, tombstones, evidence / SIGNING_KEY, self._keeping
+            self.database, self.shell, self.blobs, self.bells, tombstones, SigningKeys(evidence), self._keeping
         )
         strict = Quarantine(is_strict=True)  # what breaks ends the experiment
         self._clockwork = Clockwork(self.database, self.bells, self.shell, self.blobs, self._keeping, strict)

@@ -64,6 +64,7 @@ CODES: Final[dict[str, str]] = {
     "quota-exceeded": "The client, or its federation, has no room left for what was to be uploaded.",
     "storage-full": "The blob store is full; work pauses until there is room.",
     "key-missing": "The key that these bytes are sealed under is not in the store of keys; restore it from its backup.",
+    "not-ready": "The coordinator serves nothing until its database and its evidence go together; `detail` says why.",
     "unavailable": "The database cannot be reached right now; try again after the given delay.",
     "too-many-requests": "More than a client, federation or address may have at once; try again after the given delay.",
     "internal": "Something broke in the coordinator; the log has the trace.",

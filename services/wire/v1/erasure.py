@@ -292,6 +292,8 @@ class Discovery(Message):
 
     scopes: list[Scope]
     methods: list[MethodDescription]
-    public_key: str = Field(description="Ed25519, as PEM (SubjectPublicKeyInfo).")
+    public_key: str = Field(
+        description="Ed25519, as PEM (SubjectPublicKeyInfo): the key that signs now, then those that signed before it."
+    )
     key_id: str = Field(description="By which certificates name it: sha256 of its 32 bytes.")
     legal_deadline_days: int = Field(description="Granted when a request names no deadline.")

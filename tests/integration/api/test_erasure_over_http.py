@@ -15,7 +15,7 @@ import pytest
 
 from coordinator.engine.messages import ReviewErasure
 from coordinator.runtime.accounts import split_token
-from coordinator.runtime.erasure import SIGNING_KEY
+from coordinator.runtime.signing import SIGNING_KEY
 from services.audit.verification import check
 from tests.integration.api.site import Actor, Site, blob, code_of, until, update
 
