@@ -27,9 +27,10 @@ from coordinator.engine.react import EVIDENCE
 from coordinator.runtime.evidence import TROUBLE, described
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.shell import Shell
-from coordinator.store import exclusions, inventory, outbox
+from coordinator.store import exclusions, inventory, outbox, scrubbing
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.inventory import Artefact, Dossier, Found
+from coordinator.store.tables import SCRUBBED_KINDS
 from coordinator.tombstones.port import ErasedSamples, FencedCohort, Tombstone, TombstoneLog
 from services.audit import predicate as p
 from services.audit.certificate import CertificateRefused, issue
@@ -56,9 +57,12 @@ class Erasing:
         tombstones: TombstoneLog,
         key_path: Path,
         keeping: Keeping,
+        *,
+        scrubs: bool = True,
     ) -> None:
+        """`scrubs`: whether a purge takes out what rows say of a client. An experiment's figures are its result."""
         self._database, self._shell, self._blobs, self._bus = database, shell, blobs, bus
-        self._tombstones, self._key_path, self._keeping = tombstones, key_path, keeping
+        self._tombstones, self._key_path, self._keeping, self._scrubs = tombstones, key_path, keeping, scrubs
 
     async def run(self, job: Job) -> None:
         """Carry a step out. One that breaks is tried again by whoever runs jobs; until then the request says why."""
@@ -120,7 +124,10 @@ class Erasing:
             if not _may_purge(found, job):
                 return
             artefacts = [*await inventory.inventory(connection, found), *keys]
+            if self._scrubs:
+                artefacts += await scrubbing.scrub(connection, found, artefacts)
             listed = await inventory.record(connection, erasure_id, artefacts)
+            listed = [artefact for artefact in listed if artefact.kind not in SCRUBBED_KINDS]
             await inventory.mark_purged(connection, artefacts)
             await inventory.forget_seeds(connection, [line.cohort_id for line in found.lines])
             now = await self._database.now(connection)
@@ -206,7 +213,8 @@ class Erasing:
         counts: dict[p.ArtefactKind | Literal["cohort"], p.Count] = {}
         for kind in sorted({a.kind for a in artefacts}):
             planned = sum(a.kind == kind for a in artefacts)
-            counts[kind] = p.Count(planned=planned, done=sum(d.kind == kind for d in dispositions))
+            done = sum(d.kind == kind for d in dispositions)
+            counts[kind] = p.Count(planned=planned, done=done)  # type: ignore[index]  # none of those that are scrubbed
         done = sum(line.done_at is not None for line in found.lines)
         counts["cohort"] = p.Count(planned=len(found.lines), done=done)
         predicate = p.ErasurePredicate(
@@ -252,9 +260,8 @@ class Erasing:
                 raise InvariantBroken(f"{artefact.digest} is still stored after its purge")
             elif artefact.kind == "blob":
                 reason = "it was never part of a model, and its bytes are deleted"
-            dispositions.append(
-                p.Artefact(kind=artefact.kind, digest=artefact.digest, disposition=disposition, reason=reason)
-            )
+            kind: p.ArtefactKind = artefact.kind  # type: ignore[assignment]  # none of those that are scrubbed
+            dispositions.append(p.Artefact(kind=kind, digest=artefact.digest, disposition=disposition, reason=reason))
         return dispositions
 
 

@@ -25,7 +25,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.execute(f"DELETE FROM artefacts WHERE kind IN ({_listed(*_SCRUBBED)})")
+    artefacts = sa.table("artefacts", sa.column("kind", sa.String()))
+    op.execute(artefacts.delete().where(artefacts.c.kind.in_(_SCRUBBED)))
     _know(*_KINDS)
     op.drop_column("clients", "dropped_at")
     op.drop_column("clients", "superseded_at")
