@@ -135,6 +135,7 @@ class Erasing:
                 await outbox.revoke_credentials(connection, [s.client_id for s in found.subjects], now)
         crashpoint("erasure.after-record")
         await self._delete(found, listed, now)
+        await self._database.forget_pages()
         crashpoint("erasure.after-purge")
         try:
             envelope = await self._certificate(found, listed, now)

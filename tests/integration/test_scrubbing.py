@@ -119,6 +119,21 @@ async def test_figures_of_purged_models_go_and_those_of_clean_ones_stay(tmp_path
             assert (row.metrics == {}) == is_emptied, row
 
 
+async def test_what_an_erased_clients_worker_said_is_in_no_file_of_the_home(tmp_path: Path) -> None:
+    words = (TAIL, REASON, MACHINE, str(SEED))
+
+    def found() -> set[str]:
+        content = [path.read_bytes() for path in (tmp_path / "home").rglob("*") if path.is_file()]
+        assert len(content) > 5
+        return {word for word in words if any(word.encode() in one for one in content)}
+
+    async with federation(tmp_path, *NAMES) as f:
+        await a_talkative_run(f)
+        assert found() == set(words)
+        await f.wait_for_erasure(await f.erase("c1"))
+        assert found() == set(), "neither in pages of the database nor in its write-ahead log"
+
+
 async def test_of_a_client_that_forgets_samples_only_what_it_said_before_the_fence_goes(
     tmp_path: Path, url: str | None
 ) -> None:
