@@ -55,6 +55,10 @@ class Client:
     """The backdoor that it carries in its data, registered when it was enrolled or by its worker."""
     max_samples: int | None = None
     """The most samples that it may say it used, agreed when it was enrolled; None: any number."""
+    superseded_at: datetime | None = None
+    """The newest fence that took models away which its worker may have in its cache."""
+    dropped_at: datetime | None = None
+    """The fence up to which its worker has said, in this session, that it dropped them."""
 
     @property
     def key(self) -> UUID:

@@ -29,7 +29,8 @@ def evolve(state: State, event: e.Event) -> State:
         case e.SessionOpened(client_id=client_id, at=at, agent_version=version, devices=devices):
             client = replace(state.clients[client_id], last_seen_at=at, agent_version=version, devices=devices)
             client = replace(client, canary=event.canary or client.canary)
-            return state.put(replace(client, exclusions_acked=None))  # another machine may have another ledger
+            # Another machine may have another ledger and another cache.
+            return state.put(replace(client, exclusions_acked=None, dropped_at=None))
         case e.ClientRemoved(client_id=client_id):
             return state.put(replace(state.clients[client_id], status="removed"))
         case e.MemberJoined(member=member):

@@ -23,9 +23,10 @@ from coordinator.runtime.evidence import TROUBLE, described
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import SigningKeys
-from coordinator.store import inventory, outbox
+from coordinator.store import inventory, outbox, scrubbing
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.inventory import Artefact, Dossier, Found
+from coordinator.store.tables import SCRUBBED_KINDS
 from coordinator.tombstones.port import ErasedSamples, FencedCohort, Tombstone, TombstoneLog
 from services.audit.certificate import CertificateRefused
 from services.audit.keys import KeyUnreadable
@@ -49,9 +50,12 @@ class Erasing:
         tombstones: TombstoneLog,
         keys: SigningKeys,
         keeping: Keeping,
+        *,
+        scrubs: bool = True,
     ) -> None:
+        """`scrubs`: whether a purge takes out what rows say of a client. An experiment's figures are its result."""
         self._database, self._shell, self._blobs, self._bus = database, shell, blobs, bus
-        self._tombstones, self._keys, self._keeping = tombstones, keys, keeping
+        self._tombstones, self._keys, self._keeping, self._scrubs = tombstones, keys, keeping, scrubs
         self._certifying = Certifying(database, blobs, keeping, keys)
 
     async def run(self, job: Job) -> None:
@@ -116,7 +120,10 @@ class Erasing:
             if not _may_purge(found, job):
                 return
             artefacts = [*await inventory.inventory(connection, found), *keys]
+            if self._scrubs:
+                artefacts += await scrubbing.scrub(connection, found, artefacts)
             listed = await inventory.record(connection, erasure_id, artefacts)
+            listed = [artefact for artefact in listed if artefact.kind not in SCRUBBED_KINDS]
             await inventory.mark_purged(connection, artefacts)
             await inventory.forget_seeds(connection, [line.cohort_id for line in found.lines])
             now = await self._database.now(connection)
@@ -124,6 +131,7 @@ class Erasing:
                 await outbox.revoke_credentials(connection, [s.client_id for s in found.subjects], now)
         crashpoint("erasure.after-record")
         await self._delete(found, listed, now)
+        await self._database.forget_pages()
         crashpoint("erasure.after-purge")
         try:
             envelope = await self._certifying.certificate(found, listed, now)

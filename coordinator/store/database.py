@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
@@ -99,6 +99,13 @@ class Database:
             return datetime.now(UTC)
         instant = (await connection.execute(sa.select(sa.func.clock_timestamp()))).scalar_one()
         return instant.astimezone(UTC)  # type: ignore[no-any-return]
+
+    async def forget_pages(self) -> None:
+        """SQLite: leave no page in its log that holds what was deleted. In Postgres pages stay until they are vacuumed
+        and their log is recycled."""
+        if self._sqlite is not None:
+            async with _translated(nullcontext()):
+                await self._sqlite.forget_pages()
 
     async def close(self) -> None:
         if self._sqlite is not None:

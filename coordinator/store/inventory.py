@@ -20,7 +20,9 @@ from coordinator.store.slices import load_lineage
 from services.core import digests
 from services.unlearning.methods import NOISY_KERNELS
 
-Kind = Literal["update", "history", "checkpoint", "merge", "blob", "key", "sealing-key"]
+ScrubbedKind = Literal["log-tail", "device", "figure", "canary", "failure-reason"]
+"""What is taken out of rows that stay; named by a keyed digest of what was there."""
+Kind = Literal["update", "history", "checkpoint", "merge", "blob", "key", "sealing-key"] | ScrubbedKind
 BATCH: Final = 10_000
 """A statement takes some 30 000 parameters on either back end."""
 V = TypeVar("V")

@@ -24,9 +24,20 @@ from coordinator.store.prepared import Found, Plans, driver, run
 from services.core.private_files import FILE_MODE
 
 T = TypeVar("T")
-PRAGMAS: Final = ("busy_timeout=5000", "journal_mode=WAL", "busy_timeout=0", "synchronous=FULL", "foreign_keys=ON")
+PRAGMAS: Final = (
+    "busy_timeout=5000",
+    "journal_mode=WAL",
+    "busy_timeout=0",
+    "synchronous=FULL",
+    "foreign_keys=ON",
+    "secure_delete=ON",  # what a row no longer holds is overwritten in its page, whatever the build's default
+)
 BUSY_ATTEMPTS: Final = 200
 """How often to ask for the write lock, up to 50 ms apart, before giving up (about ten seconds)."""
+
+
+class LogInUse(Exception):
+    """Another process reads or writes all the time: the write-ahead log could not be emptied."""
 
 
 class SqliteConnection:
@@ -104,6 +115,16 @@ class Sqlite:
         self._outdated += self._open.values()
         self._open.clear()
         return True
+
+    async def forget_pages(self) -> None:
+        """Empty the write-ahead log, which holds pages as they were before the last changes."""
+        async with self._writing:
+            with self._kept("write") as connection:
+                for attempt in range(BUSY_ATTEMPTS):
+                    if await _in_thread(_empty_log, connection.driver):
+                        return
+                    await asyncio.sleep(min(0.05, 0.001 * 2**attempt))
+        raise LogInUse("the database's write-ahead log is in use by another process all the time")
 
     def close(self) -> None:
         for connection in (*self._open.values(), *self._outdated):
@@ -188,10 +209,24 @@ async def _begin(connection: sqlite3.Connection) -> None:
 
 
 async def _commit(connection: sqlite3.Connection) -> None:
+    await _in_thread(run, connection, "COMMIT")
+
+
+async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
     """To its end, even when whoever waits for it is cancelled: SQLite must not be used otherwise meanwhile."""
-    committing = asyncio.get_running_loop().run_in_executor(None, run, connection, "COMMIT")
+    working = asyncio.get_running_loop().run_in_executor(None, work, *arguments)
     try:
-        await asyncio.shield(committing)
+        return await asyncio.shield(working)
     except asyncio.CancelledError:
-        await asyncio.wait([committing])
+        await asyncio.wait([working])
         raise
+
+
+def _empty_log(connection: sqlite3.Connection) -> bool:
+    """False: somebody is in the way."""
+    text = "PRAGMA wal_checkpoint(TRUNCATE)"
+    try:
+        is_busy, _, _ = connection.execute(text).fetchone()
+    except sqlite3.Error as error:
+        raise sa.exc.DBAPIError.instance(text, None, error, sqlite3.Error, hide_parameters=True) from error
+    return not is_busy

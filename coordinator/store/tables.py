@@ -67,6 +67,8 @@ def _one_of(column: str, *values: str) -> CheckConstraint:
     return CheckConstraint(f"{column} IN ({', '.join(repr(v) for v in values)})", name=f"known_{column}")
 
 
+SCRUBBED_KINDS: Final = ("log-tail", "device", "figure", "canary", "failure-reason")
+"""Of artefacts: what an erasure takes out of rows that stay (scrubbing.py)."""
 _CLAIMABLE_OR_LEASED: Final = "status IN ('ready', 'leased')"
 _OPEN_TASK: Final = "status IN ('standby', 'ready', 'leased')"
 _LEASED_TASK: Final = "status = 'leased'"
@@ -110,6 +112,8 @@ clients = Table(
     Column("needed_by", Uuid),
     Column("canary", Json),
     Column("max_samples", BigInteger),
+    Column("superseded_at", Instant),
+    Column("dropped_at", Instant),
     _one_of("status", "active", "removed", "erased"),
     # A client's name is its identity in seeds and in the order of aggregation: never two in one federation.
     UniqueConstraint("federation_id", "name"),
@@ -513,7 +517,7 @@ artefacts = Table(
     Column("kind", String(16), nullable=False),
     Column("digest", String(71), nullable=False),
     PrimaryKeyConstraint("erasure_id", "kind", "digest"),
-    _one_of("kind", "update", "history", "checkpoint", "merge", "blob", "key", "sealing-key"),
+    _one_of("kind", "update", "history", "checkpoint", "merge", "blob", "key", "sealing-key", *SCRUBBED_KINDS),
 )
 
 deliveries = Table(

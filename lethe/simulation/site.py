@@ -49,7 +49,14 @@ class Site:
         self._scratch = Scratch(home / "scratch")
         self._keeping = Keeping(self.database, self.blobs, SealingKeys(evidence / "keys"), self._scratch)
         erasing = Erasing(
-            self.database, self.shell, self.blobs, self.bells, tombstones, SigningKeys(evidence), self._keeping
+            self.database,
+            self.shell,
+            self.blobs,
+            self.bells,
+            tombstones,
+            SigningKeys(evidence),
+            self._keeping,
+            scrubs=False,
         )
         strict = Quarantine(is_strict=True)  # what breaks ends the experiment
         self._clockwork = Clockwork(self.database, self.bells, self.shell, self.blobs, self._keeping, strict)
