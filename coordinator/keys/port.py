@@ -30,6 +30,14 @@ def federation_key(federation_id: UUID) -> KeyName:
     return checked(f"federation-{federation_id}")
 
 
+def is_of_client(name: KeyName, client_id: UUID) -> bool:
+    return name.startswith(f"client-{client_id}.")
+
+
+def is_of_cohort(name: KeyName, cohort_id: UUID) -> bool:
+    return name.startswith(f"cohort-{cohort_id}.")
+
+
 def is_key_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 

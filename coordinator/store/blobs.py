@@ -6,6 +6,7 @@ at any instant leaves a row for every byte, and nothing but rows happens inside 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -211,3 +212,58 @@ async def abandoned(
     if client_id is not None:
         statement = statement.where(b.client_id == client_id)
     return list((await connection.execute(statement.order_by(b.id).limit(most))).scalars())
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+_UNDER = prepared(
+    sa.select(t.blobs)
+    .where(b.cohort_id == sa.bindparam("cohort"), b.status == "stored", b.key_name.in_(sa.bindparam("names", expanding=True)))
+    .limit(sa.bindparam("most"))
+)
+_WRAP_AGAIN = prepared(
+    t.blobs.update()
+    .where(b.id == sa.bindparam("blob"), b.key_name == sa.bindparam("old"))
+    .values(data_key=sa.bindparam("wrapped"), key_name=sa.bindparam("new"))
+)
+_COHORTS_OF = prepared(sa.select(b.cohort_id).where(b.id.in_(_ids), b.cohort_id.is_not(None)).distinct())
+
+
+async def under_keys(connection: AsyncConnection, cohort_id: UUID, names: Collection[str], most: int) -> list[Blob]:
+    """Stored blobs of the cohort that are sealed under one of these keys."""
+    rows = await connection.execute(_UNDER, {"cohort": cohort_id, "names": list(names), "most": most})
+    return [to_entity(Blob, row) for row in rows]
+
+
+async def wrap_again(connection: AsyncConnection, blob: Blob, wrapped: bytes, key_name: str) -> None:
+    """Note the key of its bytes as it is under another key; unless somebody has been quicker."""
+    await connection.execute(
+        _WRAP_AGAIN, {"blob": blob.id, "old": blob.key_name, "wrapped": wrapped, "new": key_name}
+    )
+
+
+async def cohorts_of(connection: AsyncConnection, ids: Collection[UUID]) -> set[UUID]:
+    return set((await connection.execute(_COHORTS_OF, {"ids": list(ids)})).scalars())
+
+
+_PLAIN = prepared(sa.select(b.id).where(b.data_key.is_(None)).limit(1))
+
+
+async def are_any_plain(connection: AsyncConnection) -> bool:
+    """Whether anything still lies as an older version left it."""
+    return (await connection.execute(_PLAIN)).first() is not None
+
+
+_HEX_ID: Final = re.compile("[0-9a-f]{32}")
+_KNOWN = prepared(sa.select(b.id).where(b.id.in_(_ids)))
+_KNOWN_PLAIN = prepared(sa.select(b.digest).where(_is_named, b.data_key.is_(None)))
+
+
+async def unannounced(connection: AsyncConnection, federation_id: UUID, names: Collection[str]) -> set[str]:
+    """Those names of stored bytes that no row has."""
+    ids = {name: UUID(hex=name) for name in names if _HEX_ID.fullmatch(name)}
+    plain = {f"sha256:{name}": name for name in names if len(name) == 64}
+    known = {found.hex for found in (await connection.execute(_KNOWN, {"ids": list(ids.values())})).scalars()}
+    rows = await connection.execute(_KNOWN_PLAIN, {"owner": federation_id, "digests": list(plain)})
+    return set(names) - known - {plain[digest] for digest in rows.scalars()}

@@ -1,0 +1,72 @@
+"""Destroying keys after an erasure: what is clean and was sealed under one of them is wrapped again under a new one
+first. Then every copy of the rest is noise, in backups and write-ahead logs as well."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from coordinator.keys.port import KeyName, cohort_key, is_of_client, is_of_cohort
+from coordinator.runtime.sealing import Sealing
+from coordinator.store import blobs
+from coordinator.store.database import Database
+from coordinator.store.inventory import Dossier
+from services.core import digests
+from services.core.errors import InvariantBroken, Rejected
+
+log = structlog.get_logger()
+WRAPPED_AT_ONCE: Final = 200
+
+
+class Shredding:
+    def __init__(self, database: Database, sealing: Sealing) -> None:
+        self._database, self._sealing = database, sealing
+
+    async def doomed(self, found: Dossier, cohort_ids: Collection[UUID]) -> set[KeyName]:
+        """The keys that go: those of who leaves for good, and of the cohorts all but those of epochs after the cut."""
+        names = await asyncio.to_thread(self._sealing.keys.names)
+        spared = {cohort_key(cohort_id, str(found.erasure.id)) for cohort_id in cohort_ids}
+        for line in found.lines:
+            epoch = found.cohorts[line.cohort_id].epoch
+            spared |= {cohort_key(line.cohort_id, number) for number in range(line.epoch_before + 1, epoch + 1)}
+        leaving = {s.client_id for s in found.subjects} if found.erasure.scope == "client" else set()
+        gone = {name for name in names if any(is_of_client(name, client_id) for client_id in leaving)}
+        return gone | {name for name in names if any(is_of_cohort(name, one) for one in cohort_ids)} - spared
+
+    def digests_of(self, names: Collection[KeyName]) -> list[str]:
+        """What a certificate calls them."""
+        keys = [self._sealing.keys.find(name) for name in names]
+        return sorted(digests.of_bytes(key) for key in keys if key is not None)
+
+    async def shred(self, found: Dossier, doomed: set[KeyName], cohort_ids: Collection[UUID]) -> None:
+        """Wrap again what stays, then destroy. May be repeated, and begun again by another process."""
+        for cohort_id in sorted(cohort_ids):
+            old = [name for name in doomed if is_of_cohort(name, cohort_id)]
+            await self._keep_clean(cohort_id, old, cohort_key(cohort_id, str(found.erasure.id)))
+        await asyncio.to_thread(self._sealing.keys.destroy, sorted(doomed))
+        if left := doomed & await asyncio.to_thread(self._sealing.keys.names):
+            raise InvariantBroken(f"the key {min(left)} is still there after it was destroyed")
+
+    async def _keep_clean(self, cohort_id: UUID, old: Collection[KeyName], new: KeyName) -> None:
+        lost: set[UUID] = set()
+        while old:
+            async with self._database.read() as connection:
+                some = await blobs.under_keys(connection, cohort_id, old, WRAPPED_AT_ONCE + len(lost))
+            some = [blob for blob in some if blob.id not in lost]
+            if not some:
+                return
+            wrapped = {}
+            for blob in some:
+                try:
+                    wrapped[blob.id] = await self._sealing.under(blob, new)
+                except Rejected as rejected:  # its key was lost before: nobody can read it, wherever it lies
+                    log.error("blob.unreadable", blob=str(blob.id), error=rejected.detail)
+                    lost.add(blob.id)
+            async with self._database.write() as connection:
+                for blob in some:
+                    if blob.id in wrapped:
+                        await blobs.wrap_again(connection, blob, wrapped[blob.id], new)
