@@ -61,20 +61,23 @@ def files(path):
     return {file.name for file in path.iterdir()} - {".lock"}
 
 def make(at):
-    place = root / str(at)
+    return make_and(at, "destroy") | make_and(at, "make")
+
+def make_and(at, then):
+    place = root / f"{at}-{then}"
     bystander = DirectoryKeys(place)
     kept = bystander.find_or_make(other)
     killed = is_killed(at, lambda: DirectoryKeys(place).find_or_make(one))
     found = bystander.find(one)
     assert found is None or len(found) == 32 and found != ZEROS
     assert bystander.names() == ({other} if found is None else {one, other})
-    if at % 2:
-        DirectoryKeys(place).destroy([two])  # also clears up
+    if then == "destroy":
+        DirectoryKeys(place).destroy([two])
     else:
-        made = DirectoryKeys(place).find_or_make(one)
-        assert found in (None, made) and bystander.find(one) == made
-        DirectoryKeys(place).find_or_make(two)
+        assert DirectoryKeys(place).find_or_make(two) not in (found, kept)
     assert not any(name.startswith(".") for name in files(place))
+    made = DirectoryKeys(place).find_or_make(one)
+    assert found in (None, made) and bystander.find(one) == made
     assert bystander.find(other) == kept
     return killed
 

@@ -231,9 +231,9 @@ def test_nothing_of_an_unreadable_segment_stays_in_the_buffer() -> None:
 
 def test_a_buffer_of_numbers_is_filled_as_bytes() -> None:
     numbers = np.arange(100_000, dtype=np.float32)
-    reader = reader_of(SEAL.seal(memoryview(numbers), 0))
+    reader = reader_of(SEAL.seal(numbers.data, 0))
     found = np.empty(50_000, np.float32)
-    reader.read_into(memoryview(found), 4 * 25_000)
+    reader.read_into(found.data, 4 * 25_000)
     assert np.array_equal(found, numbers[25_000:75_000])
 
 
