@@ -55,13 +55,9 @@ class DirectoryKeys:
         if not self._directory.is_dir():
             return
         with self._alone():
-            # All are overwritten before the first is waited for: the disk then writes them together.
-            found = [path for path in paths if _overwrite(path)]
-            for path in found:
-                self._sync(path)
-            for path in found:
-                path.unlink(missing_ok=True)
-            self._remove_unfinished()
+            self._shred(paths)
+            for path in self._directory.glob(f"{_UNFINISHED}*"):
+                path.unlink(missing_ok=True)  # not overwritten: it may be a second link to a key that is in use
             self._sync(self._directory)
         for name in names:
             self._known.pop(name, None)
@@ -96,9 +92,9 @@ class DirectoryKeys:
         return key
 
     def _make(self, path: Path) -> bytes:
-        path.unlink(missing_ok=True)  # overwritten, but not removed, by a destruction that was interrupted
+        self._shred([path])  # what is left of a destruction that was interrupted
         unfinished = self._directory / f"{_UNFINISHED}key"
-        unfinished.unlink(missing_ok=True)  # never opened: it may be a second link to a key that is in use
+        unfinished.unlink(missing_ok=True)
         key = os.urandom(KEY_BYTES)
         with private_files.create(unfinished) as file:
             file.write(key)
@@ -109,15 +105,19 @@ class DirectoryKeys:
         unfinished.unlink()
         return key
 
+    def _shred(self, paths: Collection[Path]) -> None:
+        """All are overwritten before the first is waited for: the disk then writes them together."""
+        found = [path for path in paths if _overwrite(path)]
+        for path in found:
+            self._sync(path)
+        for path in found:
+            path.unlink()
+
     def _is_there(self, name: KeyName) -> bool:
         try:
             return _read(self._path(name))[1] is not None
         except FileNotFoundError:
             return False
-
-    def _remove_unfinished(self) -> None:
-        for path in self._directory.glob(f"{_UNFINISHED}*"):
-            path.unlink(missing_ok=True)
 
     def _path(self, name: KeyName) -> Path:
         return self._directory / checked(name)

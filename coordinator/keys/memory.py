@@ -20,8 +20,8 @@ class MemoryKeys:
         return self._keys.setdefault(checked(name), os.urandom(KEY_BYTES))
 
     def destroy(self, names: Collection[KeyName]) -> None:
-        for name in names:
-            self._keys.pop(checked(name), None)
+        for name in [checked(name) for name in names]:
+            self._keys.pop(name, None)
 
     def names(self) -> set[KeyName]:
         return set(self._keys)
