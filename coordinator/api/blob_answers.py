@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from typing import Final
+
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from uuid import UUID
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from fastapi import Request
 

@@ -128,9 +128,9 @@ class FileBlobStore:
             _expect_end(fd, at)
             os.ftruncate(fd, to)
 
-    def _write_small_ones(self, lot: Sequence[_Small]) -> list[None | Exception]:
+    def _write_small_ones(self, lot: Sequence[_Small]) -> list[Exception | None]:
         """All are written before the first is synced, so that a file system with a journal writes it once for all."""
-        outcomes: list[None | Exception] = []
+        outcomes: list[Exception | None] = []
         written: dict[int, tuple[Path, int]] = {}
         changed: set[Path] = set()
         with contextlib.ExitStack() as files:

@@ -10,7 +10,6 @@ from uuid import UUID
 
 from coordinator.engine.entities import (
     Blob,
-    Facts,
     Certificate,
     Checkpoint,
     Cohort,
@@ -19,6 +18,7 @@ from coordinator.engine.entities import (
     Delivery,
     Erasure,
     Exclusion,
+    Facts,
     Hold,
     Job,
     Line,

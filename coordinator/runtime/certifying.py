@@ -7,28 +7,28 @@ import asyncio
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from importlib.metadata import version
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from pydantic import JsonValue
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.blobs.port import BlobStore
 from coordinator.engine.entities import GIVEN_UP, Line
-from coordinator.runtime.history import Keeping
-from coordinator.store import exclusions, inventory
+from coordinator.runtime.signing import SigningKeys
+from coordinator.runtime.storage import Storage
+from coordinator.store import exclusions, inventory, reading
 from coordinator.store.database import Database
 from coordinator.store.inventory import Artefact, Dossier
 from services.audit import predicate as p
 from services.audit.certificate import issue
 from services.audit.keys import key_id
+from services.core import digests
 from services.core.errors import InvariantBroken
 
 
 class Certifying:
-    def __init__(self, database: Database, blobs: BlobStore, keeping: Keeping, keys: SigningKeys) -> None:
-        self._database, self._blobs, self._keeping, self._keys = database, blobs, keeping, keys
+    def __init__(self, database: Database, storage: Storage, keys: SigningKeys) -> None:
+        self._database, self._storage, self._keys = database, storage, keys
 
     async def certificate(self, found: Dossier, artefacts: list[Artefact], purged_at: datetime) -> bytes:
         key = await asyncio.to_thread(self._keys.load)
@@ -66,31 +66,36 @@ class Certifying:
     async def _dispositions(
         self, connection: AsyncConnection, found: Dossier, artefacts: list[Artefact], purged_at: datetime
     ) -> list[p.Artefact]:
-        """One for each artefact that is really gone, or whose bytes are those of a clean one."""
-        federation_id = found.erasure.federation_id
-        clean = await inventory.clean_digests(connection, federation_id, [a.digest for a in artefacts])
-        clean |= await inventory.needed_uploads(connection, federation_id, artefacts)
-        clean |= await inventory.uploaded_since(connection, federation_id, purged_at)
+        """One for each artefact that is really gone, or whose bytes another has as its own."""
+        federation_id, keys = found.erasure.federation_id, self._storage.sealing.keys
+        others = await reading.left(connection, federation_id, sorted({a.digest for a in artefacts}))
+        left = {digests.of_bytes(key) for name in keys.names() if (key := keys.find(name)) is not None}
         dispositions = []
         for artefact in artefacts:
             disposition: p.Disposition = "deleted"
             reason = "its bytes and its record of them are deleted"
-            if artefact.kind == "key":
+            if artefact.kind == "credential":
                 reason = "the credential is revoked"
             elif artefact.kind == "sealing-key":
-                if await self._keeping.keys_of(leavers(found)):
-                    raise InvariantBroken("a key of kept updates is still there after its purge")
+                if artefact.digest in left:
+                    raise InvariantBroken("a key is still there after its purge")
                 reason = "the key is destroyed: whatever it sealed can be read by nobody, wherever a copy of it lies"
-            elif artefact.digest in clean:
+            elif (other := others.get(artefact.digest)) is not None:
+                if not other.is_live:
+                    raise InvariantBroken(f"{artefact.digest} is still stored after its purge")
                 disposition, reason = "superseded", "the same bytes are also of somebody who stays"
-            elif await self._blobs.stat(federation_id, artefact.digest) is not None:
-                raise InvariantBroken(f"{artefact.digest} is still stored after its purge")
-            elif artefact.kind == "blob":
-                reason = "it was never part of a model, and its bytes are deleted"
             dispositions.append(
-                p.Artefact(kind=artefact.kind, digest=artefact.digest, disposition=disposition, reason=reason)
+                p.Artefact(
+                    kind=_OLD_KINDS.get(artefact.kind, artefact.kind),
+                    digest=artefact.digest,
+                    disposition=disposition,
+                    reason=reason,
+                )
             )
         return dispositions
+
+
+_OLD_KINDS: dict[str, Any] = {"step": "blob", "upload": "blob", "part": "blob", "credential": "key"}
 
 
 def leavers(found: Dossier) -> list[UUID]:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from uuid import UUID
 
 import structlog
 from sqlalchemy import make_url
@@ -17,6 +16,7 @@ from coordinator.bus.local import LocalBus
 from coordinator.bus.port import Bus
 from coordinator.engine.events import Event
 from coordinator.engine.react import CHORES, HISTORY, KERNELS, NOTICES, RETENTION
+from coordinator.keys.directory import DirectoryKeys
 from coordinator.runtime.clockwork import Clockwork
 from coordinator.runtime.erasure import Erasing
 from coordinator.runtime.evidence import Evidence
@@ -27,13 +27,16 @@ from coordinator.runtime.presence import Presence
 from coordinator.runtime.pump import Pump, Runner, chore_runner, kernel_runner
 from coordinator.runtime.quarantine import Quarantine
 from coordinator.runtime.quota import quota_of
+from coordinator.runtime.reception import Reception
 from coordinator.runtime.refencing import Refencing
 from coordinator.runtime.scratch import Scratch
-from coordinator.runtime.sealing_keys import SealingKeys
+from coordinator.runtime.sealing import Sealing
 from coordinator.runtime.settings import Settings
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import SigningKeys
+from coordinator.runtime.storage import Storage
 from coordinator.runtime.supervision import Supervisor
+from coordinator.runtime.uploads import Uploads
 from coordinator.store.database import Database
 from coordinator.tombstones.files import FileTombstoneLog
 from services.core.private_files import make_directory, tighten, tighten_directory
@@ -57,18 +60,22 @@ class Coordinator:
         self.bus = _bus(settings)
         self.presence = Presence(self.database, self.bus)
         self.blobs = _blob_store(settings, self.database)
-        self.quota = quota_of(settings, self.database, self.blobs)
-        self.shell = Shell(self.database, self.bus, observe=self._observe, stat=self._stat)
+        self.sealing = Sealing(self.database, DirectoryKeys(settings.evidence_path / "keys"))
+        self.storage = Storage(self.database, self.blobs, self.sealing, self.bus)
+        self.reception = Reception(self.storage)
+        self.quota = quota_of(settings, self.database)
+        self.shell = Shell(self.database, self.bus, observe=self._observe)
+        self.uploads = Uploads(self.database, self.shell, self.storage)
         self.quarantine = Quarantine()
         self.granting = Granting(self.database, self.shell, self.quarantine)
-        keys, self._scratch = SealingKeys(settings.evidence_path / "keys"), Scratch(settings.home / "scratch")
-        self.keeping = Keeping(self.database, self.blobs, keys, self._scratch)
+        self._scratch = Scratch(settings.home / "scratch")
+        self.keeping = Keeping(self.database, self.storage, self._scratch)
         tombstones = FileTombstoneLog(settings.evidence_path / "tombstones.jsonl")
         self.signing_keys = SigningKeys(settings.evidence_path)
         refencing = Refencing(self.database, self.bus, tombstones, self.signing_keys, self._observe)
         self.evidence = Evidence(self.database, self.bus, tombstones, self.signing_keys, refencing)
         self.erasing = Erasing(
-            self.database, self.shell, self.blobs, self.bus, tombstones, self.signing_keys, self.keeping
+            self.database, self.shell, self.storage, self.bus, tombstones, self.signing_keys, self.keeping
         )
         self.notifying = Notifying(self.database, self.shell, settings.callback_hosts, self.signing_keys)
         self._kernels = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kernel")
@@ -78,11 +85,11 @@ class Coordinator:
         """The coordinating role: timers and chores; kernels too unless compute processes do them."""
         await self._start()
         await self.evidence.open()
-        clockwork = Clockwork(self.database, self.bus, self.shell, self.blobs, self.keeping, self.quarantine)
+        clockwork = Clockwork(self.database, self.bus, self.shell, self.storage, self.keeping, self.quarantine)
         self.supervisor.start("clockwork", clockwork.forever)
         self.supervisor.start("tidying", clockwork.tidy_forever)
         self.supervisor.start("evidence", self.evidence.watch)
-        chores = chore_runner(self.database, self.shell, self.blobs, self.erasing)
+        chores = chore_runner(self.database, self.shell, self.storage, self.erasing)
         self._start_pump("chores", CHORES, CHORE_KINDS, chores)
         # Apart from the chores: these must hold up no fence.
         self._start_pump("notices", NOTICES, ("notify",), self.notifying.run)
@@ -118,11 +125,8 @@ class Coordinator:
         for observer in self.observers:
             observer(event)
 
-    async def _stat(self, owner: UUID, digest: str) -> int | None:
-        return await self.blobs.stat(owner, digest)
-
     def _start_kernels(self) -> None:
-        runner = kernel_runner(self.database, self.shell, self.blobs, self.keeping, self._scratch, self._kernels)
+        runner = kernel_runner(self.database, self.shell, self.storage, self.keeping, self._scratch, self._kernels)
         self._start_pump("kernels", KERNELS, ("kernel",), runner)
 
     def _start_pump(self, name: str, bell: str, kinds: tuple[str, ...], run: Runner, *, rest_s: float = 0.0) -> None:

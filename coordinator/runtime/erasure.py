@@ -6,38 +6,37 @@ Each is a job of the outbox: it may be carried out twice, by two processes, and 
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import structlog
 
-from coordinator.blobs.port import BlobStore
-from coordinator.bus.port import Bus, cached_blob
+from coordinator.bus.port import Bus
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import Job
 from coordinator.engine.messages import CompleteErasure, FenceErasure, HoldErasure
 from coordinator.engine.react import EVIDENCE
-from coordinator.runtime.certifying import Certifying, leavers
+from coordinator.runtime.certifying import Certifying
 from coordinator.runtime.evidence import TROUBLE, described
 from coordinator.runtime.history import Keeping
+from coordinator.runtime.reconciling import remove_orphans
 from coordinator.runtime.shell import Shell
+from coordinator.runtime.shredding import Shredding
 from coordinator.runtime.signing import SigningKeys
-from coordinator.store import inventory, outbox, scrubbing
+from coordinator.runtime.storage import Storage
+from coordinator.store import blobs, inventory, outbox, scrubbing
 from coordinator.store.database import Database, Unavailable
-from coordinator.store.inventory import Artefact, Dossier, Found
+from coordinator.store.inventory import Dossier, Found
 from coordinator.store.tables import SCRUBBED_KINDS
 from coordinator.tombstones.port import ErasedSamples, FencedCohort, Tombstone, TombstoneLog
 from services.audit.certificate import CertificateRefused
 from services.audit.keys import KeyUnreadable
-from services.core import digests
 from services.core.errors import InvariantBroken
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 log = structlog.get_logger()
-DELETED_AT_ONCE = 200
 
 
 class Erasing:
@@ -45,7 +44,7 @@ class Erasing:
         self,
         database: Database,
         shell: Shell,
-        blobs: BlobStore,
+        storage: Storage,
         bus: Bus,
         tombstones: TombstoneLog,
         keys: SigningKeys,
@@ -54,9 +53,10 @@ class Erasing:
         scrubs: bool = True,
     ) -> None:
         """`scrubs`: whether a purge takes out what rows say of a client. An experiment's figures are its result."""
-        self._database, self._shell, self._blobs, self._bus = database, shell, blobs, bus
+        self._database, self._shell, self._storage, self._bus = database, shell, storage, bus
         self._tombstones, self._keys, self._keeping, self._scrubs = tombstones, keys, keeping, scrubs
-        self._certifying = Certifying(database, blobs, keeping, keys)
+        self._certifying = Certifying(database, storage, keys)
+        self._shredding = Shredding(database, storage.sealing)
 
     async def run(self, job: Job) -> None:
         """Carry a step out. One that breaks is tried again by whoever runs jobs; until then the request says why."""
@@ -110,11 +110,15 @@ class Erasing:
         self._bus.wake([EVIDENCE])  # who notes how far the database has come with the log
 
     async def purge(self, job: Job) -> None:
-        """Delete what is derived from the leavers, check that it is gone, sign, complete."""
+        """Delete what is derived from the leavers, destroy their keys, look for what is left, sign, complete."""
         erasure_id = UUID(job.params["erasure_id"])
         async with self._database.read() as connection:
-            leaving = leavers(await inventory.dossier(connection, erasure_id))
-        keys = [Found("sealing-key", digests.of_bytes(key)) for key in await self._keeping.keys_of(leaving)]
+            found = await inventory.dossier(connection, erasure_id)
+            doomed_blobs = await inventory.blobs_of(connection, found, await inventory.inventory(connection, found))
+            cohort_ids = await blobs.cohorts_of(connection, doomed_blobs)
+        cohort_ids |= {line.cohort_id for line in found.lines}
+        doomed = await self._shredding.doomed(found, cohort_ids)
+        keys = [Found("sealing-key", digest) for digest in self._shredding.digests_of(doomed)]
         async with self._database.write() as connection:
             found = await inventory.dossier(connection, erasure_id)
             if not _may_purge(found, job):
@@ -124,13 +128,20 @@ class Erasing:
                 artefacts += await scrubbing.scrub(connection, found, artefacts)
             listed = await inventory.record(connection, erasure_id, artefacts)
             listed = [artefact for artefact in listed if artefact.kind not in SCRUBBED_KINDS]
+            gone = await inventory.blobs_of(connection, found, artefacts)
+            cohort_ids |= await blobs.cohorts_of(connection, gone)
             await inventory.mark_purged(connection, artefacts)
+            await blobs.drop(connection, gone)
             await inventory.forget_seeds(connection, [line.cohort_id for line in found.lines])
             now = await self._database.now(connection)
             if found.erasure.scope == "client":
                 await outbox.revoke_credentials(connection, [s.client_id for s in found.subjects], now)
         crashpoint("erasure.after-record")
-        await self._delete(found, listed, now)
+        await self._storage.delete_dropped()
+        await self._shredding.shred(found, doomed, cohort_ids)
+        crashpoint("erasure.after-keys")
+        await self._keeping.sweep()
+        await remove_orphans(self._database, self._storage.blobs)
         await self._database.forget_pages()
         crashpoint("erasure.after-purge")
         try:
@@ -143,21 +154,6 @@ class Erasing:
         crashpoint("erasure.after-signing")
         await self._shell.handle(CompleteErasure(erasure_id, job.id, found.erasure.version, envelope.decode()))
         await self._keeping.thin([line.cohort_id for line in found.lines])
-
-    async def _delete(self, found: Dossier, listed: list[Artefact], now: datetime) -> None:
-        """Records and bytes together, a few at a time: whoever uploads the same bytes meanwhile waits, then finds them
-        gone."""
-        federation_id = found.erasure.federation_id
-        stored = sorted((a for a in listed if a.kind not in ("key", "sealing-key")), key=lambda a: a.digest)
-        for some in inventory.batched(stored, DELETED_AT_ONCE):
-            async with self._database.write() as connection:
-                forgotten = await inventory.forget_blobs(connection, federation_id, some)
-                await self._blobs.delete(federation_id, *forgotten)
-                for digest in forgotten:
-                    await self._bus.cache_drop(cached_blob(federation_id, digest))
-        await self._keeping.shred(leavers(found))
-        if found.erasure.fenced_at is not None:  # whatever was not finished before the fence never will be
-            await self._blobs.sweep_parts((now - found.erasure.fenced_at).total_seconds(), federation_id)
 
     async def public_key(self) -> Ed25519PublicKey:
         """What certificates are verified with."""

@@ -115,9 +115,7 @@ class Keeping:
             copies = await kept.copies(connection, owner, missing)
         if lost := [digest for digest in missing if digest not in copies]:
             raise not_found(lost[0])
-        stored = await stack.enter_async_context(
-            self._storage.local(owner, [copy.digest for copy in copies.values()])
-        )
+        stored = await stack.enter_async_context(self._storage.local(owner, [copy.digest for copy in copies.values()]))
         directory = stack.enter_context(self._scratch.directory())
         return {
             source: await asyncio.to_thread(_restored, copy, stored[copy.digest], directory)

@@ -50,5 +50,3 @@ async def _unannounced(database: Database, lot: list[StoredBytes]) -> list[Store
             names = await blobs.unannounced(connection, owner, own)
             found += [own[name] for name in sorted(names)]
     return found
-
-

@@ -208,4 +208,3 @@ def cached_blob(blob_id: UUID) -> str:
 
 def not_found(digest: str | None) -> Rejected:
     return Rejected("not-found", f"There is no blob {digest} here.", digest=digest)
-

@@ -114,7 +114,9 @@ class Uploads:
                 settled |= {_place(blob): blob for blob in await self._others(connection, new, settled)}
         return [settled.get(_place(one), one) if isinstance(one, Blob) else one for one in outcomes]
 
-    async def _others(self, connection: AsyncConnection, new: list[Blob], settled: dict[tuple[object, ...], Blob]) -> list[Blob]:
+    async def _others(
+        self, connection: AsyncConnection, new: list[Blob], settled: dict[tuple[object, ...], Blob]
+    ) -> list[Blob]:
         left = [blob for blob in new if _place(blob) not in settled]
         digests = [blob.digest for blob in left if blob.digest is not None]
         found = await rows.of_tasks(connection, [b.origin_id for b in left if b.origin_id is not None], digests)

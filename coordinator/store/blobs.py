@@ -54,9 +54,7 @@ _HELD = prepared(
     )
 )
 _OF_TASKS = prepared(
-    sa.select(t.blobs).where(
-        b.origin_id.in_(_ids), b.digest.in_(_digests), b.origin == "task", b.status != "dropping"
-    )
+    sa.select(t.blobs).where(b.origin_id.in_(_ids), b.digest.in_(_digests), b.origin == "task", b.status != "dropping")
 )
 _OF_OPERATORS = prepared(
     sa.select(t.blobs).where(
@@ -152,9 +150,7 @@ _DROPPED = prepared(
     sa.select(t.blobs).where(sa.text("blobs.status <> 'stored'"), b.status == "dropping").limit(sa.bindparam("most"))
 )
 _REMOVE = prepared(t.blobs.delete().where(b.id.in_(_ids), b.status == "dropping"))
-_SHARED = prepared(
-    sa.select(b.digest).where(_is_named, b.data_key.is_(None), b.status != "dropping").distinct()
-)
+_SHARED = prepared(sa.select(b.digest).where(_is_named, b.data_key.is_(None), b.status != "dropping").distinct())
 
 
 async def drop(connection: AsyncConnection, ids: Collection[UUID]) -> None:
@@ -219,7 +215,11 @@ async def abandoned(
 
 _UNDER = prepared(
     sa.select(t.blobs)
-    .where(b.cohort_id == sa.bindparam("cohort"), b.status == "stored", b.key_name.in_(sa.bindparam("names", expanding=True)))
+    .where(
+        b.cohort_id == sa.bindparam("cohort"),
+        b.status == "stored",
+        b.key_name.in_(sa.bindparam("names", expanding=True)),
+    )
     .limit(sa.bindparam("most"))
 )
 _WRAP_AGAIN = prepared(
@@ -238,9 +238,7 @@ async def under_keys(connection: AsyncConnection, cohort_id: UUID, names: Collec
 
 async def wrap_again(connection: AsyncConnection, blob: Blob, wrapped: bytes, key_name: str) -> None:
     """Note the key of its bytes as it is under another key; unless somebody has been quicker."""
-    await connection.execute(
-        _WRAP_AGAIN, {"blob": blob.id, "old": blob.key_name, "wrapped": wrapped, "new": key_name}
-    )
+    await connection.execute(_WRAP_AGAIN, {"blob": blob.id, "old": blob.key_name, "wrapped": wrapped, "new": key_name})
 
 
 async def cohorts_of(connection: AsyncConnection, ids: Collection[UUID]) -> set[UUID]:

@@ -194,9 +194,7 @@ async def _unsubmitted(connection: AsyncConnection, found: Dossier, leavers: set
     b, u = t.blobs.c, t.updates.c
     is_submitted = sa.exists().where(u.task_id == b.origin_id, u.digest == b.digest)
     is_left = (b.origin == "task") & ~is_submitted | ((b.origin == "job") & (b.status == "arriving"))
-    in_cut = [
-        (b.cohort_id == line.cohort_id) & (b.epoch <= line.epoch_before) for line in found.lines
-    ]
+    in_cut = [(b.cohort_id == line.cohort_id) & (b.epoch <= line.epoch_before) for line in found.lines]
     of_leavers = b.client_id.in_(leavers if found.erasure.scope == "client" else ())
     rows = await connection.execute(
         sa.select(b.id, b.origin, b.status, b.digest).where(
@@ -246,7 +244,9 @@ async def _blobs_of_models(
     same = (c.cohort_id == b.cohort_id) & (c.epoch == b.epoch) & (c.digest == b.digest)
     ids: set[UUID] = set()
     for some in batched(model_ids, BATCH):
-        mine = sa.select(b.id).join(t.checkpoints, same).where(own, b.origin == "job", c.id.in_(some), ~_is_clean_model())
+        mine = (
+            sa.select(b.id).join(t.checkpoints, same).where(own, b.origin == "job", c.id.in_(some), ~_is_clean_model())
+        )
         ids |= set((await connection.execute(mine)).scalars())
     return ids
 

@@ -152,14 +152,50 @@ async def _purged_by(connection: AsyncConnection, federation_id: UUID, digest: s
     return found[0] if found and None not in found else None
 
 
-_LIVE_MODEL = prepared(
-    sa.select(t.blobs)
-    .where(_is_named, b.origin == "job", sa.or_(_served, sa.false()))
-    .order_by(*_newest)
-)
+_LIVE_MODEL = prepared(sa.select(t.blobs).where(_is_named, b.origin == "job", _served).order_by(*_newest))
 
 
 async def served_model(connection: AsyncConnection, federation_id: UUID, digest: str) -> Blob | None:
     """A model with these bytes that is served; nobody needs to upload it."""
     row = (await connection.execute(_LIVE_MODEL, {"owner": federation_id, "digest": digest})).first()
     return None if row is None else to_entity(Blob, row)
+
+
+_LEFT = prepared(
+    sa.select(
+        t.blobs,
+        _served.label("is_served"),
+        _in_served.label("is_in_served"),
+        _superseded_by.label("superseded_by"),
+        _cut_by.label("cut_by"),
+        _base_superseded_by.label("base_superseded_by"),
+        _erased_by.label("erased_by"),
+    ).where(
+        b.federation_id == sa.bindparam("owner"),
+        b.digest.in_(sa.bindparam("digests", expanding=True)),
+    )
+)
+_LOOKED_UP_AT_ONCE: Final = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Whose bytes are equal to some that were purged."""
+
+    origins: frozenset[str]
+    is_live: bool
+    """False: one of them should have been purged, too."""
+
+
+async def left(connection: AsyncConnection, federation_id: UUID, digests: list[str]) -> dict[str, Left]:
+    """By digest, of those that anything has that is recorded at all."""
+    found: dict[str, Left] = {}
+    for start in range(0, len(digests), _LOOKED_UP_AT_ONCE):
+        wanted = {"owner": federation_id, "digests": digests[start : start + _LOOKED_UP_AT_ONCE]}
+        for row in await connection.execute(_LEFT, wanted):
+            blob = to_entity(Blob, row[:_NUM_FIELDS])
+            assert blob.digest is not None
+            before = found.get(blob.digest, Left(frozenset(), True))
+            is_live = before.is_live and blob.status != "dropping" and _taken_by(blob, row) is None
+            found[blob.digest] = Left(before.origins | {blob.origin}, is_live)
+    return found

@@ -117,6 +117,7 @@ _NAMED = prepared(sa.union_all(*(reference.found for reference, is_text in _is_t
 _MENTIONS = prepared(sa.union_all(*(reference.found for reference, is_text in _is_text.items() if is_text)))
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
+
 async def named(connection: AsyncConnection, federation_id: UUID, digests: Collection[str]) -> set[str]:
     """Those of the federation's blobs that some row needs."""
     wanted = set(digests)

@@ -86,9 +86,9 @@ _OPEN_TASKS = prepared(
 )
 
 
-_own: sa.ColumnElement[bool] = t.blobs.c.federation_id.in_(sa.bindparam("owners", expanding=True)) & t.blobs.c.digest.in_(
-    sa.bindparam("digests", expanding=True)
-)
+_own: sa.ColumnElement[bool] = t.blobs.c.federation_id.in_(
+    sa.bindparam("owners", expanding=True)
+) & t.blobs.c.digest.in_(sa.bindparam("digests", expanding=True))
 _FACTS = prepared(
     sa.select(
         t.blobs.c.federation_id,

@@ -583,9 +583,7 @@ blobs = Table(
     Index("ix_blobs_digest", "federation_id", "digest"),
     Index("ix_blobs_unsettled", "created_at", **_where("status <> 'stored'")),
     # Bytes have one origin, and an origin has the same bytes once.
-    Index(
-        "uq_blobs_of_task", "origin_id", "digest", unique=True, **_where("origin = 'task' AND status <> 'dropping'")
-    ),
+    Index("uq_blobs_of_task", "origin_id", "digest", unique=True, **_where("origin = 'task' AND status <> 'dropping'")),
     Index(
         "uq_blobs_of_operator",
         "federation_id",
