@@ -75,7 +75,7 @@ class Inspector:
         if self._header is None:
             parse_length(bytes(self._prefix[:LENGTH_BYTES]), self._num_bytes, self._bounds)
         if self._header is None or self._num_bytes != self._total_bytes:
-            refuse(f"The file ends after {self._num_bytes} of {self._total_bytes or self._prefix_bytes} bytes.")
+            refuse(f"The file ends after {self._num_bytes} of {self._total_bytes} bytes.")
         return Inspection(self._header.layout, self._finite, self._num_bytes)
 
     def _refuse_excess(self) -> None:
