@@ -92,7 +92,8 @@ class Inspector:
             self._prefix_bytes += length
         elif len(self._prefix) == self._prefix_bytes:
             self._header = parse_header(bytes(self._prefix[LENGTH_BYTES:]), self._total_bytes, self._bounds)
-            self._total_bytes = self._header.data_start + self._header.layout.data_bytes
+            if self._total_bytes is None:
+                self._total_bytes = self._header.data_start + self._header.layout.data_bytes
             self._segments = _segments(self._header)
             self._prefix.clear()
         return view[missing:]
