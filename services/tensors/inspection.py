@@ -75,7 +75,7 @@ class Inspector:
         if self._header is None:
             parse_length(bytes(self._prefix[:LENGTH_BYTES]), self._num_bytes, self._bounds)
         if self._header is None or self._num_bytes != self._total_bytes:
-            refuse(f"The file ends after {self._num_bytes} of {self._total_bytes or self._prefix_bytes} bytes.")
+            refuse(f"The file ends after {self._num_bytes} of {self._total_bytes} bytes.")
         return Inspection(self._header.layout, self._finite, self._num_bytes)
 
     def _refuse_excess(self) -> None:
@@ -92,7 +92,8 @@ class Inspector:
             self._prefix_bytes += length
         elif len(self._prefix) == self._prefix_bytes:
             self._header = parse_header(bytes(self._prefix[LENGTH_BYTES:]), self._total_bytes, self._bounds)
-            self._total_bytes = self._header.data_start + self._header.layout.data_bytes
+            if self._total_bytes is None:
+                self._total_bytes = self._header.data_start + self._header.layout.data_bytes
             self._segments = _segments(self._header)
             self._prefix.clear()
         return view[missing:]

@@ -245,6 +245,16 @@ def test_kernel_judges_raw_images_exactly_as_a_client_does(digits: Classifier, t
     assert expected["num_samples"] == 360
 
 
+def test_a_validation_set_is_known_by_its_digest_and_not_read_again(tmp_path: Path) -> None:
+    scaled = load("digits")
+    params, inputs = evaluation_inputs(tmp_path, scaled.x_test, scaled.y_test)
+    first = over_files(evaluate_model, params, inputs, tmp_path / "out")
+    moved = {**inputs, params["data"]: tmp_path / "nowhere"}
+    assert over_files(evaluate_model, params, moved, tmp_path / "out") == first
+    other, inputs = evaluation_inputs(tmp_path, scaled.x_test[:7], scaled.y_test[:7])
+    assert over_files(evaluate_model, other, inputs, tmp_path / "out")["num_samples"] == 7
+
+
 @pytest.mark.parametrize(
     ("x", "y"),
     [
