@@ -242,7 +242,8 @@ class Agent:
         )
         for upload in range(MAX_UPLOADS):
             if update is not None:
-                await self._transport.upload(update.digest, update.path, maybe_started=grant.attempt > 1 or upload > 0)
+                maybe_started = grant.attempt > 1 or upload > 0
+                await self._transport.upload(update.digest, update.path, grant.task_id, maybe_started=maybe_started)
             lease.awaiting_verdict = True
             try:
                 await self._transport.submit(grant.task_id, submission)

@@ -142,13 +142,16 @@ async def head_blob(
 ) -> Response:
     """Whether a blob is here, or how much of the caller's unfinished upload."""
     owner, coordinator = await _owner(caller, federation_id), caller.context.coordinator
-    found = await _readable(caller, owner, digest)
-    if found.blob is not None:
-        headers = {"Content-Length": str(found.blob.num_bytes), "ETag": f'"{digest}"', "Upload-Complete": "?1"}
-        return Response(headers=headers, media_type=MEDIA_TYPE)
     part = None
     with contextlib.suppress(Rejected):  # who holds no task has no upload under way
         part = await coordinator.uploads.find(Wanted(owner, caller.principal.client_id, lethe_task, digest, 0))
+    if part is not None and part.status == "stored":
+        found = Found(part)
+    else:  # whether others have the same bytes is another question than whether the task has them
+        found = await _readable(caller, owner, digest) if lethe_task is None else Found()
+    if found.blob is not None:
+        headers = {"Content-Length": str(found.blob.num_bytes), "ETag": f'"{digest}"', "Upload-Complete": "?1"}
+        return Response(headers=headers, media_type=MEDIA_TYPE)
     offset = 0 if part is None else await coordinator.reception.part_bytes(part)
     if not offset:
         raise _gone_or_missing(found, digest)
@@ -195,13 +198,18 @@ async def _receive(
 ) -> Response:
     """Take the body into the store, and note it when all of it is there."""
     context, sender = caller.context, caller.principal.name
-    coordinator, missing = context.coordinator, max(0, wanted.total - offset)
-    upload = Upload(wanted.federation_id, wanted.client_id, missing, min(missing, _announced_bytes(request)))
+    coordinator = context.coordinator
+    new_bytes = 0 if offset else wanted.total  # all that was announced counts from the announcement on
+    upload = Upload(wanted.federation_id, wanted.client_id, new_bytes, new_bytes)
     with context.limits.uploading(sender, wanted.federation_id), context.metrics.uploads.track_inprogress():
         async with coordinator.quota.room(upload):
             blob = await coordinator.uploads.announce(wanted)
             if blob.status == "stored":
                 return answer(BlobInfo(digest=wanted.digest, bytes=blob.num_bytes), 201)  # whoever had sent it before
+            if blob.num_bytes != wanted.total:
+                await coordinator.storage.give_up([blob.id])
+                detail = f"{blob.num_bytes} bytes were announced before, which were dropped; send everything again"
+                raise Rejected("upload-offset-mismatch", detail, offset=0)
             try:
                 body = chunks if chunks is not None else request.stream()
                 received = await coordinator.reception.receive(blob, offset, wanted.total, body)

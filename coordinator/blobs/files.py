@@ -35,6 +35,7 @@ from coordinator.crashpoints import crashpoint
 from services.core.private_files import make_directory
 
 _NUM_THREADS: Final = 16
+Outcomes = list[Exception | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +129,9 @@ class FileBlobStore:
             _expect_end(fd, at)
             os.ftruncate(fd, to)
 
-    def _write_small_ones(self, lot: Sequence[_Small]) -> list[Exception | None]:
+    def _write_small_ones(self, lot: Sequence[_Small]) -> Outcomes:
         """All are written before the first is synced, so that a file system with a journal writes it once for all."""
-        outcomes: list[Exception | None] = []
+        outcomes: Outcomes = []
         written: dict[int, tuple[Path, int]] = {}
         changed: set[Path] = set()
         with contextlib.ExitStack() as files:

@@ -13,6 +13,7 @@ from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Blob, Job, State
+from services.core.errors import Rejected
 from services.core.figures import bounded
 from services.core.ids import IdSource
 from services.program.contract import Computed

@@ -129,7 +129,7 @@ async def remove_client(coordinator: Coordinator, client_id: UUID, within: UUID 
     """The client leaves its runs, and what it uploaded and nobody needs is deleted; returns its credentials, which work
     no longer. A crash in between leaves uploads to the daily sweep."""
     async with coordinator.database.read() as connection:
-        client = await accounts.client(connection, client_id, within)
+        await accounts.client(connection, client_id, within)
         credentials = await accounts.active_credentials(connection, client_id)
     await coordinator.shell.handle(RemoveClient(client_id))
     announce_dropped(coordinator, credentials)

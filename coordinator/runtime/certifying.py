@@ -39,8 +39,8 @@ class Certifying:
             acknowledged = await exclusions.acknowledged(connection, found.erasure.id)
             now = await self._database.now(connection)
         counts: dict[p.ArtefactKind | Literal["cohort"], p.Count] = {}
-        for kind in sorted({a.kind for a in artefacts}):
-            planned = sum(a.kind == kind for a in artefacts)
+        for kind in sorted({d.kind for d in dispositions}):
+            planned = len({a.digest for a in artefacts if _OLD_KINDS.get(a.kind, a.kind) == kind})
             counts[kind] = p.Count(planned=planned, done=sum(d.kind == kind for d in dispositions))
         done = sum(line.done_at is not None for line in found.lines)
         counts["cohort"] = p.Count(planned=len(found.lines), done=done)
@@ -92,7 +92,7 @@ class Certifying:
                     reason=reason,
                 )
             )
-        return dispositions
+        return list({(one.kind, one.digest): one for one in dispositions}.values())
 
 
 _OLD_KINDS: dict[str, Any] = {"step": "blob", "upload": "blob", "part": "blob", "credential": "key"}

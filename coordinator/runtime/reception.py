@@ -196,7 +196,7 @@ class Reception:
         """(plain, sealed bytes of whole segments, stored bytes)."""
         stored = await self._blobs.size(blob.federation_id, name_of(blob))
         if not stored:
-            yield 0, 0, stored or 0
+            yield 0, 0, 0
             return
         async with self._blobs.local(blob.federation_id, [name_of(blob)]) as paths:
             plain, sealed = await asyncio.to_thread(_whole_segments, paths[name_of(blob)], stored)

@@ -28,7 +28,7 @@ class Sealing:
 
     async def of_task(self, federation_id: UUID, task: HeldTask, digest: str, num_bytes: int, now: datetime) -> Blob:
         """What a client is about to send for its task."""
-        blank = _blank(federation_id, now, digest, num_bytes)
+        blank = operators_blob(federation_id, now, digest, num_bytes)
         return await self.sealed(
             replace(
                 blank,
@@ -43,11 +43,11 @@ class Sealing:
         )
 
     async def of_operator(self, federation_id: UUID, digest: str, num_bytes: int, now: datetime) -> Blob:
-        return await self.sealed(_blank(federation_id, now, digest, num_bytes))
+        return await self.sealed(operators_blob(federation_id, now, digest, num_bytes))
 
     async def of_job(self, federation_id: UUID, job_id: UUID, cohort_id: UUID, epoch: int, now: datetime) -> Blob:
         """What a kernel is about to make."""
-        blank = _blank(federation_id, now, None, 0)
+        blank = operators_blob(federation_id, now, None, 0)
         return await self.sealed(
             replace(
                 blank,
@@ -63,7 +63,7 @@ class Sealing:
         self, federation_id: UUID, update_id: UUID, client_id: UUID, cohort_id: UUID, epoch: int, now: datetime
     ) -> Blob:
         """A lossy copy, which is sealed like the update that it is made of."""
-        blank = _blank(federation_id, now, None, 0)
+        blank = operators_blob(federation_id, now, None, 0)
         return await self.sealed(
             replace(
                 blank,
@@ -116,7 +116,8 @@ class Sealing:
         return await asyncio.to_thread(self.keys.find_or_make, name)
 
 
-def _blank(federation_id: UUID, now: datetime, digest: str | None, num_bytes: int) -> Blob:
+def operators_blob(federation_id: UUID, now: datetime, digest: str | None, num_bytes: int) -> Blob:
+    """Not yet sealed; others differ from it in whose they are."""
     return Blob(
         id=uuid4(),
         federation_id=federation_id,

@@ -15,6 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from coordinator.engine import events as e
+from coordinator.engine.entities import Task
 from coordinator.engine.messages import (
     AcknowledgeExclusions,
     ClaimTasks,

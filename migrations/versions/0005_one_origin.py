@@ -19,6 +19,7 @@ branch_labels = None
 depends_on = None
 
 AT_ONCE = 1000
+_NOBODYS: dict[str, UUID | None] = {"origin_id": None, "client_id": None, "cohort_id": None, "epoch": None}
 
 
 def upgrade() -> None:
@@ -146,26 +147,27 @@ def _rows_of(bind: sa.Connection, one: Any) -> Iterator[dict[str, Any]]:
         yield {**plain, "id": uuid4(), "origin": "task", **_NOBODYS, "client_id": one["uploaded_by"]}
 
 
-_NOBODYS: dict[str, UUID | None] = {"origin_id": None, "client_id": None, "cohort_id": None, "epoch": None}
-_in_federation = [sa.bindparam("digest"), sa.bindparam("owner", type_=sa.Uuid())]
-_uuids = {"origin_id": sa.Uuid(), "client_id": sa.Uuid(), "cohort_id": sa.Uuid(), "epoch": sa.Integer()}
+def _found(text: str) -> sa.TextualSelect:
+    of_federation = sa.text(text).bindparams(sa.bindparam("digest"), sa.bindparam("owner", type_=sa.Uuid()))
+    return of_federation.columns(origin_id=sa.Uuid(), client_id=sa.Uuid(), cohort_id=sa.Uuid(), epoch=sa.Integer())
+
+
 _ORIGINS = {
-    "task": sa.text(
+    "task": _found(
         "SELECT u.task_id AS origin_id, u.client_id AS client_id, u.cohort_id AS cohort_id, u.epoch AS epoch "
         "FROM updates u JOIN runs r ON r.id = u.run_id "
         "WHERE u.digest = :digest AND r.federation_id = :owner AND u.stored"
     ),
-    "job": sa.text(
+    "job": _found(
         "SELECT j.id AS origin_id, NULL AS client_id, j.cohort_id AS cohort_id, j.epoch AS epoch "
         "FROM jobs j WHERE j.output = :digest AND j.federation_id = :owner"
     ),
-    "copy": sa.text(
+    "copy": _found(
         "SELECT k.update_id AS origin_id, k.client_id AS client_id, k.cohort_id AS cohort_id, u.epoch AS epoch "
         "FROM kept_updates k JOIN updates u ON u.id = k.update_id JOIN runs r ON r.id = k.run_id "
         "WHERE k.digest = :digest AND r.federation_id = :owner AND k.status <> 'dropped'"
     ),
 }
-_ORIGINS = {origin: statement.bindparams(*_in_federation).columns(**_uuids) for origin, statement in _ORIGINS.items()}
 _NAMED = sa.text(
     "SELECT id FROM runs WHERE federation_id = :owner AND CAST(spec AS TEXT) LIKE :pattern LIMIT 1"
 ).bindparams(sa.bindparam("owner", type_=sa.Uuid()))
