@@ -74,6 +74,7 @@ class Coordinator:
         await self._start()
         if again := await self.erasing.refence():
             log.warning("erasures.fenced-again", count=again, reason="the database is older than the tombstones")
+        await self.erasing.release_salts()
         clockwork = Clockwork(self.database, self.bus, self.shell, self.blobs, self.keeping, self.quarantine)
         self.supervisor.start("clockwork", clockwork.forever)
         self.supervisor.start("tidying", clockwork.tidy_forever)

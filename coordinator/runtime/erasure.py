@@ -20,7 +20,7 @@ from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import Job
 from coordinator.engine.messages import ApproveErasure, CompleteErasure, FenceErasure, FileErasure, HoldErasure
 from coordinator.engine.react import EVIDENCE
-from coordinator.runtime.certifying import Certifying, leavers
+from coordinator.runtime.certifying import OF_BYTES, Certifying, leavers
 from coordinator.runtime.evidence import TROUBLE, described
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.shell import Shell
@@ -55,7 +55,7 @@ class Erasing:
     ) -> None:
         self._database, self._shell, self._blobs, self._bus = database, shell, blobs, bus
         self._tombstones, self._key_path, self._keeping = tombstones, key_path, keeping
-        self._certifying = Certifying(database, blobs, keeping, key_path)
+        self.certifying = Certifying(database, blobs, keeping, key_path)
 
     async def run(self, job: Job) -> None:
         """Carry a step out. One that breaks is tried again by whoever runs jobs; until then the request says why."""
@@ -127,7 +127,7 @@ class Erasing:
         await self._delete(found, listed, now)
         crashpoint("erasure.after-purge")
         try:
-            envelope = await self._certifying.certificate(found, listed, now)
+            envelope = await self.certifying.certificate(found, now)
         except (InvariantBroken, CertificateRefused, KeyUnreadable) as problem:
             log.error("certificate.refused", erasure=str(erasure_id), error=str(problem))
             reason = f"the certificate was refused: {problem}"
@@ -141,7 +141,7 @@ class Erasing:
         """Records and bytes together, a few at a time: whoever uploads the same bytes meanwhile waits, then finds them
         gone."""
         federation_id = found.erasure.federation_id
-        stored = sorted((a for a in listed if a.kind not in ("key", "sealing-key")), key=lambda a: a.digest)
+        stored = sorted((a for a in listed if a.kind in OF_BYTES), key=lambda a: a.digest)
         for some in inventory.batched(stored, DELETED_AT_ONCE):
             async with self._database.write() as connection:
                 forgotten = await inventory.forget_blobs(connection, federation_id, some)
@@ -155,6 +155,13 @@ class Erasing:
     async def public_key(self) -> Ed25519PublicKey:
         """What certificates are verified with."""
         return (await asyncio.to_thread(load_or_create_key, self._key_path)).public_key()
+
+    async def release_salts(self) -> None:
+        """Of requests that an earlier release completed; what cannot be written today is at the next start."""
+        try:
+            await self.certifying.release_salts()
+        except TROUBLE as error:
+            log.error("openings.unwritten", exc_info=error)
 
     async def refence(self) -> int:
         """Fence again what the log remembers and the database does not: it was restored from an older backup."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -17,10 +17,10 @@ from coordinator.store import references
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch
 from coordinator.store.slices import load_lineage
+from services.audit.predicate import ArtefactKind
 from services.core import digests
 from services.unlearning.methods import NOISY_KERNELS
 
-Kind = Literal["update", "history", "checkpoint", "merge", "blob", "key", "sealing-key"]
 BATCH: Final = 10_000
 """A statement takes some 30 000 parameters on either back end."""
 V = TypeVar("V")
@@ -29,7 +29,7 @@ V = TypeVar("V")
 class Artefact(NamedTuple):
     """What a certificate accounts for. Credentials are named by the digest of their hash."""
 
-    kind: Kind
+    kind: ArtefactKind
     digest: str
 
 
@@ -37,7 +37,7 @@ class Artefact(NamedTuple):
 class Found:
     """An artefact and the row that names it; an upload has none but the blob's own."""
 
-    kind: Kind
+    kind: ArtefactKind
     digest: str
     row_id: UUID | None = None
 
@@ -89,7 +89,7 @@ async def inventory(connection: AsyncConnection, found: Dossier) -> list[Found]:
     if found.erasure.scope == "client":
         keys = sa.select(t.credentials.c.id, t.credentials.c.secret_hash).where(t.credentials.c.client_id.in_(leavers))
         for row in await connection.execute(keys):
-            artefacts.append(Found("key", digests.of_bytes(bytes.fromhex(row.secret_hash)), row.id))
+            artefacts.append(Found("credential", digests.of_bytes(bytes.fromhex(row.secret_hash)), row.id))
     return artefacts
 
 
@@ -122,7 +122,7 @@ async def _derived(
         known |= {row.digest for row in tainted}
         made = [row for row in outputs if row.output not in known and not known.isdisjoint(row.inputs)]
         clean = await clean_digests(connection, found.erasure.federation_id, sorted({row.output for row in made}))
-        new = {row.output: Found("blob", row.output, row.id) for row in made if row.output not in clean | spared}
+        new = {row.output: Found("step", row.output, row.id) for row in made if row.output not in clean | spared}
         if not new and not tainted:
             break
         steps |= new
@@ -200,7 +200,7 @@ async def _uploads(
     named: set[str] = set()
     for some in batched(uploaded, BATCH):
         named |= await references.named(connection, federation_id, some)
-    return [Found("blob", digest) for digest in uploaded if digest not in named]
+    return [Found("upload", digest) for digest in uploaded if digest not in named]
 
 
 async def record(connection: AsyncConnection, erasure_id: UUID, artefacts: list[Found]) -> list[Artefact]:
@@ -245,7 +245,7 @@ async def forget_blobs(connection: AsyncConnection, federation_id: UUID, listed:
 async def needed_uploads(connection: AsyncConnection, federation_id: UUID, listed: list[Artefact]) -> set[str]:
     """Those that were listed only because a leaver may have uploaded them, and that a row names since, or an operator
     uploaded as well. What is derived from a leaver is deleted whoever names it."""
-    derived = {a.digest for a in listed if a.kind != "blob"}
+    derived = {a.digest for a in listed if a.kind not in ("step", "upload")}
     needed: set[str] = set()
     for some in batched(sorted({a.digest for a in listed} - derived), BATCH):
         j, b = t.jobs.c, t.blobs.c
