@@ -49,6 +49,7 @@ class Certifying:
         certificate. `is_sealed`: nothing that it accounts for was ever stored in plain."""
         key = await asyncio.to_thread(load_or_create_key, self._key_path)
         opening = await asyncio.to_thread(self.files.keep_opening, _opening(found))
+        crashpoint("erasure.after-opening")
         async with self._database.read() as connection:
             now = await self._database.now(connection)
         draft = await asyncio.to_thread(self.files.new_list, now)
@@ -62,7 +63,6 @@ class Certifying:
             await asyncio.to_thread(draft.publish, path)
         finally:
             await asyncio.to_thread(draft.close)
-        crashpoint("erasure.after-list")
         return envelope
 
     async def release_salts(self) -> int:
