@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from lethe.client import Client, ProblemAnswered, is_id
-from services.audit.certificate import Statement
+from services.audit.certificate import AnyStatement
 from services.audit.replay import Outcome, ReplayReport, Step, replay, step_of
 from services.tensors.streams import StoredFile
 from services.wire.v1.resources import Lineage
@@ -41,7 +41,7 @@ class Findings:
         return f"none of {self.report.total} steps could be replayed: their inputs are not kept any more"
 
 
-def replay_served(coordinator: Client, statement: Statement, say: Callable[[str], None]) -> Findings:
+def replay_served(coordinator: Client, statement: AnyStatement, say: Callable[[str], None]) -> Findings:
     """Every step behind every model that was served when the certificate was issued."""
     faults: list[str] = []
     lineages: dict[str, Lineage] = {}

@@ -382,7 +382,8 @@ class Erasure:
     regulation: str
     requested_by: str
     salt: str
-    """Keys the commitments to the subjects in the certificate; deleting it unlinks them."""
+    """Keys the commitments to the subjects in the certificate; empty once the request is settled: from then on only the
+    opening has it."""
     created_at: datetime
     legal_deadline: datetime
     params: Mapping[str, Any] = field(default_factory=dict)

@@ -250,7 +250,8 @@ def _move_erasure(state: State, event: e.ErasureMoved) -> State:
     news = {name: getattr(event, name) for name in ("fenced_at", "first_clean_at", "completed_at", "chosen")}
     moved = replace(moved, **{name: value for name, value in news.items() if value is not None})
     changed: list[Entity] = [moved]
-    if event.status in SETTLED:
+    if event.status in SETTLED:  # what the salt was for lies in the opening beside the certificate
+        changed[0] = replace(moved, salt="")
         changed += [replace(s, active=False) for s in state.subjects.values() if s.erasure_id == erasure.id]
     return state.put(*changed)
 

@@ -1,101 +1,150 @@
 """What a certificate says of an erasure: the state of its request, its cohorts and its artefacts, as a predicate that
-is then signed. Reads the database and the stores; changes nothing."""
+is then signed. What was found to purge is read from the table of artefacts in pages; the list of it, and the opening of
+the pseudonyms, are written to the directory of evidence."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import Final
 from uuid import UUID
 
 from pydantic import JsonValue
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import GIVEN_UP, Line
+from coordinator.runtime.certificate_files import CertificateFiles, DraftList
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
-from coordinator.store import exclusions, inventory, reading
+from coordinator.store import artefacts, exclusions, inventory, reading
+from coordinator.store.artefacts import Listed
 from coordinator.store.database import Database
-from coordinator.store.inventory import Artefact, Dossier
+from coordinator.store.inventory import Dossier
 from services.audit import predicate as p
+from services.audit.artefact_list import Artefact
 from services.audit.certificate import issue
 from services.audit.keys import key_id
+from services.audit.opening import Opening
+from services.audit.predicate import ArtefactKind, Disposition
 from services.core import digests
 from services.core.errors import InvariantBroken
+
+OF_BYTES: Final = frozenset[ArtefactKind]({"update", "history", "checkpoint", "merge", "step", "upload"})
+"""Kinds that lie in the blob store."""
+IS_ALWAYS: Final[Mapping[ArtefactKind, Disposition]] = {"credential": "revoked", "sealing-key": "destroyed"}
+"""Unless the record says otherwise."""
 
 
 class Certifying:
     def __init__(self, database: Database, storage: Storage, keys: SigningKeys) -> None:
         self._database, self._storage, self._keys = database, storage, keys
+        self.files = CertificateFiles(keys.directory)
 
-    async def certificate(self, found: Dossier, artefacts: list[Artefact], purged_at: datetime) -> bytes:
+    async def certificate(
+        self, found: Dossier, *, is_sealed: bool = False, incidents: Sequence[p.Incident] = ()
+    ) -> bytes:
+        """Sign what was found. The list and the opening lie in the directory of evidence before anybody can have the
+        certificate. `is_sealed`: nothing that it accounts for was ever stored in plain."""
         key = await asyncio.to_thread(self._keys.load)
+        opening = await asyncio.to_thread(self.files.keep_opening, _opening(found))
+        crashpoint("erasure.after-opening")
+        async with self._database.read() as connection:
+            now = await self._database.now(connection)
+        draft = await asyncio.to_thread(self.files.new_list, now)
+        try:
+            listed = await self._listed(draft, found)
+            predicate, subjects = await self._predicate(found, opening, listed, key_id(key.public_key()))
+            limits = (*predicate.limits, *(() if is_sealed else (p.PLAIN_BACKUPS,)))
+            predicate = predicate.model_copy(update={"limits": limits, "incidents": tuple(incidents)})
+            envelope = issue(predicate, subjects, key)
+            path = self.files.list_path(found.erasure.id, listed.root)
+            await asyncio.to_thread(draft.publish, path)
+        finally:
+            await asyncio.to_thread(draft.close)
+        return envelope
+
+    async def release_salts(self) -> int:
+        """Write the openings of requests that an earlier release completed; their salts then leave the database."""
+        async with self._database.read() as connection:
+            salted = await artefacts.salted(connection)
+        for one in salted:
+            opening = Opening(request=one.erasure_id, federation=one.federation_id, clients=one.names, salt=one.salt)
+            await asyncio.to_thread(self.files.keep_opening, opening)
+            async with self._database.write() as connection:
+                await artefacts.forget_salt(connection, one.erasure_id)
+        return len(salted)
+
+    async def _predicate(
+        self, found: Dossier, opening: Opening, listed: p.Artefacts, issuer: str
+    ) -> tuple[p.ErasurePredicate, list[tuple[str, str]]]:
+        """With the models that it speaks of."""
         heads = served(found)
         async with self._database.read() as connection:
-            dispositions = await self._dispositions(connection, found, artefacts, purged_at)
             steps = await inventory.replayable_steps(connection, [head for _, head, _ in heads])
             acknowledged = await exclusions.acknowledged(connection, found.erasure.id)
             now = await self._database.now(connection)
-        counts: dict[p.ArtefactKind | Literal["cohort"], p.Count] = {}
-        for kind in sorted({d.kind for d in dispositions}):
-            planned = len({a.digest for a in artefacts if _OLD_KINDS.get(a.kind, a.kind) == kind})
-            counts[kind] = p.Count(planned=planned, done=sum(d.kind == kind for d in dispositions))
         done = sum(line.done_at is not None for line in found.lines)
-        counts["cohort"] = p.Count(planned=len(found.lines), done=done)
         predicate = p.ErasurePredicate(
-            request=_request(found, now),
+            federation=found.erasure.federation_id,
+            request=_request(found, opening, now),
             method=p.Method(name=_method(found), parameters=_parameters(found)),
             guarantee=p.Guarantee.plain(_guarantee(found)),
             cohorts=tuple(outcome(found, line) for line in found.lines),
-            artefacts=tuple(dispositions),
-            counts=counts,
+            num_cohorts=p.Count(planned=len(found.lines), done=done),
+            artefacts=listed,
             still_shaped_by=_still_shaped_by(found),
             workers=p.Workers(
-                confirmed=_commitments(found, lambda client_id: client_id in acknowledged),
-                unconfirmed=_commitments(found, lambda client_id: client_id not in acknowledged),
+                confirmed=_commitments(found, opening, lambda client_id: client_id in acknowledged),
+                unconfirmed=_commitments(found, opening, lambda client_id: client_id not in acknowledged),
             ),
-            audit=tuple(_audit(found)),
+            audit=tuple(_audit(found, opening)),
             replayable=p.Replayable.of(steps.num_replayable, steps.num_steps),
             limits=(*p.STANDING_LIMITS, *_stopped_early(found)),
-            issuer=p.Issuer(coordinator_version=version("lethe"), key_id=key_id(key.public_key())),
+            issuer=p.Issuer(coordinator_version=version("lethe"), key_id=issuer),
         )
-        return issue(predicate, [(name, digest) for name, _, digest in heads], key)
+        return predicate, [(name, digest) for name, _, digest in heads]
 
-    async def _dispositions(
-        self, connection: AsyncConnection, found: Dossier, artefacts: list[Artefact], purged_at: datetime
-    ) -> list[p.Artefact]:
-        """One for each artefact that is really gone, or whose bytes another has as its own."""
-        federation_id, keys = found.erasure.federation_id, self._storage.sealing.keys
-        others = await reading.left(connection, federation_id, sorted({a.digest for a in artefacts}))
+    async def _listed(self, draft: DraftList, found: Dossier) -> p.Artefacts:
+        """Write every artefact of the request to the list, with what became of it."""
+        keys = self._storage.sealing.keys
         left = {digests.of_bytes(key) for name in keys.names() if (key := keys.find(name)) is not None}
-        dispositions = []
-        for artefact in artefacts:
-            disposition: p.Disposition = "deleted"
-            reason = "its bytes and its record of them are deleted"
-            if artefact.kind == "credential":
-                reason = "the credential is revoked"
-            elif artefact.kind == "sealing-key":
-                if artefact.digest in left:
-                    raise InvariantBroken("a key is still there after its purge")
-                reason = "the key is destroyed: whatever it sealed can be read by nobody, wherever a copy of it lies"
-            elif (other := others.get(artefact.digest)) is not None:
-                if not other.is_live:
-                    raise InvariantBroken(f"{artefact.digest} is still stored after its purge")
-                disposition, reason = "superseded", "the same bytes are also of somebody who stays"
-            dispositions.append(
-                p.Artefact(
-                    kind=_OLD_KINDS.get(artefact.kind, artefact.kind),
-                    digest=artefact.digest,
-                    disposition=disposition,
-                    reason=reason,
-                )
-            )
-        return list({(one.kind, one.digest): one for one in dispositions}.values())
+        async with self._database.read() as connection:
+            planned = await artefacts.planned(connection, found.erasure.id)
+            page = await artefacts.page(connection, found.erasure.id, None)
+        while page:
+            if any(one.kind == "sealing-key" and one.digest in left for one in page):
+                raise InvariantBroken("a key is still there after its purge")
+            settled = await self._settled(found.erasure.federation_id, page)
+            try:
+                await asyncio.to_thread(draft.write, settled)
+            except ValueError as error:  # a record that no list can hold
+                raise InvariantBroken(f"an artefact cannot be listed: {error}") from error
+            async with self._database.read() as connection:
+                page = await artefacts.page(connection, found.erasure.id, page[-1])
+        return await asyncio.to_thread(draft.artefacts, planned)
 
+    async def _settled(self, federation_id: UUID, page: list[Listed]) -> list[Artefact]:
+        """Each as it was found: nothing is recorded any more under its digest, or equal bytes are another's own. That
+        bytes are deleted is never believed; and what lies in the store without a record was removed before."""
+        named = sorted({one.digest for one in page if one.kind in OF_BYTES})
+        async with self._database.read() as connection:
+            others = await reading.left(connection, federation_id, named)
 
-_OLD_KINDS: dict[str, Any] = {"step": "blob", "upload": "blob", "part": "blob", "credential": "key"}
+        def became(one: Listed) -> Disposition:
+            said = one.disposition or IS_ALWAYS.get(one.kind)
+            if said is not None and not (one.kind in OF_BYTES and said == "deleted"):
+                return said
+            if one.kind not in OF_BYTES:
+                raise InvariantBroken(f"nobody has said what became of {one.kind} {one.digest}")
+            if (other := others.get(one.digest)) is None:
+                return "deleted"
+            if not other.is_live:
+                raise InvariantBroken(f"{one.digest} is still stored after its purge")
+            return "also-held-as-operator-upload" if "operator" in other.origins else "also-held-by-another"
+
+        return [Artefact(one.kind, one.digest, became(one), one.reason) for one in page]
 
 
 def leavers(found: Dossier) -> list[UUID]:
@@ -124,7 +173,7 @@ def _guarantee(found: Dossier) -> p.GuaranteeKind:
     return "approximate" if any(line.action == "unlearned" for line in found.lines) else "exact"
 
 
-def _audit(found: Dossier) -> Iterator[p.AuditFigure]:
+def _audit(found: Dossier, opening: Opening) -> Iterator[p.AuditFigure]:
     """What was measured of the mended cohorts: of each leaver, beside the same figure of the model before the erasure,
     and of those who remain; with the verdict on each figure that was judged."""
     for line in found.lines:
@@ -135,7 +184,7 @@ def _audit(found: Dossier) -> Iterator[p.AuditFigure]:
             why = judged.get((None, name), "")
             yield p.AuditFigure(name=f"{line.cohort_name}/{name}", value=value, reference_is=why)
         for leaver, own in sorted(line.audit.get("leavers", {}).items()):
-            place = f"{line.cohort_name}/{p.commit(leaver, _salt(found))}"
+            place = f"{line.cohort_name}/{opening.commitment(leaver)}"
             for name, value in sorted(own["figures"].items()):
                 why = judged.get((leaver, name), "")
                 before = own["before"].get(name)
@@ -143,25 +192,27 @@ def _audit(found: Dossier) -> Iterator[p.AuditFigure]:
                 yield p.AuditFigure(name=f"{place}/{name}", value=value, reference=before, reference_is="; ".join(said))
 
 
-def _salt(found: Dossier) -> bytes:
-    return bytes.fromhex(found.erasure.salt)
+def _opening(found: Dossier) -> Opening:
+    erasure = found.erasure
+    names = tuple(sorted(s.name for s in found.subjects))
+    return Opening(request=erasure.id, federation=erasure.federation_id, clients=names, salt=erasure.salt)
 
 
 def _parameters(found: Dossier) -> dict[str, JsonValue]:
     return {"recovery_rounds": found.erasure.recovery_rounds, **found.erasure.params}
 
 
-def _commitments(found: Dossier, wanted: Callable[[UUID], bool]) -> tuple[str, ...]:
-    return tuple(sorted(p.commit(s.name, _salt(found)) for s in found.subjects if wanted(s.client_id)))
+def _commitments(found: Dossier, opening: Opening, wanted: Callable[[UUID], bool]) -> tuple[str, ...]:
+    return tuple(sorted(opening.commitment(s.name) for s in found.subjects if wanted(s.client_id)))
 
 
-def _request(found: Dossier, now: datetime) -> p.Request:
+def _request(found: Dossier, opening: Opening, now: datetime) -> p.Request:
     erasure = found.erasure
     if erasure.fenced_at is None:
         raise InvariantBroken("a certificate without a fence")
     return p.Request(
         id=erasure.id,
-        subjects=tuple(sorted(p.commit(s.name, _salt(found)) for s in found.subjects)),
+        subjects=_commitments(found, opening, lambda _: True),
         scope=erasure.scope,
         regulation=erasure.regulation,
         submitted_at=erasure.created_at,

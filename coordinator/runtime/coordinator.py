@@ -85,6 +85,7 @@ class Coordinator:
         """The coordinating role: timers and chores; kernels too unless compute processes do them."""
         await self._start()
         await self.evidence.open()
+        await self.erasing.release_salts()
         clockwork = Clockwork(self.database, self.bus, self.shell, self.storage, self.keeping, self.quarantine)
         self.supervisor.start("clockwork", clockwork.forever)
         self.supervisor.start("tidying", clockwork.tidy_forever)

@@ -27,7 +27,6 @@ from coordinator.runtime.storage import Storage
 from coordinator.store import blobs, inventory, outbox, scrubbing
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.inventory import Dossier, Found
-from coordinator.store.tables import SCRUBBED_KINDS
 from coordinator.tombstones.port import ErasedSamples, FencedCohort, Tombstone, TombstoneLog
 from services.audit.certificate import CertificateRefused
 from services.audit.keys import KeyUnreadable
@@ -55,7 +54,7 @@ class Erasing:
         """`scrubs`: whether a purge takes out what rows say of a client. An experiment's figures are its result."""
         self._database, self._shell, self._storage, self._bus = database, shell, storage, bus
         self._tombstones, self._keys, self._keeping, self._scrubs = tombstones, keys, keeping, scrubs
-        self._certifying = Certifying(database, storage, keys)
+        self.certifying = Certifying(database, storage, keys)
         self._shredding = Shredding(database, storage.sealing)
 
     async def run(self, job: Job) -> None:
@@ -126,8 +125,7 @@ class Erasing:
             artefacts = [*await inventory.inventory(connection, found), *keys]
             if self._scrubs:
                 artefacts += await scrubbing.scrub(connection, found, artefacts)
-            listed = await inventory.record(connection, erasure_id, artefacts)
-            listed = [artefact for artefact in listed if artefact.kind not in SCRUBBED_KINDS]
+            await inventory.record(connection, erasure_id, artefacts)
             gone = await inventory.blobs_of(connection, found, artefacts)
             cohort_ids |= await blobs.cohorts_of(connection, gone)
             await inventory.mark_purged(connection, artefacts)
@@ -145,7 +143,7 @@ class Erasing:
         await self._database.forget_pages()
         crashpoint("erasure.after-purge")
         try:
-            envelope = await self._certifying.certificate(found, listed, now)
+            envelope = await self.certifying.certificate(found)
         except (InvariantBroken, CertificateRefused, KeyUnreadable) as problem:
             log.error("certificate.refused", erasure=str(erasure_id), error=str(problem))
             reason = f"the certificate was refused: {problem}"
@@ -158,6 +156,13 @@ class Erasing:
     async def public_key(self) -> Ed25519PublicKey:
         """What certificates are verified with."""
         return (await asyncio.to_thread(self._keys.load)).public_key()
+
+    async def release_salts(self) -> None:
+        """Of requests that an earlier release completed; what cannot be written today is at the next start."""
+        try:
+            await self.certifying.release_salts()
+        except TROUBLE as error:
+            log.error("openings.unwritten", exc_info=error)
 
 
 def _may_purge(found: Dossier, job: Job) -> bool:

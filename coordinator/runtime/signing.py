@@ -50,6 +50,7 @@ CHANGED: Final = (
 
 class SigningKeys:
     def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self._path, self._next = directory / SIGNING_KEY, directory / NEXT_KEY
         self._public = directory / PUBLIC_KEYS
         self.expected_id: str | None = None

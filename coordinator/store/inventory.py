@@ -15,15 +15,12 @@ from coordinator.engine.entities import Checkpoint, Cohort, Erasure, Line, Run, 
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch
 from coordinator.store.slices import load_lineage
+from services.audit.predicate import ArtefactKind
 from services.core import digests
 from services.unlearning.methods import NOISY_KERNELS
 
 ScrubbedKind = Literal["log-tail", "device", "figure", "canary", "failure-reason"]
 """What is taken out of rows that stay; named by a keyed digest of what was there."""
-Kind = (
-    Literal["update", "history", "checkpoint", "merge", "step", "upload", "part", "credential", "sealing-key"]
-    | ScrubbedKind
-)
 BATCH: Final = 10_000
 """A statement takes some 30 000 parameters on either back end."""
 V = TypeVar("V")
@@ -32,7 +29,7 @@ V = TypeVar("V")
 class Artefact(NamedTuple):
     """What a certificate accounts for. Credentials are named by the digest of their hash."""
 
-    kind: Kind
+    kind: ArtefactKind
     digest: str
 
 
@@ -40,7 +37,7 @@ class Artefact(NamedTuple):
 class Found:
     """An artefact and the row that names it; an upload has none but the blob's own."""
 
-    kind: Kind
+    kind: ArtefactKind
     digest: str
     row_id: UUID | None = None
 
@@ -203,7 +200,7 @@ async def _unsubmitted(connection: AsyncConnection, found: Dossier, leavers: set
     )
     artefacts = []
     for row in rows:
-        kind: Kind = "step" if row.origin == "job" else "upload" if row.status == "stored" else "part"
+        kind: ArtefactKind = "step" if row.origin == "job" else "upload" if row.status == "stored" else "part"
         artefacts.append(Found(kind, row.digest, row.id))
     return artefacts
 

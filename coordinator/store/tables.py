@@ -31,6 +31,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
+from services.audit.predicate import ArtefactKind, Disposition
 from services.wire.v1.erasure import ErasureStatus
 
 metadata = MetaData(
@@ -512,12 +513,16 @@ certificates = Table(
 artefacts = Table(
     "artefacts",
     metadata,
-    # What a request found to purge: recorded before anything is deleted, so that the certificate lists all of it.
+    # What a request found to purge: recorded before anything is deleted, so that the certificate lists all of it. What
+    # became of it is looked up when the certificate is signed, unless whoever dealt with it has said so before.
     Column("erasure_id", Uuid, ForeignKey("erasures.id"), nullable=False),
     Column("kind", String(16), nullable=False),
-    Column("digest", String(71), nullable=False),
+    Column("digest", String(71), nullable=False, index=True),
+    Column("disposition", String(32)),
+    Column("reason", Text, nullable=False, server_default=""),
     PrimaryKeyConstraint("erasure_id", "kind", "digest"),
-    _one_of("kind", "update", "history", "checkpoint", "merge", "blob", "key", "sealing-key", *SCRUBBED_KINDS),
+    _one_of("kind", *get_args(ArtefactKind)),
+    _one_of("disposition", *get_args(Disposition)),
 )
 
 deliveries = Table(

@@ -20,7 +20,8 @@ from lethe.client import Client, Record
 from lethe.demo.processes import Child, Processes
 from lethe.replaying import Findings, replay_served
 from lethe.watching import RoundLine, RunView, watch
-from services.audit.verification import Verdict, check
+from services.audit.artefact_list import path_beside
+from services.audit.verification import Beside, Verdict, check
 
 CLINICS: Final = tuple(f"clinic-{letter}" for letter in "abcdef")
 NUM_PROCESSES: Final = 3
@@ -193,10 +194,16 @@ class Story:
 
     def _verify(self, client: Client, request: Record) -> tuple[Verdict, Findings]:
         certificate, key = self._directory / "certificate.json", self._directory / "lethe.pub.pem"
-        client.download(f"/v1/erasure-requests/{request['id']}/certificate", certificate)
+        artefacts, opening = path_beside(certificate), self._directory / "opening.json"
+        path = f"/v1/erasure-requests/{request['id']}"
+        client.download(f"{path}/certificate", certificate)
+        client.download(f"{path}/certificate/artefacts", artefacts)
+        client.download(f"{path}/opening", opening)
         key.write_text(client.get("/v1/erasure/discovery")["public_key"], "utf-8")
-        verdict = check(certificate.read_bytes(), key.read_bytes())
-        if not verdict.valid or verdict.statement is None:
+        with artefacts.open("rb") as file:
+            beside = Beside(list=file, client=LEAVER, opening=opening.read_bytes())
+            verdict = check(certificate.read_bytes(), key.read_bytes(), beside=beside)
+        if not (verdict.valid and verdict.complete) or verdict.statement is None:
             raise DemoFailed(f"the certificate is not valid: {verdict.checks}")
         findings = replay_served(client, verdict.statement, lambda text: None)
         if not findings.passed:

@@ -37,7 +37,6 @@ def upgrade() -> None:
         if new:
             bind.execute(blobs.insert(), new)
     op.drop_table("blobs_before")
-    op.create_index("ix_artefacts_digest", "artefacts", ["digest"])
 
 
 def _create() -> sa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from services.audit.verification import check
+from services.audit.verification import Beside, check
 from tests.support.agents import MODEL, Agents, blob
 from tests.support.deployment import Deployment, wait_until
 from tests.support.servers import PostgresServer
@@ -26,6 +27,7 @@ CRASH_POINTS = [
     "erasure.in-recovery",
     "erasure.after-record",
     "erasure.after-purge",
+    "erasure.after-opening",
     "erasure.after-signing",
 ]
 WHERE = [("sqlite", point) for point in CRASH_POINTS] + [("postgres", "erasure.after-purge")]
@@ -74,13 +76,15 @@ class Site:
         return bool(self.request_for(name)["status"] == "completed")
 
     def wait_for_certificate(self, name: str) -> dict[str, Any]:
-        """The completed request; its one certificate verifies against the published key."""
+        """The completed request; its one certificate verifies against the published key, with its list and opening."""
         wait_until(lambda: self._is_completed(name), 120, "the request completes", self.deployment.logs)
         path = f"{REQUESTS}/{self.request_for(name)['id']}"
         with self.deployment.admin() as admin:
             key = admin.get("/v1/erasure/discovery").json()["public_key"]
-            verdict = check(admin.get(f"{path}/certificate").content, key.encode())
-            assert verdict.valid, verdict.checks
+            artefacts = io.BytesIO(admin.get(f"{path}/certificate/artefacts").content)
+            beside = Beside(list=artefacts, client=name, opening=admin.get(f"{path}/opening").content)
+            verdict = check(admin.get(f"{path}/certificate").content, key.encode(), beside=beside)
+            assert verdict.valid and verdict.complete, verdict.checks
             events = admin.get(f"{path}/events?limit=200", headers={"Accept": "application/json"}).json()["items"]
         assert [event["type"] for event in events].count("CertificateIssued") == 1
         return self.request_for(name)

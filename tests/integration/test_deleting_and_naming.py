@@ -113,7 +113,7 @@ async def test_what_was_submitted_before_the_purge_of_equal_bytes_stays(
 
         async def purge() -> list[str]:
             async with f.coordinator.database.write() as connection:
-                return await inventory.forget_blobs(connection, f.id, [Artefact("blob", record.digest)])
+                return await inventory.forget_blobs(connection, f.id, [Artefact("upload", record.digest)])
 
         async def write_while_a_purge_begins(connection: Any, before: Any, after: Any) -> None:
             await write_changes(connection, before, after)

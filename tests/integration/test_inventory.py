@@ -16,7 +16,10 @@ from coordinator.bus.port import cached_blob
 from coordinator.engine.messages import RecordBlob
 from coordinator.runtime import pump
 from coordinator.store import tables as t
-from services.audit.certificate import verify_bytes
+from services.audit.artefact_list import read_list
+from services.audit.certificate import artefact_root
+from services.audit.keys import public_pem
+from services.audit.verification import Beside, check
 from services.core.errors import Rejected
 from services.tensors.codec import write_file
 from tests.support.federation import Federation, federation, new_id, trained
@@ -28,10 +31,15 @@ NAMES = ("c0", "c1", "c2", "c3")
 async def certified(f: Federation, erasure_id: UUID) -> dict[str, set[str]]:
     """Digests by kind, of everything that the certificate accounts for."""
     (row,) = await f.rows(t.certificates, t.certificates.c.erasure_id == erasure_id)
-    statement = verify_bytes(row.envelope.encode(), [await f.coordinator.erasing.public_key()])
-    found: dict[str, set[str]] = {}
-    for artefact in statement.predicate.artefacts:
-        found.setdefault(artefact.kind, set()).add(artefact.digest)
+    path = f.coordinator.erasing.certifying.files.list_path(erasure_id, artefact_root(row.envelope.encode()) or "")
+    with path.open("rb") as file:
+        issuer = public_pem(await f.coordinator.erasing.public_key())
+        verdict = check(row.envelope.encode(), issuer, beside=Beside(list=file))
+        assert verdict.valid and verdict.complete, verdict.checks
+        file.seek(0)
+        found: dict[str, set[str]] = {}
+        for leaf in read_list(file):
+            found.setdefault(leaf.kind, set()).add(leaf.digest)
     return found
 
 
@@ -144,9 +152,9 @@ async def test_what_a_kernel_made_of_the_leavers_update_is_gone(
         named = {digest for row in await f.rows(t.jobs) if (digest := row.output)}
         assert await stored(f) <= named | {u.digest for u in await f.rows(t.updates)} | {f.init}
         if at == "_name":
-            assert job.output is None and "blob" not in found
+            assert job.output is None and "step" not in found
         else:
-            assert found["blob"] == {job.output}
+            assert found["step"] == {job.output}
             assert job.output not in await stored(f)
 
 
@@ -158,8 +166,8 @@ async def test_uploads_that_were_never_submitted_are_found(tmp_path: Path) -> No
         erasure_id = await f.erase("c0", recovery_rounds=0)
         assert (await f.wait_for_erasure(erasure_id)).status == "completed"
         found = await certified(f, erasure_id)
-        assert found["blob"] == set(uploads.values())  # all had a model with c0 to train from
-        assert not found["blob"] & await stored(f)
+        assert found["upload"] == set(uploads.values())  # all had a model with c0 to train from
+        assert not found["upload"] & await stored(f)
         with pytest.raises(Rejected, match="client-erased"):
             await _upload(f, "c0")
 

@@ -6,7 +6,7 @@ import pytest
 
 from services.audit.certificate import CertificateInvalid, verify_bytes
 from services.audit.keys import read_public_keys
-from services.audit.predicate import commit
+from services.audit.v1.predicate import commit
 from services.core import digests
 from tests.golden import certificate_v1 as golden
 
