@@ -21,7 +21,9 @@ from lethe.commands import (
     database,
     demo,
     erase,
+    evidence,
     federations,
+    keys,
     models,
     openapi,
     runs,
@@ -101,6 +103,8 @@ app.command("serve", rich_help_panel=PROCESSES, **serve.HELP)(serve.serve)
 app.command("compute", rich_help_panel=PROCESSES, **compute.HELP)(compute.compute)
 app.command("worker", rich_help_panel=PROCESSES, **worker.HELP)(worker.worker)
 app.add_typer(database.app, name="db", rich_help_panel=PROCESSES)
+app.add_typer(evidence.app, name="evidence", rich_help_panel=PROCESSES)
+app.add_typer(keys.app, name="keys", rich_help_panel=PROCESSES)
 app.add_typer(federations.app, name="federations", rich_help_panel=OPERATION)
 app.add_typer(clients.app, name="clients", rich_help_panel=OPERATION)
 app.add_typer(credentials.app, name="credentials", rich_help_panel=OPERATION)

@@ -154,10 +154,10 @@ async def _try_to_open(context: Context) -> bool:
             await coordinator.start_api()
     except Unavailable:
         reason = "the database cannot be reached"
-    except (EvidenceLost, KeyUnreadable) as error:
+    except (EvidenceLost, KeyUnreadable, LogCorrupt) as error:
         reason = f"it cannot start: {described(error)}"
-    except (OSError, LogCorrupt) as error:
-        reason = f"it cannot start: {getattr(error, 'strerror', None) or error}"
+    except OSError as error:
+        reason = f"it cannot start: {error.strerror or error}"
     if reason is not None:
         if reason != context.unready_because:
             log.warning("coordinator.waits", reason=reason)

@@ -15,14 +15,16 @@ from coordinator.api.auth import ALLOWED, Caller, Follower, Judge, Petitioner, P
 from coordinator.api.bodies import IfMatch, JsonRoute, answer, answer_page, expected_version, wanted_page
 from coordinator.api.problems import problems
 from coordinator.engine.messages import ApproveErasure, CancelErasure, DenyErasure, FileErasure, RetryErasure
+from coordinator.runtime.evidence import described
 from coordinator.runtime.preview import preview
 from coordinator.runtime.shell import InboxKey, Replayed
 from coordinator.store import accounts, erasures
+from coordinator.store.database import NotReady
 from coordinator.store.erasures import Certified, View
 from coordinator.store.paging import Position
 from services.audit import artefact_list, opening
 from services.audit.certificate import PAYLOAD_TYPE, artefact_root
-from services.audit.keys import key_id, public_pem
+from services.audit.keys import KeyUnreadable, key_id, public_pem
 from services.core import digests
 from services.core.errors import Rejected
 from services.core.ids import uuid7
@@ -62,7 +64,10 @@ _FILING: Final = (
 @router.get("/erasure/discovery", response_model=Discovery, responses=problems(*_ALWAYS))
 async def discover_erasure(caller: Follower) -> Response:
     """What can be forgotten here, how, and the public keys that certificates are verified with."""
-    keys = await asyncio.to_thread(caller.context.coordinator.signing_keys.public_keys)
+    try:
+        keys = await asyncio.to_thread(caller.context.coordinator.signing_keys.public_keys)
+    except KeyUnreadable as error:
+        raise NotReady(described(error)) from error
     return answer(
         Discovery(
             scopes=["client", "samples"],

@@ -70,7 +70,7 @@ class Coordinator:
         self.granting = Granting(self.database, self.shell, self.quarantine)
         self._scratch = Scratch(settings.home / "scratch")
         self.keeping = Keeping(self.database, self.storage, self._scratch)
-        tombstones = FileTombstoneLog(settings.evidence_path / "tombstones.jsonl")
+        self.tombstones = tombstones = FileTombstoneLog(settings.evidence_path / "tombstones.jsonl")
         self.signing_keys = SigningKeys(settings.evidence_path)
         refencing = Refencing(self.database, self.bus, tombstones, self.signing_keys, self._observe)
         self.evidence = Evidence(self.database, self.bus, tombstones, self.signing_keys, refencing)

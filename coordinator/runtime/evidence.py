@@ -136,7 +136,7 @@ def described(error: BaseException) -> str:
         case OSError(strerror=str() as why):
             what = why
         case LogCorrupt():
-            what = str(error)
+            what = f"{error}: restore the log; if entries are lost for good, `lethe evidence accept-loss`"
         case _:
             what = "the signing key cannot be read"
     return f"the directory of evidence cannot be used: {what}"

@@ -7,6 +7,7 @@ coordinator is not ready. Methods block on the disk: call them from a thread.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,7 +64,8 @@ class SigningKeys:
         if not self._path.exists():
             raise KeyUnreadable(LOST)
         key = load_key(self._path)
-        if key_id(key.public_key()) != self.expected_id:
+        current = key_id(key.public_key())
+        if current != self.expected_id and not _succeeds(current, self.expected_id, self._published_ids()):
             raise KeyUnreadable(CHANGED)
         return key
 
@@ -90,7 +92,9 @@ class SigningKeys:
             raise EvidenceLost(LOST)
         current = _described(load_or_create_key(self._path).public_key())
         published = [_described(key) for key in self._published()]
-        if recorded and current.key_id != recorded[-1].key_id and not _succeeds(current, recorded[-1], published):
+        ids = [key.key_id for key in published]
+        known_id = recorded[-1].key_id if recorded else current.key_id
+        if current.key_id != known_id and not _succeeds(current.key_id, known_id, ids):
             raise EvidenceLost(CHANGED)
         known = {key.key_id: key for key in (*recorded, *published)}
         known.pop(current.key_id, None)
@@ -100,7 +104,7 @@ class SigningKeys:
         return found
 
     def prepare(self) -> SigningKey:
-        """A new key, beside the one that signs. It takes over once it is on record: `finish`."""
+        """A new key, beside the one that signs. It takes over when it is on record: `reconcile`."""
         self._next.unlink(missing_ok=True)
         key = generate_key()
         save_key(self._next, key)
@@ -124,12 +128,16 @@ class SigningKeys:
         self._publish(recorded, [_described(key) for key in self._published()])
         if self._path.exists() and not any(self.is_present(key) for key in recorded):
             self._path.replace(self._path.with_name(f"{SIGNING_KEY}.set-aside"))
-        self._next.replace(self._path)
+        with contextlib.suppress(FileNotFoundError):  # another process finished it
+            self._next.replace(self._path)
         _sync(self._path.parent)
 
     def _published(self) -> list[Ed25519PublicKey]:
         files = sorted(self._public.glob("*.pem")) if self._public.is_dir() else []
         return [key for file in files for key in read_public_keys(file.read_bytes())]
+
+    def _published_ids(self) -> list[str]:
+        return [key_id(key) for key in self._published()]
 
     def _publish(self, keys: Sequence[SigningKey], published: Sequence[SigningKey]) -> None:
         missing = [key for key in keys if key not in published]
@@ -147,10 +155,9 @@ class SigningKeys:
         _sync(self._public)
 
 
-def _succeeds(current: SigningKey, recorded: SigningKey, published: Sequence[SigningKey]) -> bool:
-    """Whether a rotation that the database does not know of, because it is older, put one in the place of the other."""
-    ids = [key.key_id for key in published]
-    return recorded.key_id in ids and current.key_id == ids[-1]
+def _succeeds(current: str, known: str, published: Sequence[str]) -> bool:
+    """Whether a rotation, which the database or this process does not know of yet, put one in the other's place."""
+    return known in published and current == published[-1]
 
 
 def _described(key: Ed25519PublicKey) -> SigningKey:

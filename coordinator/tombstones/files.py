@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -84,6 +85,22 @@ class FileTombstoneLog:
         except FileNotFoundError:
             self._chain = _Chain()
             return Contents((), (FIRST_PREVIOUS,), None)
+
+    def salvage(self) -> int:
+        chain = _Chain()
+        with self._opened(create=False) as fd:
+            try:
+                chain.follow(fd)
+                return 0
+            except LogCorrupt:
+                data = _read_from(fd, 0)
+        whole = self._path.with_name(f".{self._path.name}-{os.getpid()}")
+        _write_durably(whole, data[: chain.num_bytes])
+        self._path.replace(_free_name(self._path))
+        whole.replace(self._path)
+        _sync_directory(self._path.parent)
+        self._chain = _Chain()
+        return len(data) - chain.num_bytes
 
     def stamp(self) -> Stamp | None:
         try:
@@ -218,13 +235,24 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def _try_to_write(path: Path) -> None:
+    try:
+        _write_durably(path, bytes(PROBE_BYTES))
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _write_durably(path: Path, data: bytes) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        _write_all(fd, bytes(PROBE_BYTES))
+        _write_all(fd, data)
         os.fsync(fd)
     finally:
         os.close(fd)
-        path.unlink(missing_ok=True)
+
+
+def _free_name(path: Path) -> Path:
+    """For what is put aside: nothing is overwritten."""
+    return next(place for n in itertools.count(1) if not (place := path.with_name(f"{path.name}.damaged-{n}")).exists())
 
 
 def _make_directory(path: Path) -> None:

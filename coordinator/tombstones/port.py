@@ -83,6 +83,10 @@ class TombstoneLog(Protocol):
         """All there is now, even if entries that were there before are not: whoever calls knows what must be there.
         What was checked before is not checked again. Raises `LogCorrupt`."""
 
+    def salvage(self) -> int:
+        """Put a damaged log aside and go on with the lines before the first that is wrong. Returns how many bytes were
+        left out; 0: nothing is wrong with it, and nothing was done."""
+
     def stamp(self) -> Stamp | None:
         """Cheap. None: there is no log."""
 

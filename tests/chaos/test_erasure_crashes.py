@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -175,13 +176,16 @@ def test_a_database_from_before_the_erasure_is_fenced_again_before_it_serves(cra
         tainted = site.models(run_id)[1:]
         site.file("leaver")
         site.wait_for_death()
+        (tombstone,) = map(json.loads, (database.parent / "evidence" / "tombstones.jsonl").read_text().splitlines())
         for leftover in database.parent.glob("lethe.db-*"):
             leftover.unlink()
         shutil.copy(backup, database)
 
         deployment.restart("coordinator")
         request = site.request_for("leaver")
-        assert request["fenced_at"] is not None and request["requested_by"] == "the log of tombstones"
+        assert request["fenced_at"] is not None
+        assert request["requested_by"] == tombstone["entry"]["requested_by"]
+        assert request["requested_by"].startswith("credential:")
         with deployment.admin() as admin:
             for model in tainted:
                 assert admin.get(f"/v1/checkpoints/{model['id']}/model").status_code == 410
