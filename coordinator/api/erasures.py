@@ -13,6 +13,7 @@ from coordinator.api.auth import Caller, Follower, Judge, Petitioner, Previewer
 from coordinator.api.bodies import IfMatch, JsonRoute, answer, answer_page, expected_version, wanted_page
 from coordinator.api.problems import problems
 from coordinator.engine.messages import ApproveErasure, CancelErasure, DenyErasure, FileErasure, RetryErasure
+from coordinator.runtime.evidence import described
 from coordinator.runtime.preview import preview
 from coordinator.runtime.shell import InboxKey, Replayed
 from coordinator.store import accounts, erasures
@@ -212,8 +213,9 @@ async def _message(
         ids = await accounts.client_ids(connection, federation_id, wanted.subjects)
         now = await database.now(connection)
     alive = await caller.context.coordinator.bus.alive(map(str, ids.values()))
+    erasure_id = uuid7(now, os.urandom(10))
     return FileErasure(
-        erasure_id=uuid7(now, os.urandom(10)),
+        erasure_id=erasure_id,
         federation_id=federation_id,
         subjects=tuple(wanted.subjects),
         requested_by=caller.principal.name,
@@ -229,15 +231,19 @@ async def _message(
         audit=wanted.audit.model_dump(mode="json") if wanted.audit is not None else None,
         regulation=filed.regulation if filed is not None else "",
         needs_approval=filed is not None and filed.needs_approval,
-        callbacks=_callbacks(caller, filed) if filed is not None else (),
+        callbacks=await _callbacks(caller, filed, erasure_id) if filed is not None else (),
         offline=tuple(sorted(name for name, client_id in ids.items() if str(client_id) not in alive)),
     )
 
 
-def _callbacks(caller: Caller, filed: ErasureCreate) -> tuple[dict[str, Any], ...]:
+async def _callbacks(caller: Caller, filed: ErasureCreate, erasure_id: UUID) -> tuple[dict[str, Any], ...]:
+    notifying = caller.context.coordinator.notifying
     for callback in filed.callbacks:
-        caller.context.coordinator.notifying.check_url(callback.url)
-    return tuple(callback.model_dump() for callback in filed.callbacks)
+        notifying.check_url(callback.url)
+    try:
+        return await notifying.sealed(erasure_id, [callback.model_dump() for callback in filed.callbacks])
+    except OSError as error:
+        raise Rejected("unavailable", f"a callback's secret cannot be kept now: {described(error)}") from error
 
 
 def _deadline(wanted: datetime | None, now: datetime) -> datetime:
