@@ -19,7 +19,7 @@ from pydantic import JsonValue
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.blobs.port import BlobStore
-from coordinator.bus.port import Bus, cached_blob
+from coordinator.bus.port import CREDENTIALS_DROPPED, Bus, cached_blob
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import GIVEN_UP, Job, Line
 from coordinator.engine.messages import ApproveErasure, CompleteErasure, FenceErasure, FileErasure, HoldErasure
@@ -37,7 +37,7 @@ from services.audit.certificate import CertificateRefused, issue
 from services.audit.keys import KeyUnreadable, key_id, load_or_create_key
 from services.core import digests
 from services.core.errors import InvariantBroken
-from services.wire.v1.erasure import LEGAL_DAYS
+from services.wire.v1.erasure import LEAVER_READS_DAYS, LEGAL_DAYS
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -111,7 +111,15 @@ class Erasing:
             await asyncio.to_thread(self._tombstones.append, entry)
         crashpoint("erasure.after-tombstone")
         await self._shell.handle(FenceErasure(erasure_id, job.id))
+        await self._forget_tokens(_leavers(found))
         crashpoint("erasure.after-fence")
+
+    async def _forget_tokens(self, leavers: list[UUID]) -> None:
+        """Nobody remembers them as they were before the fence."""
+        async with self._database.read() as connection:
+            dropped = await outbox.credentials_of(connection, leavers)
+        if dropped:
+            self._bus.publish(CREDENTIALS_DROPPED, ",".join(map(str, dropped)))
 
     async def purge(self, job: Job) -> None:
         """Delete what is derived from the leavers, check that it is gone, sign, complete."""
@@ -132,7 +140,8 @@ class Erasing:
             await inventory.forget_seeds(connection, [line.cohort_id for line in found.lines])
             now = await self._database.now(connection)
             if found.erasure.scope == "client":
-                await outbox.revoke_credentials(connection, [s.client_id for s in found.subjects], now)
+                ends_at = now + timedelta(days=LEAVER_READS_DAYS)
+                await outbox.end_credentials(connection, [s.client_id for s in found.subjects], now, ends_at)
         crashpoint("erasure.after-record")
         await self._delete(found, listed, now)
         await self._database.forget_pages()
@@ -245,12 +254,17 @@ class Erasing:
         clean = await inventory.clean_digests(connection, federation_id, [a.digest for a in artefacts])
         clean |= await inventory.needed_uploads(connection, federation_id, artefacts)
         clean |= await inventory.uploaded_since(connection, federation_id, purged_at)
+        ends = await inventory.ends_of_credentials(connection, _leavers(found))
         dispositions = []
         for artefact in artefacts:
             disposition: p.Disposition = "deleted"
             reason = "its bytes and its record of them are deleted"
             if artefact.kind == "key":
+                ends_at = ends.get(artefact.digest)
                 reason = "the credential is revoked"
+                if ends_at is not None and ends_at > purged_at:
+                    disposition = "retained-by-policy"
+                    reason = f"the credential can only read its own request and certificate, until {ends_at:%Y-%m-%d}"
             elif artefact.kind == "sealing-key":
                 if await self._keeping.keys_of(_leavers(found)):
                     raise InvariantBroken("a key of kept updates is still there after its purge")

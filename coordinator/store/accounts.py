@@ -21,7 +21,8 @@ from services.wire.v1.work import MOST_MEMORY_MB
 
 @dataclass(frozen=True, slots=True)
 class KnownCredential:
-    """What it takes to judge a token. `client_status` and `client_name` are those of a client's credential."""
+    """What it takes to judge a token. `client_status` and `client_name` are those of a client's credential.
+    `revoked_at` may lie ahead: an erased client's ends some time after its erasure."""
 
     id: UUID
     role: str
@@ -31,15 +32,16 @@ class KnownCredential:
     client_status: str | None
     needed_by: UUID | None
     secret_hash: str
+    revoked_at: datetime | None
 
 
 _c = t.credentials.c
 _KNOWN = prepared(
     sa.select(_c.id, _c.role, _c.federation_id, _c.client_id)
     .add_columns(t.clients.c.name.label("client_name"), t.clients.c.status.label("client_status"))
-    .add_columns(t.clients.c.needed_by, _c.secret_hash)
+    .add_columns(t.clients.c.needed_by, _c.secret_hash, _c.revoked_at)
     .outerjoin(t.clients, t.clients.c.id == _c.client_id)
-    .where(_c.id == sa.bindparam("credential"), _c.revoked_at.is_(None))
+    .where(_c.id == sa.bindparam("credential"))
 )
 
 
@@ -158,7 +160,7 @@ async def add_credential(
 
 async def revoke_credentials(connection: AsyncConnection, credential_ids: Sequence[UUID], now: datetime) -> None:
     c = t.credentials.c
-    active = c.id.in_(credential_ids) & c.revoked_at.is_(None)
+    active = c.id.in_(credential_ids) & (c.revoked_at.is_(None) | (c.revoked_at > now))
     await connection.execute(t.credentials.update().where(active).values(revoked_at=now))
 
 

@@ -32,7 +32,10 @@ _held_task = sa.exists().where(
 _holds_task = sa.select(sa.exists().where(t.tasks.c.client_id == sa.bindparam("client"), t.tasks.c.status == "leased"))
 _recorded = prepared(sa.select(t.blobs.c.num_bytes).where(_own_blob))
 _not_a_clients = prepared(_recorded.where(t.blobs.c.uploaded_by.is_(None)))
-_readable = prepared(_recorded.where((t.blobs.c.uploaded_by == sa.bindparam("client")) | _held_task))
+_is_let_in = sa.exists().where(
+    t.clients.c.id == sa.bindparam("client"), (t.clients.c.status != "erased") | t.clients.c.needed_by.is_not(None)
+)
+_readable = prepared(_recorded.where((t.blobs.c.uploaded_by == sa.bindparam("client")) | _held_task, _is_let_in))
 
 
 async def recorded_bytes(connection: AsyncConnection, federation_id: UUID, digest: str) -> int | None:
@@ -70,6 +73,17 @@ async def bytes_for_client(
 
 async def holds_task(connection: AsyncConnection, client_id: UUID) -> bool:
     return bool((await connection.execute(_holds_task, {"client": client_id})).scalar())
+
+
+async def erased_by(connection: AsyncConnection, client_id: UUID) -> UUID | None:
+    """The request that erased the client."""
+    e, s = t.erasures.c, t.subjects.c
+    fenced = (
+        sa.select(e.id)
+        .join(t.subjects, s.erasure_id == e.id)
+        .where(s.client_id == client_id, e.scope == "client", e.fenced_at.is_not(None))
+    )
+    return (await connection.execute(fenced.order_by(e.fenced_at).limit(1))).scalar_one_or_none()
 
 
 async def superseded_by(connection: AsyncConnection, federation_id: UUID, digest: str) -> UUID | None:

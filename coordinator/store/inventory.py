@@ -261,6 +261,13 @@ async def needed_uploads(connection: AsyncConnection, federation_id: UUID, liste
     return needed
 
 
+async def ends_of_credentials(connection: AsyncConnection, client_ids: list[UUID]) -> dict[str, datetime | None]:
+    """When the clients' credentials end or ended, by the digests that artefacts name them by."""
+    c = t.credentials.c
+    rows = await connection.execute(sa.select(c.secret_hash, c.revoked_at).where(c.client_id.in_(client_ids)))
+    return {digests.of_bytes(bytes.fromhex(row.secret_hash)): row.revoked_at for row in rows}
+
+
 async def clean_digests(connection: AsyncConnection, federation_id: UUID, listed: list[str]) -> set[str]:
     """Those whose bytes are also those of a clean, stored artefact of the federation."""
     own_runs = sa.select(t.runs.c.id).where(t.runs.c.federation_id == federation_id)
