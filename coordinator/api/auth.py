@@ -63,11 +63,18 @@ class Principal:
     """Erased, and still asked for work by the method that forgets it."""
     ends_at: datetime | None = None
     """When the token of an erased client is worth nothing any more."""
+    superseded_at: datetime | None = None
+    """The newest fence since which its worker has not said that it dropped superseded models."""
 
     @property
     def name(self) -> str:
         """The same before and after a client's credential is rotated."""
         return name_of_client(self.client_id) if self.client_id is not None else f"credential:{self.credential_id}"
+
+
+def has_dropped(superseded_at: datetime | None, dropped_at: datetime | None) -> bool:
+    """Whether a client's worker has followed the newest fence."""
+    return superseded_at is None or (dropped_at is not None and dropped_at >= superseded_at)
 
 
 class Keyring:
@@ -101,6 +108,7 @@ class Keyring:
             is_erased=found.client_status == "erased",
             is_needed=found.needed_by is not None,
             ends_at=ends_at,
+            superseded_at=None if has_dropped(found.superseded_at, found.dropped_at) else found.superseded_at,
         )
         if len(self._known) >= _MOST_CACHED:
             self._known.clear()

@@ -27,7 +27,8 @@ from coordinator.engine.react import EVIDENCE
 from coordinator.runtime.evidence import TROUBLE, described
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.shell import Shell
-from coordinator.store import exclusions, inventory, outbox, scrubbing
+from coordinator.store import accounts, caches, exclusions, inventory, outbox, scrubbing
+from coordinator.store.caches import WorkerCache
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.inventory import Artefact, Dossier, Found
 from coordinator.store.tables import SCRUBBED_KINDS
@@ -112,12 +113,14 @@ class Erasing:
         crashpoint("erasure.after-tombstone")
         await self._shell.handle(FenceErasure(erasure_id, job.id))
         await self._forget_tokens(_leavers(found))
+        async with self._database.write() as connection:
+            await caches.order_drops(connection, erasure_id)
         crashpoint("erasure.after-fence")
 
     async def _forget_tokens(self, leavers: list[UUID]) -> None:
         """Nobody remembers them as they were before the fence."""
         async with self._database.read() as connection:
-            dropped = await outbox.credentials_of(connection, leavers)
+            dropped = await accounts.credentials_of(connection, leavers)
         if dropped:
             self._bus.publish(CREDENTIALS_DROPPED, ",".join(map(str, dropped)))
 
@@ -137,11 +140,12 @@ class Erasing:
             listed = await inventory.record(connection, erasure_id, artefacts)
             listed = [artefact for artefact in listed if artefact.kind not in SCRUBBED_KINDS]
             await inventory.mark_purged(connection, artefacts)
+            await caches.order_drops(connection, erasure_id)  # if the fence's process died before it did
             await inventory.forget_seeds(connection, [line.cohort_id for line in found.lines])
             now = await self._database.now(connection)
             if found.erasure.scope == "client":
                 ends_at = now + timedelta(days=LEAVER_READS_DAYS)
-                await outbox.end_credentials(connection, [s.client_id for s in found.subjects], now, ends_at)
+                await accounts.end_credentials(connection, [s.client_id for s in found.subjects], now, ends_at)
         crashpoint("erasure.after-record")
         await self._delete(found, listed, now)
         await self._database.forget_pages()
@@ -219,6 +223,7 @@ class Erasing:
             dispositions = await self._dispositions(connection, found, artefacts, purged_at)
             steps = await inventory.replayable_steps(connection, [head for _, head, _ in heads])
             acknowledged = await exclusions.acknowledged(connection, found.erasure.id)
+            cached = await caches.of_request(connection, found.erasure.id)
             now = await self._database.now(connection)
         counts: dict[p.ArtefactKind | Literal["cohort"], p.Count] = {}
         for kind in sorted({a.kind for a in artefacts}):
@@ -241,7 +246,7 @@ class Erasing:
             ),
             audit=tuple(_audit(found)),
             replayable=p.Replayable.of(steps.num_replayable, steps.num_steps),
-            limits=(*p.STANDING_LIMITS, *_stopped_early(found)),
+            limits=(*p.STANDING_LIMITS, *_in_caches(cached), *_stopped_early(found)),
             issuer=p.Issuer(coordinator_version=version("lethe"), key_id=key_id(key.public_key())),
         )
         return issue(predicate, [(name, digest) for name, _, digest in heads], key)
@@ -390,6 +395,15 @@ def _stopped_early(found: Dossier) -> tuple[str, ...]:
             where = f"Cohort {line.cohort_name} of run {run.id} stopped at round {cohort.round}"
             stopped.append(f"{where}, before round {line.target_round}: the run is {run.status}.")
     return tuple(stopped)
+
+
+def _in_caches(cached: list[WorkerCache]) -> tuple[str, ...]:
+    """What workers said of the superseded models in their caches."""
+    if not cached:
+        return ()
+    confirmed = sum(one.is_confirmed for one in cached)
+    said = f"{confirmed} of the {len(cached)} workers that may have had superseded models in their caches"
+    return (f"{said} have said that they deleted them; of the others nothing is known.",)
 
 
 def _still_shaped_by(found: Dossier) -> tuple[p.Influence, ...]:

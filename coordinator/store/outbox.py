@@ -411,20 +411,6 @@ async def cohorts_with(connection: AsyncConnection, client_ids: list[UUID]) -> l
     return [(row.run_id, row.id, row.epoch) for row in await connection.execute(statement)]
 
 
-async def end_credentials(
-    connection: AsyncConnection, client_ids: list[UUID], now: datetime, ends_at: datetime
-) -> None:
-    """From then on the clients' tokens are worth nothing; those that were revoked before stay so."""
-    c = t.credentials.c
-    own = c.client_id.in_(client_ids) & (c.revoked_at.is_(None) | (c.revoked_at > now))
-    await connection.execute(t.credentials.update().where(own).values(revoked_at=ends_at))
-
-
-async def credentials_of(connection: AsyncConnection, client_ids: list[UUID]) -> list[UUID]:
-    own = t.credentials.c.client_id.in_(client_ids)
-    return list((await connection.execute(sa.select(t.credentials.c.id).where(own))).scalars())
-
-
 async def erasure_status(connection: AsyncConnection, erasure_id: UUID) -> str | None:
     """One whose tombstone could not be written counts as received."""
     c = t.erasures.c
