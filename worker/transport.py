@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from services.core.private_files import create
 from services.wire.message import Message
+from services.wire.v1.caches import SUPERSEDED_HEADER, ModelsDropped, ModelsDroppedAccepted, SupersededModels
 from services.wire.v1.exclusions import Exclusions, ExclusionsAccepted, ExclusionsAcknowledgement
 from services.wire.v1.work import (
     Claim,
@@ -79,6 +80,10 @@ class Transport:
         self.backoff = backoff if backoff is not None else Backoff()
         self.on_retry = on_retry
         self._sleep = sleep
+        self.superseded = asyncio.Event()
+        """Set by each answer that says that superseded models have to go from the cache."""
+        self.superseded_at: datetime | None = None
+        """The fence that the last such answer named."""
 
         def connect(timeout: httpx.Timeout) -> httpx.AsyncClient:
             return httpx.AsyncClient(
@@ -131,6 +136,12 @@ class Transport:
     async def acknowledge(self, acknowledgement: ExclusionsAcknowledgement) -> None:
         path = "/v1/exclusions/acknowledgement"
         await self._insist(lambda: self._exchange(self._requests, "PUT", path, acknowledgement, ExclusionsAccepted))
+
+    async def superseded_models_once(self) -> SupersededModels:
+        return _read(await self._send(self._requests, "GET", "/v1/superseded-models"), SupersededModels)
+
+    async def confirm_dropped_once(self, dropped: ModelsDropped) -> None:
+        await self._exchange(self._requests, "PUT", "/v1/superseded-models/dropped", dropped, ModelsDroppedAccepted)
 
     async def heartbeat_once(self, task_id: UUID, heartbeat: Heartbeat) -> HeartbeatReply:
         path = f"/v1/tasks/{task_id}/heartbeat"
@@ -263,7 +274,11 @@ class Transport:
                 timeout=timeout if timeout is not None else client.timeout,
             )
             await _raise_for_refusal(response)
-            return response
+        if said := response.headers.get(SUPERSEDED_HEADER):
+            with contextlib.suppress(ValueError):  # not of our making; the coordinator's own would be read
+                self.superseded_at = datetime.fromisoformat(said)
+                self.superseded.set()
+        return response
 
 
 class _Received:

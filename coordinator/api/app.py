@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from coordinator.api import (
     blobs,
+    caches,
     checkpoints,
     clients,
     erasures,
@@ -49,6 +50,7 @@ LOOK_AGAIN_S: Final = 1.0
 _ROUTERS: Final = (
     work.router,
     exclusions.router,
+    caches.router,
     blobs.router,
     federations.router,
     clients.router,

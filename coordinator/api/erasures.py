@@ -269,8 +269,9 @@ async def _message(
         ids = await accounts.client_ids(connection, federation_id, wanted.subjects)
         now = await database.now(connection)
     alive = await caller.context.coordinator.bus.alive(map(str, ids.values()))
+    erasure_id = uuid7(now, os.urandom(10))
     return FileErasure(
-        erasure_id=uuid7(now, os.urandom(10)),
+        erasure_id=erasure_id,
         federation_id=federation_id,
         subjects=tuple(wanted.subjects),
         requested_by=caller.principal.name,
@@ -286,15 +287,19 @@ async def _message(
         audit=wanted.audit.model_dump(mode="json") if wanted.audit is not None else None,
         regulation=filed.regulation if filed is not None else "",
         needs_approval=filed is not None and filed.needs_approval,
-        callbacks=_callbacks(caller, filed) if filed is not None else (),
+        callbacks=await _callbacks(caller, filed, erasure_id) if filed is not None else (),
         offline=tuple(sorted(name for name, client_id in ids.items() if str(client_id) not in alive)),
     )
 
 
-def _callbacks(caller: Caller, filed: ErasureCreate) -> tuple[dict[str, Any], ...]:
+async def _callbacks(caller: Caller, filed: ErasureCreate, erasure_id: UUID) -> tuple[dict[str, Any], ...]:
+    notifying = caller.context.coordinator.notifying
     for callback in filed.callbacks:
-        caller.context.coordinator.notifying.check_url(callback.url)
-    return tuple(callback.model_dump() for callback in filed.callbacks)
+        notifying.check_url(callback.url)
+    try:
+        return await notifying.sealed(erasure_id, [callback.model_dump() for callback in filed.callbacks])
+    except OSError as error:
+        raise Rejected("unavailable", f"a callback's secret cannot be kept now: {described(error)}") from error
 
 
 def _deadline(wanted: datetime | None, now: datetime) -> datetime:

@@ -6,9 +6,12 @@ The bus belongs to one event loop: `publish`, `wake` and `waiter` are called on 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from coordinator.bus.waiters import Waiter
+
+CREDENTIALS_DROPPED: Final = "credentials-dropped"
+"""Topic: ids of credentials that replicas must read again, separated by commas."""
 
 
 class Bus(Protocol):

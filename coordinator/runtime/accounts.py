@@ -19,6 +19,7 @@ from uuid import UUID
 import structlog
 from sqlalchemy.exc import IntegrityError
 
+from coordinator.bus.port import CREDENTIALS_DROPPED
 from coordinator.engine.messages import RemoveClient
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.settings import Settings, variable_of
@@ -29,8 +30,6 @@ from services.core.ids import uuid7
 from services.wire.v1.resources import ClientCreate, CredentialCreate, Federation, IssuedCredential
 
 log = structlog.get_logger()
-CREDENTIALS_DROPPED = "credentials-dropped"
-"""Topic: ids of credentials that other replicas must forget, separated by commas."""
 SHORTEST_ADMIN_TOKEN = 16
 _ISSUED = re.compile(r"lethe_([0-9a-f]{32})_([A-Za-z0-9_-]{1,200})")
 

@@ -18,7 +18,7 @@ from coordinator.engine.entities import GIVEN_UP, Line
 from coordinator.runtime.certificate_files import CertificateFiles, DraftList
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
-from coordinator.store import artefacts, exclusions, inventory, reading
+from coordinator.store import artefacts, blobs, evidence, exclusions, inventory, reading
 from coordinator.store.artefacts import Listed
 from coordinator.store.database import Database
 from coordinator.store.inventory import Dossier
@@ -31,10 +31,12 @@ from services.audit.predicate import ArtefactKind, Disposition
 from services.core import digests
 from services.core.errors import InvariantBroken
 
-OF_BYTES: Final = frozenset[ArtefactKind]({"update", "history", "checkpoint", "merge", "step", "upload"})
+OF_BYTES: Final = frozenset[ArtefactKind]({"update", "history", "checkpoint", "merge", "step", "upload", "part"})
 """Kinds that lie in the blob store."""
 IS_ALWAYS: Final[Mapping[ArtefactKind, Disposition]] = {"credential": "revoked", "sealing-key": "destroyed"}
 """Unless the record says otherwise."""
+SEALED_LATE: Final = "sealed-late"
+"""The incident of an upgrade that found plain blobs."""
 
 
 class Certifying:
@@ -42,11 +44,9 @@ class Certifying:
         self._database, self._storage, self._keys = database, storage, keys
         self.files = CertificateFiles(keys.directory)
 
-    async def certificate(
-        self, found: Dossier, *, is_sealed: bool = False, incidents: Sequence[p.Incident] = ()
-    ) -> bytes:
+    async def certificate(self, found: Dossier) -> bytes:
         """Sign what was found. The list and the opening lie in the directory of evidence before anybody can have the
-        certificate. `is_sealed`: nothing that it accounts for was ever stored in plain."""
+        certificate."""
         key = await asyncio.to_thread(self._keys.load)
         opening = await asyncio.to_thread(self.files.keep_opening, _opening(found))
         crashpoint("erasure.after-opening")
@@ -56,8 +56,6 @@ class Certifying:
         try:
             listed = await self._listed(draft, found)
             predicate, subjects = await self._predicate(found, opening, listed, key_id(key.public_key()))
-            limits = (*predicate.limits, *(() if is_sealed else (p.PLAIN_BACKUPS,)))
-            predicate = predicate.model_copy(update={"limits": limits, "incidents": tuple(incidents)})
             envelope = issue(predicate, subjects, key)
             path = self.files.list_path(found.erasure.id, listed.root)
             await asyncio.to_thread(draft.publish, path)
@@ -84,6 +82,8 @@ class Certifying:
         async with self._database.read() as connection:
             steps = await inventory.replayable_steps(connection, [head for _, head, _ in heads])
             acknowledged = await exclusions.acknowledged(connection, found.erasure.id)
+            happened = await evidence.incidents(connection)
+            was_plain = await blobs.are_any_plain(connection) or any(one.kind == SEALED_LATE for one in happened)
             now = await self._database.now(connection)
         done = sum(line.done_at is not None for line in found.lines)
         predicate = p.ErasurePredicate(
@@ -101,7 +101,8 @@ class Certifying:
             ),
             audit=tuple(_audit(found, opening)),
             replayable=p.Replayable.of(steps.num_replayable, steps.num_steps),
-            limits=(*p.STANDING_LIMITS, *_stopped_early(found)),
+            limits=(*p.STANDING_LIMITS, *((p.PLAIN_BACKUPS,) if was_plain else ()), *_stopped_early(found)),
+            incidents=tuple(p.Incident(**one._asdict()) for one in happened),
             issuer=p.Issuer(coordinator_version=version("lethe"), key_id=issuer),
         )
         return predicate, [(name, digest) for name, _, digest in heads]

@@ -19,7 +19,7 @@ from coordinator.engine.react import CHORES, HISTORY, KERNELS, NOTICES, RETENTIO
 from coordinator.keys.directory import DirectoryKeys
 from coordinator.runtime.clockwork import Clockwork
 from coordinator.runtime.erasure import Erasing
-from coordinator.runtime.evidence import Evidence
+from coordinator.runtime.evidence import TROUBLE, Evidence
 from coordinator.runtime.granting import Granting
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.notifying import Notifying
@@ -86,6 +86,11 @@ class Coordinator:
         await self._start()
         await self.evidence.open()
         await self.erasing.release_salts()
+        try:
+            if sealed := await self.notifying.seal_old():
+                log.info("callbacks.sealed", requests=sealed)
+        except TROUBLE as error:  # the next start tries again
+            log.error("callbacks.not-sealed", exc_info=error)
         clockwork = Clockwork(self.database, self.bus, self.shell, self.storage, self.keeping, self.quarantine)
         self.supervisor.start("clockwork", clockwork.forever)
         self.supervisor.start("tidying", clockwork.tidy_forever)

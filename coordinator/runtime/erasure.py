@@ -6,17 +6,19 @@ Each is a job of the outbox: it may be carried out twice, by two processes, and 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import structlog
 
-from coordinator.bus.port import Bus
+from coordinator.bus.port import CREDENTIALS_DROPPED, Bus
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import Job
 from coordinator.engine.messages import CompleteErasure, FenceErasure, HoldErasure
 from coordinator.engine.react import EVIDENCE
-from coordinator.runtime.certifying import Certifying
+from coordinator.runtime.certifying import Certifying, leavers
 from coordinator.runtime.evidence import TROUBLE, described
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.reconciling import remove_orphans
@@ -24,13 +26,15 @@ from coordinator.runtime.shell import Shell
 from coordinator.runtime.shredding import Shredding
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
-from coordinator.store import blobs, inventory, outbox, scrubbing
+from coordinator.store import accounts, blobs, caches, inventory, outbox, scrubbing
+from coordinator.store import artefacts as artefact_rows
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.inventory import Dossier, Found
 from coordinator.tombstones.port import ErasedSamples, FencedCohort, Tombstone, TombstoneLog
 from services.audit.certificate import CertificateRefused
 from services.audit.keys import KeyUnreadable
 from services.core.errors import InvariantBroken
+from services.wire.v1.erasure import LEAVER_READS_DAYS
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -105,15 +109,25 @@ class Erasing:
             await asyncio.to_thread(self._tombstones.append, entry)
         crashpoint("erasure.after-tombstone")
         await self._shell.handle(FenceErasure(erasure_id, job.id))
+        await self._forget_tokens(leavers(found))
+        async with self._database.write() as connection:
+            await caches.order_drops(connection, erasure_id)
         crashpoint("erasure.after-fence")
         self._bus.wake([EVIDENCE])  # who notes how far the database has come with the log
+
+    async def _forget_tokens(self, client_ids: list[UUID]) -> None:
+        """Nobody remembers them as they were before the fence."""
+        async with self._database.read() as connection:
+            dropped = await accounts.credentials_of(connection, client_ids)
+        if dropped:
+            self._bus.publish(CREDENTIALS_DROPPED, ",".join(map(str, dropped)))
 
     async def purge(self, job: Job) -> None:
         """Delete what is derived from the leavers, destroy their keys, look for what is left, sign, complete."""
         erasure_id = UUID(job.params["erasure_id"])
         async with self._database.read() as connection:
             found = await inventory.dossier(connection, erasure_id)
-            doomed_blobs = await inventory.blobs_of(connection, found, await inventory.inventory(connection, found))
+            doomed_blobs = await inventory.blobs_of(connection, found, await inventory.inventory(connection, found, None))
             cohort_ids = await blobs.cohorts_of(connection, doomed_blobs)
         cohort_ids |= {line.cohort_id for line in found.lines}
         doomed = await self._shredding.doomed(found, cohort_ids)
@@ -122,7 +136,9 @@ class Erasing:
             found = await inventory.dossier(connection, erasure_id)
             if not _may_purge(found, job):
                 return
-            artefacts = [*await inventory.inventory(connection, found), *keys]
+            now = await self._database.now(connection)
+            ends_at = now + timedelta(days=LEAVER_READS_DAYS)
+            artefacts = [*await inventory.inventory(connection, found, ends_at), *keys]
             if self._scrubs:
                 artefacts += await scrubbing.scrub(connection, found, artefacts)
             await inventory.record(connection, erasure_id, artefacts)
@@ -130,10 +146,10 @@ class Erasing:
             cohort_ids |= await blobs.cohorts_of(connection, gone)
             await inventory.mark_purged(connection, artefacts)
             await blobs.drop(connection, gone)
+            await caches.order_drops(connection, erasure_id)  # if the fence's process died before it did
             await inventory.forget_seeds(connection, [line.cohort_id for line in found.lines])
-            now = await self._database.now(connection)
             if found.erasure.scope == "client":
-                await outbox.revoke_credentials(connection, [s.client_id for s in found.subjects], now)
+                await accounts.end_credentials(connection, [s.client_id for s in found.subjects], now, ends_at)
         crashpoint("erasure.after-record")
         await self._storage.delete_dropped()
         await self._shredding.shred(found, doomed, cohort_ids)
@@ -143,6 +159,7 @@ class Erasing:
         await self._database.forget_pages()
         crashpoint("erasure.after-purge")
         try:
+            await self._note_caches(found)
             envelope = await self.certifying.certificate(found)
         except (InvariantBroken, CertificateRefused, KeyUnreadable) as problem:
             log.error("certificate.refused", erasure=str(erasure_id), error=str(problem))
@@ -152,6 +169,17 @@ class Erasing:
         crashpoint("erasure.after-signing")
         await self._shell.handle(CompleteErasure(erasure_id, job.id, found.erasure.version, envelope.decode()))
         await self._keeping.thin([line.cohort_id for line in found.lines])
+
+    async def _note_caches(self, found: Dossier) -> None:
+        """What workers have said by now; who says nothing holds up no request."""
+        salt = bytes.fromhex(found.erasure.salt)
+        async with self._database.write() as connection:
+            said = await caches.of_request(connection, found.erasure.id)
+            named = {
+                f"sha256:{hmac.digest(salt, b'cache of ' + one.name.encode(), hashlib.sha256).hex()}": one.is_confirmed
+                for one in said
+            }
+            await artefact_rows.note_caches(connection, found.erasure.id, named)
 
     async def public_key(self) -> Ed25519PublicKey:
         """What certificates are verified with."""

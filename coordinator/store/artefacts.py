@@ -4,6 +4,7 @@ are still here although their requests are settled.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -32,6 +33,24 @@ class Salted(NamedTuple):
     federation_id: UUID
     salt: str
     names: tuple[str, ...]
+
+
+async def note_caches(connection: AsyncConnection, erasure_id: UUID, caches: Mapping[str, bool]) -> None:
+    """Which workers may have superseded models in their caches, by a keyed digest of their name, and whether each has
+    said that it dropped them: as it is now."""
+    a = t.artefacts
+    await connection.execute(a.delete().where(a.c.erasure_id == erasure_id, a.c.kind == "worker-cache"))
+    rows = [
+        {
+            "erasure_id": erasure_id,
+            "kind": "worker-cache",
+            "digest": digest,
+            "disposition": "reported" if is_confirmed else "unconfirmed",
+        }
+        for digest, is_confirmed in caches.items()
+    ]
+    if rows:
+        await connection.execute(a.insert(), rows)
 
 
 async def planned(connection: AsyncConnection, erasure_id: UUID) -> dict[ArtefactKind, int]:

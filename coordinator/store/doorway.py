@@ -45,6 +45,17 @@ async def stored_bytes(connection: AsyncConnection) -> list[tuple[UUID, UUID | N
     return [(row.federation_id, row.client_id, int(row.num_bytes)) for row in rows]
 
 
+async def erased_by(connection: AsyncConnection, client_id: UUID) -> UUID | None:
+    """The request that erased the client."""
+    e, s = t.erasures.c, t.subjects.c
+    fenced = (
+        sa.select(e.id)
+        .join(t.subjects, s.erasure_id == e.id)
+        .where(s.client_id == client_id, e.scope == "client", e.fenced_at.is_not(None))
+    )
+    return (await connection.execute(fenced.order_by(e.fenced_at).limit(1))).scalar_one_or_none()
+
+
 async def runs_waiting_for(connection: AsyncConnection, client_id: UUID) -> list[UUID]:
     """Running runs in which the client works on a task."""
     statement = (

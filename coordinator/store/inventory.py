@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from coordinator.engine.entities import Checkpoint, Cohort, Erasure, Line, Run, 
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch
 from coordinator.store.slices import load_lineage
-from services.audit.predicate import ArtefactKind
+from services.audit.predicate import ArtefactKind, Disposition
 from services.core import digests
 from services.unlearning.methods import NOISY_KERNELS
 
@@ -40,6 +41,9 @@ class Found:
     kind: ArtefactKind
     digest: str
     row_id: UUID | None = None
+    disposition: Disposition | None = None
+    """None: it is looked up when the certificate is signed."""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +73,12 @@ async def dossier(connection: AsyncConnection, erasure_id: UUID) -> Dossier:
     )
 
 
-async def inventory(connection: AsyncConnection, found: Dossier) -> list[Found]:
+async def inventory(connection: AsyncConnection, found: Dossier, ends_at: datetime | None) -> list[Found]:
     """Everything that was made with the leavers' data, by the lineage and not by any mark: their updates, every model
     with one of these in its ancestry, the updates that anybody trained from such a model, what kernels made of all
     this, uploads that may belong to it and were never submitted, and the leavers' credentials.
+
+    `ends_at`: until when the leavers' credentials can read their own request.
 
     An update that is in a clean model is clean: it was trained from bytes that came out the same without the leaver."""
     leavers = {s.client_id for s in found.subjects}
@@ -87,9 +93,15 @@ async def inventory(connection: AsyncConnection, found: Dossier) -> list[Found]:
     artefacts += await _derived(connection, found, leavers, run_ids, models)
     artefacts += await _unsubmitted(connection, found, leavers)
     if found.erasure.scope == "client":
-        keys = sa.select(t.credentials.c.id, t.credentials.c.secret_hash).where(t.credentials.c.client_id.in_(leavers))
+        c = t.credentials.c
+        keys = sa.select(c.id, c.secret_hash, c.revoked_at).where(t.credentials.c.client_id.in_(leavers))
         for row in await connection.execute(keys):
-            artefacts.append(Found("credential", digests.of_bytes(bytes.fromhex(row.secret_hash)), row.id))
+            digest = digests.of_bytes(bytes.fromhex(row.secret_hash))
+            if ends_at is None or (row.revoked_at is not None and row.revoked_at < ends_at):
+                artefacts.append(Found("credential", digest, row.id))
+            else:
+                until = f"it can only read its own request and certificate, until {ends_at:%Y-%m-%d}"
+                artefacts.append(Found("credential", digest, row.id, "reduced", until))
     return artefacts
 
 
@@ -294,16 +306,19 @@ async def _blobs_of_calibrated(
     return ids
 
 
-async def record(connection: AsyncConnection, erasure_id: UUID, artefacts: list[Found]) -> list[Artefact]:
-    """Add to the request's list what is new; returns the whole list, also of what an earlier purge deleted."""
+async def record(connection: AsyncConnection, erasure_id: UUID, artefacts: list[Found]) -> None:
+    """Add to the request's list what is new; what an earlier purge deleted stays in it."""
     a = t.artefacts.c
     mine = sa.select(a.kind, a.digest).where(a.erasure_id == erasure_id)
     known = {Artefact(*row) for row in await connection.execute(mine)}
-    new = {Artefact(one.kind, one.digest) for one in artefacts} - known
-    if new:
-        rows = [{"erasure_id": erasure_id, "kind": one.kind, "digest": one.digest} for one in new]
+    new = {Artefact(one.kind, one.digest): one for one in artefacts}
+    rows = [
+        {"erasure_id": erasure_id, **name._asdict(), "disposition": one.disposition, "reason": one.reason}
+        for name, one in new.items()
+        if name not in known
+    ]
+    if rows:
         await connection.execute(t.artefacts.insert(), rows)
-    return sorted(known | new)
 
 
 async def mark_purged(connection: AsyncConnection, artefacts: list[Found]) -> None:

@@ -369,11 +369,6 @@ async def cohorts_with(connection: AsyncConnection, client_ids: list[UUID]) -> l
     return [(row.run_id, row.id, row.epoch) for row in await connection.execute(statement)]
 
 
-async def revoke_credentials(connection: AsyncConnection, client_ids: list[UUID], now: datetime) -> None:
-    own = t.credentials.c.client_id.in_(client_ids) & t.credentials.c.revoked_at.is_(None)
-    await connection.execute(t.credentials.update().where(own).values(revoked_at=now))
-
-
 async def erasure_status(connection: AsyncConnection, erasure_id: UUID) -> str | None:
     """One whose tombstone could not be written counts as received."""
     c = t.erasures.c

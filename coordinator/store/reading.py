@@ -30,7 +30,10 @@ _holds_it = sa.exists().where(
     (t.tasks.c.model_digest == sa.bindparam("digest"))
     | sa.cast(t.tasks.c.work, sa.Text).contains(sa.bindparam("digest")),
 )
-_HANDED_OUT = prepared(sa.select(t.blobs).where(_is_named, _holds_it).order_by(*_newest))
+_is_let_in = sa.exists().where(
+    t.clients.c.id == sa.bindparam("client"), (t.clients.c.status != "erased") | t.clients.c.needed_by.is_not(None)
+)
+_HANDED_OUT = prepared(sa.select(t.blobs).where(_is_named, _holds_it, _is_let_in).order_by(*_newest))
 
 _model = t.checkpoints.alias("model")
 _of_model = t.runs.alias("of_model")

@@ -33,6 +33,8 @@ from coordinator.store.inventory import BATCH, Dossier, Found, ScrubbedKind, bat
 SCRUBBED: Final = "(scrubbed: it was about a client that was erased)"
 """Stands in place of words that were taken out of a sentence's place."""
 _EVERY_EPOCH: Final = 2**31 - 1
+_OF_OTHERS: Final = ("validation_", "clients_", "num_")
+"""Begin the names of figures of a mended model that no leaver reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,9 @@ class Leaving:
     """By cohort: what was said and computed there up to this epoch was with them."""
     run_ids: frozenset[UUID]
     model_ids: frozenset[UUID]
+    """Purged."""
+    mended_ids: frozenset[UUID]
+    """Of models that a method made to forget the clients: they stay, with figures that the clients reported."""
     update_ids: frozenset[UUID]
     task_ids: set[UUID] = field(default_factory=set)
     """Of the clients' tasks that were emptied."""
@@ -91,8 +96,9 @@ def _of_leavers(column: sa.Column[Any]) -> Callable[[Leaving], Iterator[sa.Colum
     return lambda leaving: iter(()) if leaving.stays else _of_clients(column)(leaving)
 
 
-def _of_models(column: sa.Column[Any]) -> Callable[[Leaving], Iterator[sa.ColumnElement[bool]]]:
-    return lambda leaving: (column.in_(ids) for ids in batched(sorted(leaving.model_ids), BATCH))
+def _of_models(leaving: Leaving) -> Iterator[sa.ColumnElement[bool]]:
+    concerned = sorted(leaving.model_ids | leaving.mended_ids)
+    return (t.checkpoints.c.id.in_(ids) for ids in batched(concerned, BATCH))
 
 
 def _of_updates(leaving: Leaving) -> Iterator[sa.ColumnElement[bool]]:
@@ -149,6 +155,11 @@ def _of_own_requests(leaving: Leaving) -> Iterator[sa.ColumnElement[bool]]:
         yield is_over & sa.exists().where(s.erasure_id == e.id, s.client_id.in_(ids))
 
 
+def _of_own_lines(leaving: Leaving) -> Iterator[sa.ColumnElement[bool]]:
+    for own in _of_own_requests(leaving):
+        yield t.lines.c.erasure_id.in_(sa.select(t.erasures.c.id).where(own))
+
+
 def _of_their_inbox(leaving: Leaving) -> Iterator[sa.ColumnElement[bool]]:
     names = [] if leaving.stays else [f"client:{client_id}" for client_id in sorted(leaving.client_ids)]
     return (t.inbox.c.principal.in_(some) for some in batched(names, BATCH))
@@ -173,6 +184,18 @@ def _figures(value: Any, row: Any, leaving: Leaving) -> Any:
     return value if is_others else {}
 
 
+def _judged(figures: dict[str, Any], model_id: UUID, leaving: Leaving) -> dict[str, Any]:
+    """Of a model."""
+    if model_id in leaving.mended_ids:
+        return {name: figure for name, figure in figures.items() if name.startswith(_OF_OTHERS)}
+    return {} if model_id in leaving.model_ids else figures
+
+
+def _audited(value: Any, row: Any, leaving: Leaving) -> Any:
+    """The certificate publishes the figures of lines that a method mended; all others have served their purpose."""
+    return value if row.action == "unlearned" else _without(value, leaving)
+
+
 def _words(value: Any, row: Any, leaving: Leaving) -> Any:
     return SCRUBBED if not leaving.stays and leaving.is_mentioned(value) else value
 
@@ -185,9 +208,9 @@ def _spoken(value: Any, row: Any, leaving: Leaving) -> Any:
 def _noted(value: Any, row: Any, leaving: Leaving) -> Any:
     """A journal's entry: why tasks of the leavers failed, figures of purged models, sentences about a leaver."""
     if row.type == "CheckpointPublished":
-        return {**value, "metrics": {}} if _is_among(value.get("checkpoint_id"), leaving.model_ids) else value
+        return {**value, "metrics": _judged(value["metrics"], UUID(value["checkpoint_id"]), leaving)}
     if "task_id" in value:
-        is_own = "reason" in value and _is_among(value["task_id"], leaving.task_ids)
+        is_own = "reason" in value and UUID(value["task_id"]) in leaving.task_ids
         return {**value, "reason": SCRUBBED} if is_own else value
     return _spoken(value, row, leaving)
 
@@ -221,13 +244,9 @@ def _without_canary(value: Any, row: Any, leaving: Leaving) -> Any:
     return {**value, "canary": None} if value and value.get("canary") is not None else value
 
 
-def _is_among(written: Any, ids: Collection[UUID]) -> bool:
-    return isinstance(written, str) and UUID(written) in ids
-
-
 def _names_in(names: frozenset[str]) -> re.Pattern[str]:
     """As whole words: a name may be a part of another."""
-    return re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, sorted(names)))})(?![\w-])")
+    return re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, sorted(names)))})(?![\w-]|\.\w)")
 
 
 # --- the lists --------------------------------------------------------------------------------------------------------
@@ -236,6 +255,7 @@ _c = t.clients.c
 SCRUBS: Final = (  # in the order in which the shell locks rows
     Scrub(t.erasures.c.samples, "figure", _of_own_requests, _rows_of_data),
     Scrub(t.erasures.c.audit, "canary", _of_own_requests, _without_canary),
+    Scrub(t.lines.c.audit, "figure", _of_own_lines, _audited),
     Scrub(t.erasures.c.reason, "failure-reason", _of_federation(t.erasures.c.id), _words),
     Scrub(t.erasure_log.c.data, "failure-reason", _of_federation(t.erasure_log.c.erasure_id), _spoken),
     Scrub(t.deliveries.c.payload, "failure-reason", _of_federation(t.deliveries.c.erasure_id), _spoken),
@@ -259,7 +279,7 @@ SCRUBS: Final = (  # in the order in which the shell locks rows
     Scrub(t.updates.c.metrics, "figure", _of_updates, _figures),
     Scrub(t.contributions.c.distance, "figure", _of_leavers(t.contributions.c.client_id), _becomes(None)),
     Scrub(t.contributions.c.factor, "figure", _of_leavers(t.contributions.c.client_id), _becomes(None)),
-    Scrub(t.checkpoints.c.metrics, "figure", _of_models(t.checkpoints.c.id), _becomes({})),
+    Scrub(t.checkpoints.c.metrics, "figure", _of_models, lambda value, row, leaving: _judged(value, row.id, leaving)),
     Scrub(t.journal.c.data, "failure-reason", _journalled, _noted),
     Scrub(t.inbox.c.key, None, _of_their_inbox, lambda value, row, leaving: f"scrubbed {row.made}"),
 )
@@ -296,6 +316,12 @@ async def _leaving(connection: AsyncConnection, found: Dossier, artefacts: Colle
     )
     cohorts = (await connection.execute(of_members)).all()
     over = {row.id: _EVERY_EPOCH for row in cohorts if row.phase == "retired" or not stays}
+    x = t.checkpoints.c
+    mended = sa.select(x.id, x.forgets).where(
+        x.kind == "forgotten", x.cohort_id.in_([c.cohort_id for c in found.lines])
+    )
+    written = {str(client_id) for client_id in client_ids}
+    mended_ids = [row.id for row in await connection.execute(mended) if not written.isdisjoint(row.forgets)]
     return Leaving(
         erasure_id=found.erasure.id,
         federation_id=found.erasure.federation_id,
@@ -305,6 +331,7 @@ async def _leaving(connection: AsyncConnection, found: Dossier, artefacts: Colle
         last_epochs={**over, **{line.cohort_id: line.epoch_before for line in found.lines}},
         run_ids=frozenset(row.run_id for row in cohorts) | {line.run_id for line in found.lines},
         model_ids=frozenset(a.row_id for a in artefacts if a.kind in ("checkpoint", "merge") and a.row_id is not None),
+        mended_ids=frozenset(mended_ids),
         update_ids=frozenset(a.row_id for a in artefacts if a.kind == "update" and a.row_id is not None),
     )
 

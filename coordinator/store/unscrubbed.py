@@ -108,7 +108,6 @@ _by_reason: Final[dict[str, tuple[sa.Column[Any], ...]]] = {
     "ids of clients": (t.checkpoints.c.forgets, t.inbox.c.principal),
     "digests and weights of clean models": (t.cohorts.c.pending, t.lines.c.sources),
     "parameters of a method": (t.cohorts.c.recovery,),
-    "what the certificate publishes; without it the verdict of the audit could not be checked": (t.lines.c.audit,),
     "said by the receiver of a callback": (t.deliveries.c.error,),
 }
 STAYS: Final[dict[sa.Column[Any], str]] = {

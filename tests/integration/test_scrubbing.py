@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -189,4 +190,46 @@ async def test_a_purge_that_is_done_twice_takes_nothing_more(tmp_path: Path, url
 def test_a_name_that_is_a_part_of_another_is_not_taken_for_it() -> None:
     mentioned = scrubbing._names_in(frozenset({"c1"})).search
     assert mentioned("client c1 has no samples") and mentioned("c1: gone") and mentioned("of c1.")
-    assert not any(map(mentioned, ("c11", "c1-b", "a.c1", "xc1", "c1_")))
+    assert not any(map(mentioned, ("c11", "c1-b", "a.c1", "xc1", "c1_", "c1.b")))
+
+
+@pytest.mark.parametrize(("success", "stays"), [(0.054711, True), (0.154711, False)])
+async def test_of_an_audit_only_what_the_certificate_publishes_stays(
+    success: float, stays: bool, tmp_path: Path, url: str | None
+) -> None:
+    async with federation(tmp_path, *NAMES, url=url) as f:
+        f.work()
+        run_id = await f.create_run(stop={"rounds": 2})
+        await f.wait_for_run(run_id)
+        figures = {"backdoor_success_rate": success, "before_backdoor_success_rate": 0.9, "backdoor_samples": 50.0}
+        f.scores["c1"] = figures
+        canary = {"target_class": 1, "size": 3, "share": 0.2, "seed": SEED}
+        audit = {"thresholds": {"max_backdoor_success": 0.1}, "canary": canary}
+        changes: dict[str, Any] = {"params": {"layers": ["w"]}, "audit": audit, "fallback": "retrain"}
+        erasure_id = await f.erase("c1", method="not", guarantee="approximate", recovery_rounds=1, **changes)
+        assert (await f.wait_for_erasure(erasure_id)).status == "completed"
+        rows = {table.name: str(await f.rows(table)) for table in t.metadata.sorted_tables}
+        holding = {name for name, words in rows.items() if str(success) in words}
+        assert holding == ({"lines"} if stays else set())
+        assert not any(str(SEED) in words for words in rows.values())
+        (line,) = await f.rows(t.lines)
+        assert line.audit["verdict"] == ("passed" if stays else "failed")
+
+
+async def test_what_clusters_were_formed_from_is_scrubbed_of_the_leaver(tmp_path: Path, url: str | None) -> None:
+    names = [f"c{i}" for i in range(6)]
+    async with federation(tmp_path, *names, url=url) as f:
+        f.work()
+        topology = {"kind": "clusters", "num_clusters": 2, "assignment": "knot"}
+        await f.wait_for_run(await f.create_run(topology=topology, stop={"rounds": 1}))
+
+        async def measured() -> set[str]:
+            states = [row.program_state for row in await f.rows(t.cohorts)]
+            params = [row.params for row in await f.rows(t.jobs)]
+            told = json.dumps([states, params])
+            return {name for name in names if f'"disparity:{name}"' in told or f'"client": "{name}"' in told}
+
+        assert await measured() == set(names)
+        await f.wait_for_erasure(await f.erase("c1"))
+        assert await measured() == set(names) - {"c1"}
+        assert (await f.wait_for_erasure(await f.erase("c2"))).status == "completed"

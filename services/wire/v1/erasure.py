@@ -31,6 +31,8 @@ ErasureStatus = Literal[
 DeliveryStatus = Literal["pending", "delivered", "failed"]
 MOST_SAMPLES: Final = 100_000
 """In one request."""
+LEAVER_READS_DAYS: Final = 90
+"""How long after its erasure a client's token still reads its own request and certificate."""
 LEGAL_DAYS: Final = 30
 """Days until the legal deadline when a request names none: the month of GDPR Art. 12(3)."""
 
