@@ -189,7 +189,9 @@ class Transport:
         """Bring the file to the coordinator; what it already has is never sent again. `maybe_started`: an earlier
         life of this agent may have sent some of it."""
         size = path.stat().st_size
-        upload = _Upload(digest, path, size, {"Lethe-Task": str(task_id)}, ask_first=maybe_started or size >= PROBE_FROM_BYTES)
+        upload = _Upload(
+            digest, path, size, {"Lethe-Task": str(task_id)}, ask_first=maybe_started or size >= PROBE_FROM_BYTES
+        )
         try:
             await self._insist(lambda: self._upload_rest(upload), progress=lambda: upload.stored_bytes)
         except Refused as refused:

@@ -5,7 +5,7 @@ the pseudonyms, are written to the directory of evidence."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from importlib.metadata import version
 from typing import Final

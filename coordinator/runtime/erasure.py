@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -127,7 +128,9 @@ class Erasing:
         erasure_id = UUID(job.params["erasure_id"])
         async with self._database.read() as connection:
             found = await inventory.dossier(connection, erasure_id)
-            doomed_blobs = await inventory.blobs_of(connection, found, await inventory.inventory(connection, found, None))
+            doomed_blobs = await inventory.blobs_of(
+                connection, found, await inventory.inventory(connection, found, None)
+            )
             cohort_ids = await blobs.cohorts_of(connection, doomed_blobs)
         cohort_ids |= {line.cohort_id for line in found.lines}
         doomed = await self._shredding.doomed(found, cohort_ids)

@@ -361,7 +361,7 @@ async def _take(
                 key = {f"_{key.name}": getattr(row, key.name) for key in keys}
                 changes.append({**key, "_left": left})
                 if one.kind is not None:
-                    taken.append(Found(one.kind, _digest(salt, column, key, value)))
+                    taken.append(Found(one.kind, _digest(salt, column, key, value), disposition="scrubbed"))
         if changes:
             await connection.execute(change, changes)
         if len(found) < PAGE:

@@ -13,6 +13,7 @@ down_revision = "0007"
 branch_labels = None
 depends_on = None
 
+
 def upgrade() -> None:
     op.add_column("clients", sa.Column("superseded_at", sa.DateTime(timezone=True), nullable=True))
     op.add_column("clients", sa.Column("dropped_at", sa.DateTime(timezone=True), nullable=True))
