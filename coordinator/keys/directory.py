@@ -1,8 +1,8 @@
 """Keys as files of 32 random bytes in a directory that only its owner can use.
 
-A key is made beside its name and linked to it when it is whole, so a crash leaves no key or a whole one; it is
-destroyed by overwriting the file and then removing it, and from the first of the two on there is none. Those who make
-or destroy take turns by a lock on a file beside the keys; those who look do not wait.
+A key is made beside its name and linked to it when it is whole, so a crash leaves none or a whole one. It is destroyed
+by overwriting the file, which stays: nothing is ever made under its name again. Those who make or destroy take turns by
+a lock on a file beside the keys; those who look do not wait.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
-from coordinator.keys.port import KeyName, checked, is_key_name
+from coordinator.keys.port import Destroyed, KeyName, checked, is_key_name
 from services.core import private_files
 from services.sealing.segments import KEY_BYTES
 
@@ -52,7 +52,7 @@ class DirectoryKeys:
 
     def destroy(self, names: Collection[KeyName]) -> None:
         paths = [self._path(name) for name in names]
-        if not self._directory.is_dir():
+        if not paths:
             return
         with self._alone():
             self._shred(paths)
@@ -92,7 +92,8 @@ class DirectoryKeys:
         return key
 
     def _make(self, path: Path) -> bytes:
-        self._shred([path])  # what is left of a destruction that was interrupted
+        if path.exists():
+            raise Destroyed(path.name)
         unfinished = self._directory / f"{_UNFINISHED}key"
         unfinished.unlink(missing_ok=True)
         key = os.urandom(KEY_BYTES)
@@ -107,11 +108,10 @@ class DirectoryKeys:
 
     def _shred(self, paths: Collection[Path]) -> None:
         """All are overwritten before the first is waited for: the disk then writes them together."""
-        found = [path for path in paths if _overwrite(path)]
-        for path in found:
+        for path in paths:
+            _overwrite(path)
+        for path in paths:
             self._sync(path)
-        for path in found:
-            path.unlink()
 
     def _is_there(self, name: KeyName) -> bool:
         try:
@@ -156,14 +156,12 @@ def _read(path: Path) -> tuple[_Stamp, bytes | None]:
     return stamp, key if len(key) == KEY_BYTES and key != _DESTROYED else None
 
 
-def _overwrite(path: Path) -> bool:
-    """False: there is no such file."""
+def _overwrite(path: Path) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, private_files.FILE_MODE)
     try:
-        with path.open("r+b", buffering=0) as file:
-            file.write(_DESTROYED)
-    except FileNotFoundError:
-        return False
-    return True
+        os.pwrite(fd, _DESTROYED, 0)
+    finally:
+        os.close(fd)
 
 
 def _stamp_of(path: Path) -> _Stamp | None:
@@ -178,8 +176,8 @@ def _stamp(status: os.stat_result) -> _Stamp:
 
 
 def _set_apart(fd: int) -> None:
-    """Give the file a time of its own within this second. The clock of a file system may tick every few milliseconds,
-    and the number of a removed file is given to the next: a stamp could otherwise not tell the two apart."""
+    """Give the file a time of its own within this second. The clock of a file system may tick every few milliseconds: a
+    stamp could otherwise not tell whether the file was overwritten since."""
     second = os.fstat(fd).st_mtime_ns // 10**9 * 10**9
     moment = second + int.from_bytes(os.urandom(4)) % 10**9
     os.utime(fd, ns=(moment, moment))

@@ -30,10 +30,6 @@ def federation_key(federation_id: UUID) -> KeyName:
     return checked(f"federation-{federation_id}")
 
 
-def is_of_client(name: KeyName, client_id: UUID) -> bool:
-    return name.startswith(f"client-{client_id}.")
-
-
 def is_of_cohort(name: KeyName, cohort_id: UUID) -> bool:
     return name.startswith(f"cohort-{cohort_id}.")
 
@@ -49,6 +45,10 @@ def checked(name: KeyName) -> KeyName:
     return name
 
 
+class Destroyed(LookupError):
+    """The key of that name was destroyed."""
+
+
 class KeyStore(Protocol):
     """Several threads, and several processes that share the store, may use it at once.
 
@@ -60,11 +60,12 @@ class KeyStore(Protocol):
         """None: it was destroyed, or never made."""
 
     def find_or_make(self, name: KeyName) -> bytes:
-        """Of several that make one at once, one does. A destroyed key is made anew, as another one: whether it may be
-        made is for the caller to know."""
+        """Of several that make one at once, one does. Raises `Destroyed`: whoever was about to use a key of that name,
+        and comes too late, must not make another."""
 
     def destroy(self, names: Collection[KeyName]) -> None:
-        """For good; nothing happens where there is none. One that was interrupted is completed by repeating it."""
+        """For good, also those that were never made: their names are never used again. One that was interrupted is
+        completed by repeating it."""
 
     def names(self) -> set[KeyName]:
         """Of all keys that there are."""

@@ -13,7 +13,7 @@ from datetime import datetime
 from uuid import UUID, uuid4
 
 from coordinator.engine.entities import Blob
-from coordinator.keys.port import KeyStore, client_key, cohort_key, federation_key
+from coordinator.keys.port import Destroyed, KeyStore, client_key, cohort_key, federation_key
 from coordinator.store import blobs
 from coordinator.store.blobs import HeldTask
 from coordinator.store.database import Database
@@ -113,7 +113,10 @@ class Sealing:
         async with self._database.read() as connection:
             if await blobs.is_key_used(connection, name):
                 raise _missing(name, "is not there")
-        return await asyncio.to_thread(self.keys.find_or_make, name)
+        try:
+            return await asyncio.to_thread(self.keys.find_or_make, name)
+        except Destroyed:
+            raise Rejected("key-missing", f"the key {name} was destroyed by an erasure", key=name) from None
 
 
 def operators_blob(federation_id: UUID, now: datetime, digest: str | None, num_bytes: int) -> Blob:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import structlog
 
-from coordinator.keys.port import KeyName, cohort_key, is_of_client, is_of_cohort
+from coordinator.keys.port import KeyName, client_key, cohort_key, is_of_cohort
 from coordinator.runtime.sealing import Sealing
 from coordinator.store import blobs
 from coordinator.store.database import Database
@@ -34,7 +34,9 @@ class Shredding:
             epoch = found.cohorts[line.cohort_id].epoch
             spared |= {cohort_key(line.cohort_id, number) for number in range(line.epoch_before + 1, epoch + 1)}
         leaving = {s.client_id for s in found.subjects} if found.erasure.scope == "client" else set()
-        gone = {name for name in names if any(is_of_client(name, client_id) for client_id in leaving)}
+        gone = {
+            client_key(client_id) for client_id in leaving
+        }  # also of who never sent anything: none is made any more
         return gone | {name for name in names if any(is_of_cohort(name, one) for one in cohort_ids)} - spared
 
     def digests_of(self, names: Collection[KeyName]) -> list[str]:
