@@ -10,17 +10,20 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
-from coordinator.keys.port import Destroyed, KeyName, checked, is_key_name
+from coordinator.keys.port import Destroyed, KeyName, Turn, checked, is_key_name
 from services.core import private_files
 from services.sealing.segments import KEY_BYTES
 
 _DESTROYED: Final = bytes(KEY_BYTES)
 _UNFINISHED: Final = ".new-"
 _PROBE_BYTES: Final = 4096
+_NOTED: Final = ".noted"
+"""Ends the names of files beside keys that say what was wrapped again under them."""
 _Stamp = tuple[int, int, int]
 
 
@@ -61,6 +64,35 @@ class DirectoryKeys:
             self._sync(self._directory)
         for name in names:
             self._known.pop(name, None)
+
+    def take_turn(self) -> Turn | None:
+        self._prepare()
+        file = private_files.create(self._directory / ".turn")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return None
+        return file
+
+    def note(self, name: KeyName, wrapped: Mapping[UUID, bytes]) -> None:
+        self._prepare()
+        path = self._directory / f"{checked(name)}{_NOTED}"
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, private_files.FILE_MODE)
+        with os.fdopen(fd, "ab") as file:
+            file.writelines(b"%s %s\n" % (blob.hex.encode(), key.hex().encode()) for blob, key in wrapped.items())
+        self._sync(path)
+        self._sync(self._directory)
+
+    def noted(self, blob_id: UUID, cohort_id: UUID) -> tuple[KeyName, bytes] | None:
+        for path in self._directory.glob(f"cohort-{cohort_id}.*{_NOTED}"):
+            name = path.name.removesuffix(_NOTED)
+            if self.find(name) is not None:
+                for line in path.read_bytes().splitlines():
+                    blob, _, key = line.partition(b" ")
+                    if blob == blob_id.hex.encode() and len(key) % 2 == 0:
+                        return name, bytes.fromhex(key.decode())
+        return None
 
     def names(self) -> set[KeyName]:
         try:

@@ -7,7 +7,7 @@ enough for the event loop.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -49,6 +49,10 @@ class Destroyed(LookupError):
     """The key of that name was destroyed."""
 
 
+class Turn(Protocol):
+    def close(self) -> None: ...
+
+
 class KeyStore(Protocol):
     """Several threads, and several processes that share the store, may use it at once.
 
@@ -66,6 +70,17 @@ class KeyStore(Protocol):
     def destroy(self, names: Collection[KeyName]) -> None:
         """For good, also those that were never made: their names are never used again. One that was interrupted is
         completed by repeating it."""
+
+    def take_turn(self) -> Turn | None:
+        """For whoever destroys keys and must not meet another who does; None while somebody has it. It ends with
+        `close`, and with the process."""
+
+    def note(self, name: KeyName, wrapped: Mapping[UUID, bytes]) -> None:
+        """Note, by the ids of blobs of a cohort, what their keys are as wrapped under the key of that name. It lies
+        beside the keys, for databases that are restored from before."""
+
+    def noted(self, blob_id: UUID, cohort_id: UUID) -> tuple[KeyName, bytes] | None:
+        """The key that a blob of a cohort was last noted under, if that is still there, and what was noted."""
 
     def names(self) -> set[KeyName]:
         """Of all keys that there are."""

@@ -124,15 +124,17 @@ class Erasing:
             self._bus.publish(CREDENTIALS_DROPPED, ",".join(map(str, dropped)))
 
     async def purge(self, job: Job) -> None:
+        async with self._shredding.alone():
+            await self._purge(job)
+
+    async def _purge(self, job: Job) -> None:
         """Delete what is derived from the leavers, destroy their keys, look for what is left, sign, complete."""
         erasure_id = UUID(job.params["erasure_id"])
         async with self._database.read() as connection:
             found = await inventory.dossier(connection, erasure_id)
-            doomed_blobs = await inventory.blobs_of(
-                connection, found, await inventory.inventory(connection, found, None)
-            )
-            cohort_ids = await blobs.cohorts_of(connection, doomed_blobs)
-        cohort_ids |= {line.cohort_id for line in found.lines}
+            planned = await inventory.inventory(connection, found, None)
+            cohort_ids = {line.cohort_id for line in found.lines}
+            cohort_ids |= await inventory.retired_cohorts(connection, planned)
         doomed = await self._shredding.doomed(found, cohort_ids)
         keys = [Found("sealing-key", digest) for digest in self._shredding.digests_of(doomed)]
         async with self._database.write() as connection:
@@ -146,7 +148,6 @@ class Erasing:
                 artefacts += await scrubbing.scrub(connection, found, artefacts)
             await inventory.record(connection, erasure_id, artefacts)
             gone = await inventory.blobs_of(connection, found, artefacts)
-            cohort_ids |= await blobs.cohorts_of(connection, gone)
             await inventory.mark_purged(connection, artefacts)
             await blobs.drop(connection, gone)
             await caches.order_drops(connection, erasure_id)  # if the fence's process died before it did

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from uuid import UUID, uuid4
 
+from coordinator.blobs.port import StorageFull
 from coordinator.engine.entities import Blob
 from coordinator.keys.port import Destroyed, KeyStore, client_key, cohort_key, federation_key
 from coordinator.store import blobs
@@ -88,18 +89,28 @@ class Sealing:
         return Seal(await self.data_key(blob), blob.id)
 
     async def data_key(self, blob: Blob) -> bytes:
+        """Of its bytes. A row that was restored from before an erasure may name a key that this destroyed; what it kept
+        is found under its new key."""
         if blob.data_key is None or blob.key_name is None:
             raise InvariantBroken(f"blob {blob.id} is not sealed")
-        outer = await self._outer(blob.key_name, blob.client_key_name, makes=False)
         try:
-            return unwrap(outer, blob.data_key, blob.id)
-        except Unreadable as error:
-            raise _missing(blob.key_name, "is another one than it was") from error
+            return await self._unwrapped(blob, blob.key_name, blob.data_key)
+        except Rejected:
+            again = await asyncio.to_thread(self.keys.noted, blob.id, blob.cohort_id) if blob.cohort_id else None
+            if again is None or again[0] == blob.key_name:
+                raise
+            return await self._unwrapped(blob, *again)
 
-    async def under(self, blob: Blob, key_name: str) -> bytes:
+    async def wrapped(self, blob: Blob, data_key: bytes, key_name: str) -> bytes:
         """The key of its bytes, wrapped under another key in place of its cohort's."""
-        outer = await self._outer(key_name, blob.client_key_name, makes=True)
-        return wrap(outer, await self.data_key(blob), blob.id)
+        return wrap(await self._outer(key_name, blob.client_key_name, makes=True), data_key, blob.id)
+
+    async def _unwrapped(self, blob: Blob, key_name: str, wrapped: bytes) -> bytes:
+        outer = await self._outer(key_name, blob.client_key_name, makes=False)
+        try:
+            return unwrap(outer, wrapped, blob.id)
+        except Unreadable as error:
+            raise _missing(key_name, "is another one than it was") from error
 
     async def _outer(self, key_name: str, client_key_name: str | None, *, makes: bool) -> bytes:
         key = await self._key(key_name, makes=makes)
@@ -117,6 +128,8 @@ class Sealing:
             return await asyncio.to_thread(self.keys.find_or_make, name)
         except Destroyed:
             raise Rejected("key-missing", f"the key {name} was destroyed by an erasure", key=name) from None
+        except OSError as error:
+            raise StorageFull(error.errno, f"the store of keys takes no writes: {error.strerror}") from error
 
 
 def operators_blob(federation_id: UUID, now: datetime, digest: str | None, num_bytes: int) -> Blob:

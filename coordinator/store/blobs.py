@@ -24,6 +24,8 @@ from coordinator.store.rows import to_entity, to_row
 
 b = t.blobs.c
 IS_STORED: Final = b.status == "stored"
+_AT_ONCE: Final = 10_000
+"""A statement takes some 30 000 parameters on either back end."""
 _owner: sa.BindParameter[UUID] = sa.bindparam("owner", type_=b.federation_id.type)
 _digests: sa.BindParameter[Any] = sa.bindparam("digests", expanding=True)
 _ids: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
@@ -153,10 +155,10 @@ _REMOVE = prepared(t.blobs.delete().where(b.id.in_(_ids), b.status == "dropping"
 _SHARED = prepared(sa.select(b.digest).where(_is_named, b.data_key.is_(None), b.status != "dropping").distinct())
 
 
-async def drop(connection: AsyncConnection, ids: Collection[UUID]) -> None:
+async def drop(connection: AsyncConnection, ids: Sequence[UUID]) -> None:
     """Nobody finds them from now on. The caller deletes their bytes after the commit."""
-    if ids:
-        await connection.execute(_DROP, {"ids": list(ids)})
+    for start in range(0, len(ids), _AT_ONCE):
+        await connection.execute(_DROP, {"ids": list(ids[start : start + _AT_ONCE])})
 
 
 async def give_up(connection: AsyncConnection, ids: Collection[UUID]) -> None:
@@ -227,7 +229,6 @@ _WRAP_AGAIN = prepared(
     .where(b.id == sa.bindparam("blob"), b.key_name == sa.bindparam("old"))
     .values(data_key=sa.bindparam("wrapped"), key_name=sa.bindparam("new"))
 )
-_COHORTS_OF = prepared(sa.select(b.cohort_id).where(b.id.in_(_ids), b.cohort_id.is_not(None)).distinct())
 
 
 async def under_keys(connection: AsyncConnection, cohort_id: UUID, names: Collection[str], most: int) -> list[Blob]:
@@ -239,10 +240,6 @@ async def under_keys(connection: AsyncConnection, cohort_id: UUID, names: Collec
 async def wrap_again(connection: AsyncConnection, blob: Blob, wrapped: bytes, key_name: str) -> None:
     """Note the key of its bytes as it is under another key; unless somebody has been quicker."""
     await connection.execute(_WRAP_AGAIN, {"blob": blob.id, "old": blob.key_name, "wrapped": wrapped, "new": key_name})
-
-
-async def cohorts_of(connection: AsyncConnection, ids: Collection[UUID]) -> set[UUID]:
-    return set((await connection.execute(_COHORTS_OF, {"ids": list(ids)})).scalars())
 
 
 _PLAIN = prepared(sa.select(b.id).where(b.data_key.is_(None)).limit(1))

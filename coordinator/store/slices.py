@@ -499,9 +499,10 @@ class _Loader:
             owners, digests = {f for f, _ in needs.named}, {d for _, d in needs.named}
             rows = await self.connection.execute(_NAMED_BLOBS, {"owners": list(owners), "digests": list(digests)})
             self._merge(Blob, [to_entity(Blob, row) for row in rows])
-        if wanted := needs.named | needs.superseded:
-            found = await superseded.superseded(self.connection, wanted)
-            self.state = self.state.updated({"superseded": self.state.superseded | found})
+        for wanted, with_updates in ((needs.superseded, False), (needs.named, True)):
+            if wanted:
+                found = await superseded.superseded(self.connection, wanted, with_updates=with_updates)
+                self.state = self.state.updated({"superseded": self.state.superseded | found})
         await self._load_facts()
 
     async def _load_facts(self) -> None:
