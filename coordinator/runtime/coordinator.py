@@ -19,7 +19,7 @@ from coordinator.engine.events import Event
 from coordinator.engine.react import CHORES, HISTORY, KERNELS, NOTICES, RETENTION
 from coordinator.runtime.clockwork import Clockwork
 from coordinator.runtime.erasure import SIGNING_KEY, Erasing
-from coordinator.runtime.evidence import TROUBLE, Evidence
+from coordinator.runtime.evidence import Evidence
 from coordinator.runtime.granting import Granting
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.notifying import Notifying
@@ -32,7 +32,7 @@ from coordinator.runtime.sealing_keys import SealingKeys
 from coordinator.runtime.settings import Settings
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.supervision import Supervisor
-from coordinator.store.database import Database
+from coordinator.store.database import Database, Unavailable
 from coordinator.tombstones.files import FileTombstoneLog
 from services.core.private_files import make_directory, tighten, tighten_directory
 
@@ -74,11 +74,7 @@ class Coordinator:
         await self._start()
         if again := await self.erasing.refence():
             log.warning("erasures.fenced-again", count=again, reason="the database is older than the tombstones")
-        try:
-            if sealed := await self.notifying.seal_old():
-                log.info("callbacks.sealed", requests=sealed)
-        except TROUBLE as error:  # the next start tries again
-            log.error("callbacks.not-sealed", exc_info=error)
+        await self._mend_old()
         clockwork = Clockwork(self.database, self.bus, self.shell, self.blobs, self.keeping, self.quarantine)
         self.supervisor.start("clockwork", clockwork.forever)
         self.supervisor.start("tidying", clockwork.tidy_forever)
@@ -114,6 +110,17 @@ class Coordinator:
             await self.keeping.sweep()
             await self.bus.start()
             self.supervisor.start("shell", self.shell.forever)
+
+    async def _mend_old(self) -> None:
+        """What older releases left readable. A step that breaks is tried again at the next start and stops nobody."""
+        for step in (self.erasing.scrub_old, self.notifying.seal_old):
+            try:
+                if requests := await step():
+                    log.info("requests.mended", step=step.__name__, requests=requests)
+            except Unavailable:
+                raise
+            except Exception as error:
+                log.error("requests.not-mended", step=step.__name__, exc_info=error)
 
     def _observe(self, event: Event) -> None:
         for observer in self.observers:

@@ -216,6 +216,19 @@ class Erasing:
             again += 1
         return again
 
+    async def scrub_old(self) -> int:
+        """Take out of rows what an older release left there of clients that it erased; returns of how many requests.
+        Their certificates said nothing of it, and stand."""
+        async with self._database.read() as connection:
+            erasure_ids = await scrubbing.unscrubbed(connection)
+        for erasure_id in erasure_ids:
+            async with self._database.write() as connection:
+                found = await inventory.dossier(connection, erasure_id)
+                await scrubbing.scrub(connection, found, await inventory.inventory(connection, found))
+        if erasure_ids:
+            await self._database.forget_pages()
+        return len(erasure_ids)
+
     async def _certificate(self, found: Dossier, artefacts: list[Artefact], purged_at: datetime) -> bytes:
         key = await asyncio.to_thread(load_or_create_key, self._key_path)
         heads = served(found)

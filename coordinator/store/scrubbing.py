@@ -303,6 +303,20 @@ async def scrub(connection: AsyncConnection, found: Dossier, artefacts: Collecti
     return taken
 
 
+async def unscrubbed(connection: AsyncConnection) -> list[UUID]:
+    """Requests that an older release completed without scrubbing: the client's agent is still named."""
+    e, s = t.erasures.c, t.subjects.c
+    statement = (
+        sa.select(e.id)
+        .join(t.subjects, s.erasure_id == e.id)
+        .join(t.clients, t.clients.c.id == s.client_id)
+        .where(e.status == "completed", e.scope == "client", e.duplicate_of.is_(None))
+        .where(t.clients.c.status == "erased", t.clients.c.agent_version.is_not(None))
+        .distinct()
+    )
+    return sorted((await connection.execute(statement)).scalars())
+
+
 async def _leaving(connection: AsyncConnection, found: Dossier, artefacts: Collection[Found]) -> Leaving:
     client_ids = frozenset(s.client_id for s in found.subjects)
     stays = found.erasure.scope == "samples"
