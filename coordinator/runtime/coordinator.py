@@ -37,7 +37,7 @@ from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
 from coordinator.runtime.supervision import Supervisor
 from coordinator.runtime.uploads import Uploads
-from coordinator.store.database import Database
+from coordinator.store.database import Database, Unavailable
 from coordinator.tombstones.files import FileTombstoneLog
 from services.core.private_files import make_directory, tighten, tighten_directory
 
@@ -86,11 +86,7 @@ class Coordinator:
         await self._start()
         await self.evidence.open()
         await self.erasing.release_salts()
-        try:
-            if sealed := await self.notifying.seal_old():
-                log.info("callbacks.sealed", requests=sealed)
-        except TROUBLE as error:  # the next start tries again
-            log.error("callbacks.not-sealed", exc_info=error)
+        await self._mend_old()
         clockwork = Clockwork(self.database, self.bus, self.shell, self.storage, self.keeping, self.quarantine)
         self.supervisor.start("clockwork", clockwork.forever)
         self.supervisor.start("tidying", clockwork.tidy_forever)
@@ -126,6 +122,17 @@ class Coordinator:
             await self.keeping.sweep()
             await self.bus.start()
             self.supervisor.start("shell", self.shell.forever)
+
+    async def _mend_old(self) -> None:
+        """What older releases left readable. A step that breaks is tried again at the next start and stops nobody."""
+        for step in (self.erasing.scrub_old, self.notifying.seal_old):
+            try:
+                if requests := await step():
+                    log.info("requests.mended", step=step.__name__, requests=requests)
+            except Unavailable:
+                raise
+            except Exception as error:
+                log.error("requests.not-mended", step=step.__name__, exc_info=error)
 
     def _observe(self, event: Event) -> None:
         for observer in self.observers:

@@ -196,6 +196,19 @@ class Erasing:
         except TROUBLE as error:
             log.error("openings.unwritten", exc_info=error)
 
+    async def scrub_old(self) -> int:
+        """Take out of rows what an older release left there of clients that it erased; returns of how many requests.
+        Their certificates said nothing of it, and stand."""
+        async with self._database.read() as connection:
+            erasure_ids = await scrubbing.unscrubbed(connection)
+        for erasure_id in erasure_ids:
+            async with self._database.write() as connection:
+                found = await inventory.dossier(connection, erasure_id)
+                await scrubbing.scrub(connection, found, await inventory.inventory(connection, found, None))
+        if erasure_ids:
+            await self._database.forget_pages()
+        return len(erasure_ids)
+
 
 def _may_purge(found: Dossier, job: Job) -> bool:
     """Whether all models are clean: the request says so, or it said so and an earlier attempt of this job broke."""

@@ -14,6 +14,7 @@ salt and the words can show that they were there, and nobody can guess short one
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import re
@@ -33,6 +34,10 @@ from coordinator.store.inventory import BATCH, Dossier, Found, ScrubbedKind, bat
 SCRUBBED: Final = "(scrubbed: it was about a client that was erased)"
 """Stands in place of words that were taken out of a sentence's place."""
 _EVERY_EPOCH: Final = 2**31 - 1
+PAGE: Final = 500
+"""Rows in memory at a time."""
+_SEEN: Final = frozenset({"id", "client_id", "cohort_id", "epoch", "type", "action", "made"})
+"""Columns that say whose a row is."""
 _OF_OTHERS: Final = ("validation_", "clients_", "num_")
 """Begin the names of figures of a mended model that no leaver reported."""
 
@@ -98,14 +103,14 @@ def _of_leavers(column: sa.Column[Any]) -> Callable[[Leaving], Iterator[sa.Colum
 
 def _of_models(leaving: Leaving) -> Iterator[sa.ColumnElement[bool]]:
     concerned = sorted(leaving.model_ids | leaving.mended_ids)
-    return (t.checkpoints.c.id.in_(ids) for ids in batched(concerned, BATCH))
+    return (t.checkpoints.c.id.in_(ids) for ids in batched(concerned, PAGE))
 
 
 def _of_updates(leaving: Leaving) -> Iterator[sa.ColumnElement[bool]]:
     """Those of the leavers, those that were trained from tainted models, and what these were judged by."""
     u, x = t.updates.c, t.checkpoints.c
     yield from _of_clients(u.client_id)(leaving)
-    for ids in batched(sorted(leaving.update_ids), BATCH):
+    for ids in batched(sorted(leaving.update_ids), PAGE):
         yield u.id.in_(ids)
     for ids in batched(sorted(leaving.model_ids), BATCH):
         is_judged = (x.cohort_id == u.cohort_id) & (x.digest == u.base_digest) & x.id.in_(ids)
@@ -287,9 +292,6 @@ SCRUBS: Final = (  # in the order in which the shell locks rows
 
 # --- the purge's step -------------------------------------------------------------------------------------------------
 
-PAGE: Final = 500
-"""Rows in memory at a time."""
-
 
 async def scrub(connection: AsyncConnection, found: Dossier, artefacts: Collection[Found]) -> list[Found]:
     """Take out of rows what a request's clients said and what was measured of them; returns what was taken out."""
@@ -299,6 +301,20 @@ async def scrub(connection: AsyncConnection, found: Dossier, artefacts: Collecti
         for rows in one.rows(leaving):
             taken += await _take(connection, one, rows, leaving, salt)
     return taken
+
+
+async def unscrubbed(connection: AsyncConnection) -> list[UUID]:
+    """Requests that an older release completed without scrubbing: the client's agent is still named."""
+    e, s = t.erasures.c, t.subjects.c
+    statement = (
+        sa.select(e.id)
+        .join(t.subjects, s.erasure_id == e.id)
+        .join(t.clients, t.clients.c.id == s.client_id)
+        .where(e.status == "completed", e.scope == "client", e.duplicate_of.is_(None))
+        .where(t.clients.c.status == "erased", t.clients.c.agent_version.is_not(None))
+        .distinct()
+    )
+    return sorted((await connection.execute(statement)).scalars())
 
 
 async def _leaving(connection: AsyncConnection, found: Dossier, artefacts: Collection[Found]) -> Leaving:
@@ -342,6 +358,7 @@ async def _take(
     """Page by page, in the order of the keys."""
     column, table, taken = one.column, one.column.table, list[Found]()
     keys = list(table.primary_key.columns)
+    shown = [c for c in table.columns if c.primary_key or c is column or c.name in _SEEN]
     change = (
         sa.update(table)
         .where(*(key == sa.bindparam(f"_{key.name}", type_=key.type) for key in keys))
@@ -349,7 +366,7 @@ async def _take(
     )
     after: tuple[Any, ...] | None = None
     while True:
-        page = sa.select(table).where(rows, column.is_not(None)).order_by(*keys).limit(PAGE)
+        page = sa.select(*shown).where(rows, column.is_not(None)).order_by(*keys).limit(PAGE)
         if after is not None:
             page = page.where(sa.tuple_(*keys) > sa.tuple_(*map(sa.literal, after, (key.type for key in keys))))
         found = (await connection.execute(page)).all()
@@ -364,6 +381,7 @@ async def _take(
                     taken.append(Found(one.kind, _digest(salt, column, key, value), disposition="scrubbed"))
         if changes:
             await connection.execute(change, changes)
+            await asyncio.sleep(0)  # SQLite answers on the event loop: others have their turn
         if len(found) < PAGE:
             return taken
         after = tuple(getattr(found[-1], key.name) for key in keys)

@@ -13,7 +13,7 @@ from coordinator.engine.messages import AcknowledgeExclusions, ClaimTasks, FailT
 from coordinator.store import exclusions, inventory, scrubbing
 from coordinator.store import tables as t
 from coordinator.store.scrubbing import SCRUBBED
-from tests.support.federation import Federation, federation
+from tests.support.federation import Federation, federation, reopened
 
 pytestmark = pytest.mark.anyio
 NAMES = ("c0", "c1", "c2")
@@ -185,6 +185,21 @@ async def test_a_purge_that_is_done_twice_takes_nothing_more(tmp_path: Path, url
             found = await inventory.dossier(connection, erasure_id)
             artefacts = await inventory.inventory(connection, found)
             assert await scrubbing.scrub(connection, found, artefacts) == []
+
+
+async def test_what_an_older_release_left_of_an_erased_client_is_scrubbed_at_the_start(
+    tmp_path: Path, url: str | None
+) -> None:
+    async with federation(tmp_path, *NAMES, url=url) as f:
+        await a_talkative_run(f)
+        f.coordinator.erasing._scrubs = False  # as it was
+        await f.wait_for_erasure(await f.erase("c1"))
+        assert TAIL in await everything(f)
+    async with reopened(tmp_path, url=url) as f:
+        after = await everything(f)
+        assert [word for word in (TAIL, REASON, MACHINE, str(SEED)) if word in after] == []
+        assert after.count(OTHERS) == 3
+        assert await f.coordinator.erasing.scrub_old() == 0
 
 
 def test_a_name_that_is_a_part_of_another_is_not_taken_for_it() -> None:

@@ -17,7 +17,7 @@ from coordinator.store import caches
 from coordinator.store import tables as t
 from services.audit.certificate import verify_bytes
 from services.wire.v1.caches import SUPERSEDED_HEADER
-from tests.integration.api.site import Actor, Site, code_of, listening, until
+from tests.integration.api.site import Actor, Site, code_of, listening, opened, until
 from tests.integration.api.test_sample_erasure_with_workers import run_to_its_end, write_data
 from worker.agent import Ending
 from worker.backoff import Backoff
@@ -143,11 +143,14 @@ def cached(directory: Path) -> set[str]:
 
 
 async def test_real_workers_drop_superseded_models_and_the_leavers_says_that_it_was_erased(
-    small_site: Site, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    site = small_site
-    agents = dict(zip("abc", await site.enrol("a", "b", "c"), strict=True))
-    async with listening(site) as (host, port), contextlib.AsyncExitStack() as stack:
+    async with (
+        opened(tmp_path / "home", None, max_wait_s=1.0) as site,
+        listening(site) as (host, port),
+        contextlib.AsyncExitStack() as stack,
+    ):
+        agents = dict(zip("abc", await site.enrol("a", "b", "c"), strict=True))
         url, caches_of = f"http://{host}:{port}", dict[str, Path]()
         for seed, (name, agent) in enumerate(agents.items()):
             ending = Ending.STOPPED if name == "c" else Ending.DONE
