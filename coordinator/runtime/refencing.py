@@ -23,7 +23,7 @@ from coordinator.engine.messages import ApproveErasure, FenceErasure, FileErasur
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import EvidenceLost, SigningKeys
 from coordinator.store import evidence, outbox
-from coordinator.store.database import Database
+from coordinator.store.database import Database, Unavailable
 from coordinator.store.evidence import Incident
 from coordinator.store.gate import Mark
 from coordinator.tombstones.port import Contents, Stamp, Tombstone, TombstoneLog
@@ -37,6 +37,8 @@ UNKNOWN_REQUESTER: Final = "the log of tombstones"
 ROTATED: Final = "signing-key-rotated"
 UNSETTLED: Final = (-1,)
 """The stamp of a log with entries that are about to be fenced: no connection is taken for current by it."""
+_UNFENCED: Final = (None, "received", "awaiting_approval")
+"""The status of a request that the database does not know, or has not fenced."""
 _REMEDY: Final = (
     "mount or restore the directory of evidence (LETHE_EVIDENCE_DIR); if its entries are lost for good, "
     "`lethe evidence accept-loss`"
@@ -50,6 +52,11 @@ class Known:
     mark: Mark
     log: Stamp | None
     key: Stamp | None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that the log has is fenced."""
+        return self.log != UNSETTLED
 
 
 class Refencing:
@@ -96,12 +103,20 @@ class Refencing:
         first = mark.num_tombstones if mark is not None else 0
         num_fenced = first + await self._fence_again(found.entries[first:], leave_received=is_serving)
         reached = Mark(num_fenced, found.digests[num_fenced])
-        if mark != reached:
-            async with self._database.write() as connection:
-                if not await evidence.move_mark(connection, mark, reached):
-                    return None
+        if mark != reached and not await self._note(mark, reached, found.entries[first:num_fenced]):
+            return None
         is_whole = num_fenced == len(found.entries)
         return Known(reached, found.stamp if is_whole else UNSETTLED, key_stamp)
+
+    async def _note(self, before: Mark | None, after: Mark, entries: Sequence[Tombstone]) -> bool:
+        """Move the mark, after another look at what it stands for: since the first one the database may have failed
+        over, and only within one transaction is it the same. False: compare again."""
+        async with self._database.write() as connection:
+            for entry in entries:
+                status = await outbox.erasure_status(connection, entry.request_id)
+                if status in _UNFENCED and await outbox.names_to_erase(connection, list(entry.client_ids)):
+                    return False
+            return await evidence.move_mark(connection, before, after)
 
     async def _compare_keys(self) -> None:
         async with self._database.read() as connection:
@@ -122,25 +137,36 @@ class Refencing:
         """How many of the first of them are fenced. By a shell of its own: nobody else's messages are decided yet."""
         if not entries:
             return 0
-        shell, num_fenced, num_restored = Shell(self._database, self._bus, observe=self._observe), 0, 0
+        shell, unsettled, num_restored = Shell(self._database, self._bus, observe=self._observe), list[int](), 0
         shell.start()
         try:
-            for entry in entries:
+            for index, entry in enumerate(entries):
                 async with self._database.read() as connection:
                     status = await outbox.erasure_status(connection, entry.request_id)
-                if status == "received" and leave_received:
-                    break
-                num_restored += await self._fence_one(shell, entry, status)
-                num_fenced += 1
+                if status != "received":
+                    num_restored += await self._fence_one(shell, entry, status)
+                elif leave_received or not await self._could_fence(shell, entry):
+                    unsettled.append(index)
         finally:
             await shell.close()
         if num_restored:
             log.warning("erasures.fenced-again", count=num_restored, reason="the database is older than the tombstones")
-        return num_fenced
+        return unsettled[0] if unsettled else len(entries)
+
+    async def _could_fence(self, shell: Shell, entry: Tombstone) -> bool:
+        """A request whose fence breaks was never fenced. It is left to its job, which says so, and stops nobody."""
+        try:
+            await self._fence_one(shell, entry, "received")
+        except Unavailable:
+            raise
+        except Exception as error:
+            log.error("tombstone.not-fenced", erasure=str(entry.request_id), exc_info=error)
+            return False
+        return True
 
     async def _fence_one(self, shell: Shell, entry: Tombstone, status: str | None) -> bool:
         """Whether the database had to be told of the request."""
-        if status not in (None, "received", "awaiting_approval"):
+        if status not in _UNFENCED:
             return False
         async with self._database.read() as connection:
             names = await outbox.names_to_erase(connection, list(entry.client_ids))
