@@ -103,7 +103,7 @@ class Evidence:
             raise EvidenceLost(fault) from error
         if gate.generation == generation:
             gate.open()
-        if self._known.is_settled and (before is None or before.mark != self._known.mark):
+        if self._known.is_whole and (before is None or before.mark != self._known.mark):
             gate.renew()
 
     async def _has_changed(self) -> bool:
@@ -113,15 +113,20 @@ class Evidence:
         if known is None or _is_behind(mark, known.mark):
             self._database.gate.shut()
             return True
+        if not known.is_whole:
+            return True
         stamps = await asyncio.to_thread(lambda: (self._tombstones.stamp(), self._keys.stamp()))
         return mark != known.mark or stamps != (known.log, known.key)
 
     def _is_current(self, mark: Mark | None) -> bool:
-        """Whether a connection with this mark leads to a database that has fenced all that the log has."""
-        try:
-            return self._known is not None and (mark, self._tombstones.stamp()) == (self._known.mark, self._known.log)
-        except OSError:
+        """Whether a connection with this mark leads to a database that has fenced all that the log has. While the
+        directory is away, as far as is known: nothing can have been fenced since."""
+        if self._known is None or mark != self._known.mark:
             return False
+        try:
+            return self._tombstones.stamp() == self._known.log
+        except OSError:
+            return self._known.is_whole
 
     async def _schema_fault(self) -> str | None:
         """What hinders the comparison may be that the database has an older schema."""

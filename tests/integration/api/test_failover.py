@@ -5,18 +5,24 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from uuid import UUID
 
+import httpx
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 import migrations
+from coordinator.engine.messages import FenceErasure
 from coordinator.engine.react import EVIDENCE
 from coordinator.store import evidence
 from coordinator.store import tables as t
 from coordinator.store.database import Database
 from coordinator.tombstones.files import FIRST_PREVIOUS
+from coordinator.tombstones.port import Tombstone
 from tests.integration.api.site import Actor, Site, code_of, opened, until
 from tests.support.servers import PostgresServer
 
@@ -211,3 +217,52 @@ async def test_a_database_that_fell_behind_without_a_broken_connection_is_notice
     await eventually(lambda: is_noted(site))
     assert (await site.admin.get(request))["fenced_at"] is not None
     assert await statuses(site, paths) == [410, 410]
+
+
+async def test_a_request_whose_fence_breaks_stops_nobody_else(site: Site, postgres_server: PostgresServer) -> None:
+    """Also when connections are made anew meanwhile: it was never fenced, and its own job says what is wrong."""
+    await site.enrol("a", "b", "c")
+    body = {"federation_id": site.federation_id, "subjects": ["a"], "needs_approval": True}
+    filed = await site.admin.post(REQUESTS, body, headers={"Idempotency-Key": "a"}, expect=202)
+    coordinator, erasure_id = site.coordinator, UUID(filed["id"])
+    async with coordinator.database.write() as connection:
+        broken = t.erasures.update().values(status="received", method="unheard-of")
+        await connection.execute(broken.where(t.erasures.c.id == erasure_id))
+        (client,) = await accounts_of(connection, "a")
+    entry = {"request_id": erasure_id, "federation_id": UUID(site.federation_id), "scope": "client"}
+    coordinator.tombstones.append(
+        Tombstone(**entry, client_ids=(client,), cohorts=(), at=datetime(2026, 3, 1, tzinfo=UTC))
+    )
+    coordinator.bus.wake([EVIDENCE])
+    for name in ("b", "c"):
+        if not coordinator.database.is_sqlite:
+            place = coordinator.database.url.database
+            postgres_server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{place}'")
+        request = await patiently_erase(site, name)
+        await eventually(lambda path=request: is_completed(site, path))  # type: ignore[misc]
+    assert not await is_noted(site)
+    async with coordinator.database.write() as connection:
+        await connection.execute(t.erasures.update().values(method="auto").where(t.erasures.c.id == erasure_id))
+    await coordinator.shell.handle(FenceErasure(erasure_id, erasure_id))
+    coordinator.bus.wake([EVIDENCE])
+    await eventually(lambda: is_noted(site))
+
+
+async def accounts_of(connection: AsyncConnection, *names: str) -> list[UUID]:
+    found = await connection.execute(sa.select(t.clients.c.id).where(t.clients.c.name.in_(names)))
+    return list(found.scalars())
+
+
+async def patiently_erase(site: Site, name: str) -> str:
+    """As a client that was told to try again does."""
+    filed: list[httpx.Response] = []
+
+    async def is_taken() -> bool:
+        body = {"federation_id": site.federation_id, "subjects": [name]}
+        filed.append(await site.admin.call("POST", REQUESTS, json=body, headers={"Idempotency-Key": name}))
+        return filed[-1].status_code == 202
+
+    await eventually(is_taken)
+    path = f"{REQUESTS}/{filed[-1].json()['id']}"
+    await eventually(lambda: is_fenced(site, path))
+    return path
