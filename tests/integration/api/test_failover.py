@@ -226,12 +226,18 @@ async def test_a_request_whose_fence_breaks_stops_nobody_else(site: Site, postgr
     filed = await site.admin.post(REQUESTS, body, headers={"Idempotency-Key": "a"}, expect=202)
     coordinator, erasure_id = site.coordinator, UUID(filed["id"])
     async with coordinator.database.write() as connection:
-        broken = t.erasures.update().values(status="received", method="unheard-of")
+        broken = t.erasures.update().values(status="received", scope="samples", samples=[7])
         await connection.execute(broken.where(t.erasures.c.id == erasure_id))
         (client,) = await accounts_of(connection, "a")
-    entry = {"request_id": erasure_id, "federation_id": UUID(site.federation_id), "scope": "client"}
     coordinator.tombstones.append(
-        Tombstone(**entry, client_ids=(client,), cohorts=(), at=datetime(2026, 3, 1, tzinfo=UTC))
+        Tombstone(
+            request_id=erasure_id,
+            federation_id=UUID(site.federation_id),
+            scope="client",
+            client_ids=(client,),
+            cohorts=(),
+            at=datetime(2026, 3, 1, tzinfo=UTC),
+        )
     )
     coordinator.bus.wake([EVIDENCE])
     for name in ("b", "c"):
@@ -242,7 +248,9 @@ async def test_a_request_whose_fence_breaks_stops_nobody_else(site: Site, postgr
         await eventually(lambda path=request: is_completed(site, path))  # type: ignore[misc]
     assert not await is_noted(site)
     async with coordinator.database.write() as connection:
-        await connection.execute(t.erasures.update().values(method="auto").where(t.erasures.c.id == erasure_id))
+        await connection.execute(
+            t.erasures.update().values(scope="client", samples={}).where(t.erasures.c.id == erasure_id)
+        )
     await coordinator.shell.handle(FenceErasure(erasure_id, erasure_id))
     coordinator.bus.wake([EVIDENCE])
     await eventually(lambda: is_noted(site))
