@@ -26,6 +26,8 @@ from services.audit.keys import KeyUnreadable
 log = structlog.get_logger()
 LOOK_EVERY_S: Final = 2.0
 LOOK_AGAIN_S: Final = 1.0
+LOOK_SOON_S: Final = 0.2
+"""While everybody waits for a comparison that the database could not serve."""
 PROBE_EVERY: Final = 5
 """Looks, unless something is wrong: a probe writes to the disk."""
 TROUBLE: Final = (OSError, LogCorrupt, KeyUnreadable, EvidenceLost)
@@ -67,7 +69,12 @@ class Evidence:
                 except Unavailable:  # it will be told of the room next time
                     log.warning("evidence.waits")
                 num_looks += 1
-                is_woken = await waiter.wait(LOOK_EVERY_S if pulse.problem is None else LOOK_AGAIN_S)
+                is_woken = await waiter.wait(self._pause_s(pulse))
+
+    def _pause_s(self, pulse: Pulse) -> float:
+        if pulse.problem is not None:
+            return LOOK_AGAIN_S
+        return LOOK_EVERY_S if self._database.gate.is_open else LOOK_SOON_S
 
     async def look(self) -> None:
         """Compare database and evidence if either changed. Opens the gate when they go together, and shuts it when the
@@ -78,19 +85,26 @@ class Evidence:
         try:
             if gate.is_open and not await self._has_changed():
                 return
-            generation = gate.generation
+            generation, before = gate.generation, self._known
             self._known = await self._refencing.compare(is_serving=gate.is_open)
         except (EvidenceLost, LogCorrupt) as error:
             gate.shut(described(error))
             raise
-        except (Unavailable, OSError, KeyUnreadable):
+        except (OSError, KeyUnreadable) as error:
+            if not gate.is_open:
+                gate.shut(described(error))
             raise
-        except Exception:
-            if fault := await self._schema_fault():
-                gate.shut(fault)
+        except Unavailable:
             raise
+        except Exception as error:
+            if (fault := await self._schema_fault()) is None:
+                raise
+            gate.shut(fault)
+            raise EvidenceLost(fault) from error
         if gate.generation == generation:
             gate.open()
+        if self._known.is_whole and (before is None or before.mark != self._known.mark):
+            gate.renew()
 
     async def _has_changed(self) -> bool:
         async with self._database.past_the_gate().read() as connection:
@@ -99,15 +113,20 @@ class Evidence:
         if known is None or _is_behind(mark, known.mark):
             self._database.gate.shut()
             return True
+        if not known.is_whole:
+            return True
         stamps = await asyncio.to_thread(lambda: (self._tombstones.stamp(), self._keys.stamp()))
         return mark != known.mark or stamps != (known.log, known.key)
 
     def _is_current(self, mark: Mark | None) -> bool:
-        """Whether a connection with this mark leads to a database that has fenced all that the log has."""
-        try:
-            return self._known is not None and (mark, self._tombstones.stamp()) == (self._known.mark, self._known.log)
-        except OSError:
+        """Whether a connection with this mark leads to a database that has fenced all that the log has. While the
+        directory is away, as far as is known: nothing can have been fenced since."""
+        if self._known is None or mark != self._known.mark:
             return False
+        try:
+            return self._tombstones.stamp() == self._known.log
+        except OSError:
+            return self._known.is_whole
 
     async def _schema_fault(self) -> str | None:
         """What hinders the comparison may be that the database has an older schema."""
@@ -138,7 +157,7 @@ def described(error: BaseException) -> str:
         case LogCorrupt():
             what = f"{error}: restore the log; if entries are lost for good, `lethe evidence accept-loss`"
         case _:
-            what = "the signing key cannot be read"
+            what = "the signing key cannot be read: restore it; if it is lost for good, `lethe keys rotate --lost`"
     return f"the directory of evidence cannot be used: {what}"
 
 

@@ -22,8 +22,9 @@ from coordinator.engine.events import Event
 from coordinator.engine.messages import ApproveErasure, FenceErasure, FileErasure
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import EvidenceLost, SigningKeys
+from coordinator.runtime.supervision import Pulse
 from coordinator.store import evidence, outbox
-from coordinator.store.database import Database
+from coordinator.store.database import Database, Unavailable
 from coordinator.store.evidence import Incident
 from coordinator.store.gate import Mark
 from coordinator.tombstones.port import Contents, Stamp, Tombstone, TombstoneLog
@@ -37,6 +38,8 @@ UNKNOWN_REQUESTER: Final = "the log of tombstones"
 ROTATED: Final = "signing-key-rotated"
 UNSETTLED: Final = (-1,)
 """The stamp of a log with entries that are about to be fenced: no connection is taken for current by it."""
+_UNFENCED: Final = (None, "received", "awaiting_approval")
+"""The status of a request that the database does not know, or has not fenced."""
 _REMEDY: Final = (
     "mount or restore the directory of evidence (LETHE_EVIDENCE_DIR); if its entries are lost for good, "
     "`lethe evidence accept-loss`"
@@ -50,6 +53,8 @@ class Known:
     mark: Mark
     log: Stamp | None
     key: Stamp | None
+    is_whole: bool
+    """Whether all that the log has is fenced."""
 
 
 class Refencing:
@@ -77,16 +82,16 @@ class Refencing:
                     return known
             except IntegrityError as error:  # another replica did the same at the same moment
                 log.info("evidence.compared-by-others", error=type(error.orig).__name__)
-        raise EvidenceLost("other processes keep changing what is known of the evidence; it is compared again")
+        raise Unavailable("other processes keep changing what is known of the evidence")
 
     async def _try_to_compare(self, *, is_serving: bool) -> Known | None:
         """None: others moved the mark meanwhile."""
         key_stamp = await asyncio.to_thread(self._keys.stamp)
         await self._compare_keys()
-        found = await asyncio.to_thread(self._tombstones.contents)
         async with self._database.read() as connection:
             mark = await evidence.mark(connection)
             fenced = await evidence.fenced_requests(connection) if mark is None else []
+        found = await asyncio.to_thread(self._tombstones.contents)  # after the mark: others go on with both
         check(found, mark)
         known_requests = {entry.request_id for entry in found.entries}
         if lacking := [one for one in fenced if one not in known_requests]:
@@ -96,12 +101,20 @@ class Refencing:
         first = mark.num_tombstones if mark is not None else 0
         num_fenced = first + await self._fence_again(found.entries[first:], leave_received=is_serving)
         reached = Mark(num_fenced, found.digests[num_fenced])
-        if mark != reached:
-            async with self._database.write() as connection:
-                if not await evidence.move_mark(connection, mark, reached):
-                    return None
+        if mark != reached and not await self._note(mark, reached, found.entries[first:num_fenced]):
+            return None
         is_whole = num_fenced == len(found.entries)
-        return Known(reached, found.stamp if is_whole else UNSETTLED, key_stamp)
+        is_about_to_be = is_serving and not is_whole
+        return Known(reached, UNSETTLED if is_about_to_be else found.stamp, key_stamp, is_whole)
+
+    async def _note(self, before: Mark | None, after: Mark, entries: Sequence[Tombstone]) -> bool:
+        """Move the mark, after another look at what it stands for: since the first one the database may have failed
+        over, and only within one transaction is it the same. False: compare again."""
+        async with self._database.write() as connection:
+            for entry in entries:
+                if await evidence.awaits_fence(connection, entry.request_id, entry.client_ids):
+                    return False
+            return await evidence.move_mark(connection, before, after)
 
     async def _compare_keys(self) -> None:
         async with self._database.read() as connection:
@@ -112,8 +125,8 @@ class Refencing:
             return
         async with self._database.write() as connection:
             now = await self._database.now(connection)
-            await evidence.record_signing_keys(connection, keys, now)
-            if recorded:
+            num_new = await evidence.record_signing_keys(connection, keys, now)
+            if recorded and num_new:
                 said = f"The key that signs is {keys[-1].key_id} since a rotation that this database did not know of."
                 incident_id = uuid7(now, os.urandom(10))
                 await evidence.report(connection, incident_id, Incident(now, ROTATED, said), UNKNOWN_REQUESTER)
@@ -122,25 +135,37 @@ class Refencing:
         """How many of the first of them are fenced. By a shell of its own: nobody else's messages are decided yet."""
         if not entries:
             return 0
-        shell, num_fenced, num_restored = Shell(self._database, self._bus, observe=self._observe), 0, 0
-        shell.start()
+        shell, unsettled, num_restored = Shell(self._database, self._bus, observe=self._observe), list[int](), 0
+        drainer = asyncio.create_task(shell.forever(Pulse()))
         try:
-            for entry in entries:
+            for index, entry in enumerate(entries):
                 async with self._database.read() as connection:
                     status = await outbox.erasure_status(connection, entry.request_id)
-                if status == "received" and leave_received:
-                    break
-                num_restored += await self._fence_one(shell, entry, status)
-                num_fenced += 1
+                if status != "received":
+                    num_restored += await self._fence_one(shell, entry, status)
+                elif leave_received or not await self._could_fence(shell, entry):
+                    unsettled.append(index)
         finally:
-            await shell.close()
+            drainer.cancel()
+            await asyncio.wait([drainer])  # not `await drainer`: that could not tell its cancellation from our own
         if num_restored:
             log.warning("erasures.fenced-again", count=num_restored, reason="the database is older than the tombstones")
-        return num_fenced
+        return unsettled[0] if unsettled else len(entries)
+
+    async def _could_fence(self, shell: Shell, entry: Tombstone) -> bool:
+        """A request whose fence breaks was never fenced. It is left to its job, which says so, and stops nobody."""
+        try:
+            await self._fence_one(shell, entry, "received")
+        except Unavailable:
+            raise
+        except Exception as error:
+            log.error("tombstone.not-fenced", erasure=str(entry.request_id), exc_info=error)
+            return False
+        return True
 
     async def _fence_one(self, shell: Shell, entry: Tombstone, status: str | None) -> bool:
         """Whether the database had to be told of the request."""
-        if status not in (None, "received", "awaiting_approval"):
+        if status not in _UNFENCED:
             return False
         async with self._database.read() as connection:
             names = await outbox.names_to_erase(connection, list(entry.client_ids))

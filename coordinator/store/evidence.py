@@ -12,6 +12,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from coordinator.engine.entities import SETTLED
 from coordinator.store import tables as t
 from coordinator.store.gate import Mark
 from coordinator.store.prepared import prepared
@@ -57,6 +58,17 @@ async def fenced_requests(connection: AsyncConnection) -> list[UUID]:
     c = t.erasures.c
     found = await connection.execute(sa.select(c.id).where(c.fenced_at.is_not(None)).order_by(c.fenced_at, c.id))
     return list(found.scalars())
+
+
+async def awaits_fence(connection: AsyncConnection, request_id: UUID, client_ids: Sequence[UUID]) -> bool:
+    """Whether a request with a tombstone is unknown or not fenced here, while any of its clients is there. One that
+    repeats another is as far as that one."""
+    c = t.erasures.c
+    row = (await connection.execute(sa.select(c.status, c.fenced_at, c.duplicate_of).where(c.id == request_id))).first()
+    if row is not None and (row.fenced_at is not None or row.duplicate_of is not None or row.status in SETTLED):
+        return False
+    is_there = t.clients.c.id.in_(client_ids) & (t.clients.c.status != "erased")
+    return bool((await connection.execute(sa.select(sa.exists().where(is_there)))).scalar())
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class Gate:
         self.fault: str | None = None
         """Why it stays shut until an operator acts."""
         self.generation = 0
-        """Grows whenever it shuts: connections of an earlier one are not used again once it is open."""
+        """Grows whenever it shuts, and when more is known: connections of an earlier one are asked again."""
         self._is_current: Callable[[Mark | None], bool] | None = None
         self._on_shut: Callable[[], None] = lambda: None
         self._opened = asyncio.Event()
@@ -62,6 +62,10 @@ class Gate:
             self.generation += 1
             self._opened.clear()
             self._on_shut()
+
+    def renew(self) -> None:
+        """More is known to be fenced: a connection to a server that fell behind must show."""
+        self.generation += 1
 
     def open(self) -> None:
         self.is_open, self.fault = True, None
@@ -84,7 +88,7 @@ class Gate:
         return self.fault or COMPARING
 
     def attend(self, engine: sa.Engine) -> None:
-        """Ask each connection of the pool when it is made; drop those of earlier generations when they are taken."""
+        """Ask each connection of the pool when it is made, and when it is taken after something has changed."""
         sa.event.listen(engine, "connect", self._on_connect)
         sa.event.listen(engine, "checkout", self._on_checkout)
 
@@ -102,8 +106,12 @@ class Gate:
         record.info["generation"] = self.generation if is_verified else _UNVERIFIED
 
     def _on_checkout(self, connection: Any, record: Any, proxy: Any) -> None:
-        if self.is_open and record.info.get("generation") != self.generation:
-            raise DisconnectionError("this connection may lead to another database")
+        """A connection that is not current makes room for a new one; if that is not, either, the gate shuts."""
+        if not self.is_open or self._is_current is None or record.info.get("generation") == self.generation:
+            return
+        if not self._is_current(_mark_of(connection)):
+            raise DisconnectionError("this connection may lead to an older database")
+        record.info["generation"] = self.generation
 
 
 def _mark_of(connection: Any) -> Mark | None:

@@ -88,6 +88,8 @@ NAMES_NO_BLOB: Final[dict[sa.Column[Any], str]] = {
     t.clients.c.exclusions_acked: "of a list of samples",
     t.inbox.c.fingerprint: "of a request",
     t.jobs.c.output: "a record of the past",
+    t.evidence_state.c.digest: "of the log of tombstones",
+    t.signing_keys.c.key_id: "of a public key",
     t.tasks.c.result_digest: "the update's own row names it",
     t.updates.c.base_digest: "a record of the past; the checkpoint names it while it is stored",
     t.kept_updates.c.base_digest: "a record of the past; the checkpoint names it while it is stored",

@@ -18,6 +18,7 @@ from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.settings import Settings
 from coordinator.runtime.signing import PUBLIC_KEYS, SIGNING_KEY
 from coordinator.store import evidence as known
+from coordinator.tombstones.files import FileTombstoneLog
 from services.audit.keys import generate_key, save_key
 from services.audit.verification import check
 from tests.integration.api.site import ADMIN_TOKEN, Actor, Site, code_of, connected, opened, until
@@ -73,19 +74,15 @@ def shorten(evidence: Path) -> None:
 
 def replace(evidence: Path) -> None:
     """By a log of another installation, with as many entries."""
-    entries = [entry.model_copy(update={"federation_id": entry.request_id}) for entry in _entries(evidence)]
+    entries = FileTombstoneLog(evidence / LOG).entries()
     (evidence / LOG).unlink()
-    other = Coordinator(Settings(home=evidence.with_name("other"), evidence_dir=evidence)).tombstones
+    other = FileTombstoneLog(evidence / LOG)
     for entry in entries:
-        other.append(entry)
+        other.append(entry.model_copy(update={"federation_id": entry.request_id}))
 
 
 def damage(evidence: Path) -> None:
     (evidence / LOG).write_bytes((evidence / LOG).read_bytes().replace(b'"scope":"client"', b'"scope":"samples"', 1))
-
-
-def _entries(evidence: Path) -> tuple[object, ...]:
-    return Coordinator(Settings(home=evidence.with_name("other"), evidence_dir=evidence)).tombstones.entries()
 
 
 def lose_key(evidence: Path) -> None:
@@ -114,7 +111,7 @@ HARMS: dict[str, tuple[Callable[[Path], None], str, Remedy, str]] = {
     "a lost key": (lose_key, "is not in the directory of evidence", rotate_lost, remedies.KEY_LOST),
     "a changed key": (change_key, "is not the one on record", rotate_lost, remedies.KEY_LOST),
 }
-COMMANDS = {accept_loss: "lethe evidence accept-loss", rotate_lost: "lethe keys rotate --lost"}
+COMMANDS: dict[Remedy, str] = {accept_loss: "lethe evidence accept-loss", rotate_lost: "lethe keys rotate --lost"}
 
 
 @contextlib.asynccontextmanager
