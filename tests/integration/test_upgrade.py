@@ -97,6 +97,26 @@ async def test_a_home_of_schema_0001_can_be_trained_on_and_erased_from(url: str 
             verify_bytes(row.envelope.encode(), [issuer])
 
 
+async def test_artefacts_that_a_request_under_way_had_found_have_the_kinds_of_now(
+    url: str | None, tmp_path: Path
+) -> None:
+    database = Database(url or f"sqlite:///{tmp_path / 'home/lethe.db'}")
+    made, lone, key = "(SELECT max(output) FROM jobs)", "'sha256:lone'", "'sha256:key'"
+    try:
+        async with database.write() as connection:
+            await connection.execute(sa.text("DELETE FROM artefacts"))
+            for kind, digest in (("blob", made), ("blob", lone), ("key", key), ("update", "'sha256:update'")):
+                of_one = f"SELECT id, '{kind}', {digest} FROM erasures ORDER BY id LIMIT 1"
+                await connection.execute(sa.text(f"INSERT INTO artefacts (erasure_id, kind, digest) {of_one}"))
+        await schema.upgrade(database)
+        async with database.read() as connection:
+            rows = (await connection.execute(sa.select(t.artefacts).order_by(t.artefacts.c.kind))).all()
+        assert [row.kind for row in rows] == ["credential", "step", "update", "upload"]
+        assert {(row.disposition, row.reason) for row in rows} == {(None, "")}
+    finally:
+        await database.close()
+
+
 async def test_requests_of_a_home_of_schema_0001_get_their_openings_and_lose_their_salts(
     url: str | None, tmp_path: Path
 ) -> None:
