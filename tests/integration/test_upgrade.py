@@ -17,7 +17,9 @@ from coordinator.store import schema
 from coordinator.store import tables as t
 from coordinator.store.database import Database
 from services.audit.certificate import verify_bytes
-from services.audit.verification import check
+from services.audit.keys import public_pem
+from services.audit.predicate import KINDS
+from services.audit.verification import Beside, check
 from tests.golden.home_0001 import ERASURES, HERE
 from tests.integration.test_approximate_erasure import assert_nothing_is_left_of, forget
 from tests.support.federation import Federation, reopened
@@ -93,6 +95,44 @@ async def test_a_home_of_schema_0001_can_be_trained_on_and_erased_from(url: str 
         issuer = await f.coordinator.erasing.public_key()
         for row in await f.rows(t.certificates):
             verify_bytes(row.envelope.encode(), [issuer])
+
+
+async def test_artefacts_that_a_request_under_way_had_found_have_the_kinds_of_now(
+    url: str | None, tmp_path: Path
+) -> None:
+    database = Database(url or f"sqlite:///{tmp_path / 'home/lethe.db'}")
+    made, lone, key = "(SELECT max(output) FROM jobs)", "'sha256:lone'", "'sha256:key'"
+    try:
+        async with database.write() as connection:
+            await connection.execute(sa.text("DELETE FROM artefacts"))
+            for kind, digest in (("blob", made), ("blob", lone), ("key", key), ("update", "'sha256:update'")):
+                of_one = f"SELECT id, '{kind}', {digest} FROM erasures ORDER BY id LIMIT 1"
+                await connection.execute(sa.text(f"INSERT INTO artefacts (erasure_id, kind, digest) {of_one}"))
+        await schema.upgrade(database)
+        async with database.read() as connection:
+            rows = (await connection.execute(sa.select(t.artefacts).order_by(t.artefacts.c.kind))).all()
+        assert [row.kind for row in rows] == ["credential", "step", "update", "upload"]
+        assert {(row.disposition, row.reason) for row in rows} == {(None, "")}
+    finally:
+        await database.close()
+
+
+async def test_requests_of_a_home_of_schema_0001_get_their_openings_and_lose_their_salts(
+    url: str | None, tmp_path: Path
+) -> None:
+    """And what they purged has the kinds of now."""
+    async with reopened(tmp_path, url) as f:
+        assert {row.salt for row in await f.rows(t.erasures)} == {""}
+        kinds = {row.kind for row in await f.rows(t.artefacts)}
+        assert kinds >= {"update", "checkpoint"} and kinds <= set(KINDS)
+        files = f.coordinator.erasing.certifying.files
+        issuer = public_pem(await f.coordinator.erasing.public_key())
+        names = {row.erasure_id: row.name for row in await f.rows(t.subjects)}
+        for row in await f.rows(t.certificates):
+            opening = files.opening_path(row.erasure_id).read_bytes()
+            for client, is_about in ((names[row.erasure_id], True), ("somebody else", False)):
+                beside = Beside(client=client, opening=opening)
+                assert check(row.envelope.encode(), issuer, beside=beside).valid == is_about
 
 
 @pytest.mark.parametrize("name", list(ERASURES))
