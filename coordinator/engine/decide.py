@@ -117,8 +117,8 @@ def _record_blob(draft: Draft, message: m.RecordBlob) -> Blob:
         raise Rejected("upload-offset-mismatch", detail, offset=0)
     if blob.status == "stored":
         return blob
-    if blob.origin != "job":
-        _check_whose(draft, message, blob)
+    if blob.origin != "job" and (known := _checked_whose(draft, message, blob)) is not None:
+        return known
     facts = message.facts
     stored = replace(
         blob,
@@ -133,8 +133,9 @@ def _record_blob(draft: Draft, message: m.RecordBlob) -> Blob:
     return stored
 
 
-def _check_whose(draft: Draft, message: m.RecordBlob, blob: Blob) -> None:
-    """Nothing that an erasure took out comes back by an upload, and an operator's file is nobody's update."""
+def _checked_whose(draft: Draft, message: m.RecordBlob, blob: Blob) -> Blob | None:
+    """Nothing that an erasure took out comes back by an upload, and an operator's file is nobody's update. What a kernel
+    made is here already: a copy of it that nobody could trace back would outlive it."""
     if (message.federation_id, message.digest) in draft.state.superseded:
         detail = "these are the bytes of a model that an erasure superseded; train from a model that is served"
         raise Rejected("superseded", detail)
@@ -142,6 +143,7 @@ def _check_whose(draft: Draft, message: m.RecordBlob, blob: Blob) -> None:
     if blob.origin == "operator" and any(b.origin == "task" for b in same):
         detail = "these are the bytes of a client's update, which may have to be forgotten; upload something else"
         raise Rejected("anothers-bytes", detail)
+    return next((b for b in same if b.origin == "job"), None) if blob.origin == "operator" else None
 
 
 def _start_program(draft: Draft, cohort_id: UUID) -> None:

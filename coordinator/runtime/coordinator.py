@@ -19,7 +19,7 @@ from coordinator.engine.react import CHORES, HISTORY, KERNELS, NOTICES, RETENTIO
 from coordinator.keys.directory import DirectoryKeys
 from coordinator.runtime.clockwork import Clockwork
 from coordinator.runtime.erasure import Erasing
-from coordinator.runtime.evidence import TROUBLE, Evidence
+from coordinator.runtime.evidence import Evidence
 from coordinator.runtime.granting import Granting
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.notifying import Notifying

@@ -59,14 +59,18 @@ class Uploads:
         return await outcome
 
     async def record(self, blob: Blob, inspection: Inspection) -> None:
-        """All is there. Whatever must not be stored after all is given up."""
+        """All is there. Whatever must not be stored after all, or is here already, is given up."""
         assert blob.digest is not None
         facts = await _facts(inspection)
         try:
-            await self._shell.handle(RecordBlob(blob.id, blob.federation_id, blob.digest, facts, blob.client_id))
+            recorded = await self._shell.handle(
+                RecordBlob(blob.id, blob.federation_id, blob.digest, facts, blob.client_id)
+            )
         except Rejected:
             await self._storage.give_up([blob.id])
             raise
+        if recorded.id != blob.id:
+            await self._storage.give_up([blob.id])
 
     async def _work(self) -> None:
         while self._waiting:

@@ -74,8 +74,8 @@ class Needs:
     uploads: set[tuple[UUID, str]] = field(default_factory=set)
     """(task, digest) of what is submitted."""
     named: set[tuple[UUID, str]] = field(default_factory=set)
-    """(federation, digest) of what is used by its name, or must not be: every blob with these bytes that is not a
-    kernel's, and whether an erasure superseded a model with them."""
+    """(federation, digest) of what is used by its name, or must not be: every blob with these bytes, and
+    whether an erasure superseded a model with them."""
     superseded: set[tuple[UUID, str]] = field(default_factory=set)
     """(federation, digest): only whether an erasure superseded a model with these bytes."""
 

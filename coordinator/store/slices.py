@@ -109,7 +109,7 @@ _UPLOADS = prepared(
 """Whoever is about to name a blob holds off those who would give it up; see `references`."""
 _NAMED_BLOBS = prepared(
     sa.select(t.blobs)
-    .where(_own, t.blobs.c.origin.in_(("operator", "task")), t.blobs.c.status == "stored")
+    .where(_own, t.blobs.c.origin != "copy", t.blobs.c.status == "stored")
     .order_by(t.blobs.c.id)
     .with_for_update(read=True, key_share=True)
 )
