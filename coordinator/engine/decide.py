@@ -134,8 +134,8 @@ def _record_blob(draft: Draft, message: m.RecordBlob) -> Blob:
 
 
 def _checked_whose(draft: Draft, message: m.RecordBlob, blob: Blob) -> Blob | None:
-    """Nothing that an erasure took out comes back by an upload, and an operator's file is nobody's update. What a kernel
-    made is here already: a copy of it that nobody could trace back would outlive it."""
+    """Nothing that an erasure took out comes back by an upload, and an operator's file is nobody's update. What a
+    kernel made is here already: a copy of it that nobody could trace back would outlive it."""
     if (message.federation_id, message.digest) in draft.state.superseded:
         detail = "these are the bytes of a model that an erasure superseded; train from a model that is served"
         raise Rejected("superseded", detail)

@@ -65,6 +65,9 @@ class DirectoryKeys:
         for name in names:
             self._known.pop(name, None)
 
+    def is_destroyed(self, name: KeyName) -> bool:
+        return self._path(name).exists() and not self._is_there(name)
+
     def take_turn(self) -> Turn | None:
         self._prepare()
         file = private_files.create(self._directory / ".turn")

@@ -34,6 +34,15 @@ def is_of_cohort(name: KeyName, cohort_id: UUID) -> bool:
     return name.startswith(f"cohort-{cohort_id}.")
 
 
+def kept_key(cohort_id: UUID, erasure_id: UUID) -> KeyName:
+    """Of what an erasure keeps of a cohort. It replaces those of earlier erasures."""
+    return cohort_key(cohort_id, str(erasure_id))
+
+
+def is_kept_of_cohort(name: KeyName, cohort_id: UUID) -> bool:
+    return is_of_cohort(name, cohort_id) and not name.rpartition(".")[2].isdecimal()
+
+
 def is_key_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
@@ -70,6 +79,9 @@ class KeyStore(Protocol):
     def destroy(self, names: Collection[KeyName]) -> None:
         """For good, also those that were never made: their names are never used again. One that was interrupted is
         completed by repeating it."""
+
+    def is_destroyed(self, name: KeyName) -> bool:
+        """And not only never made."""
 
     def take_turn(self) -> Turn | None:
         """For whoever destroys keys and must not meet another who does; None while somebody has it. It ends with

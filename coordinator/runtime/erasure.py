@@ -134,7 +134,7 @@ class Erasing:
             found = await inventory.dossier(connection, erasure_id)
             planned = await inventory.inventory(connection, found, None)
             cohort_ids = {line.cohort_id for line in found.lines}
-            cohort_ids |= await inventory.retired_cohorts(connection, planned)
+            cohort_ids |= await inventory.cohorts_of(connection, planned)
         doomed = await self._shredding.doomed(found, cohort_ids)
         keys = [Found("sealing-key", digest) for digest in self._shredding.digests_of(doomed)]
         async with self._database.write() as connection:

@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 
 from coordinator.blobs.port import StorageFull
 from coordinator.engine.entities import Blob
-from coordinator.keys.port import Destroyed, KeyStore, client_key, cohort_key, federation_key
+from coordinator.keys.port import Destroyed, KeyStore, client_key, cohort_key, federation_key, is_kept_of_cohort
 from coordinator.store import blobs
 from coordinator.store.blobs import HeldTask
 from coordinator.store.database import Database
@@ -39,7 +39,7 @@ class Sealing:
                 cohort_id=task.cohort_id,
                 epoch=task.epoch,
                 client_key_name=client_key(task.client_id),
-                key_name=cohort_key(task.cohort_id, task.epoch),
+                key_name=await self._newest_key(task.cohort_id, task.epoch),
             )
         )
 
@@ -56,7 +56,7 @@ class Sealing:
                 origin_id=job_id,
                 cohort_id=cohort_id,
                 epoch=epoch,
-                key_name=cohort_key(cohort_id, epoch),
+                key_name=await self._newest_key(cohort_id, epoch),
             )
         )
 
@@ -74,9 +74,18 @@ class Sealing:
                 cohort_id=cohort_id,
                 epoch=epoch,
                 client_key_name=client_key(client_id),
-                key_name=cohort_key(cohort_id, epoch),
+                key_name=await self._newest_key(cohort_id, epoch),
             )
         )
+
+    async def _newest_key(self, cohort_id: UUID, epoch: int) -> str:
+        """Of an epoch of a cohort. Where an erasure destroyed it and did not begin a new epoch, as of merged models, it
+        is the one that the erasure has left."""
+        name = cohort_key(cohort_id, epoch)
+        if self.keys.find(name) is None and await asyncio.to_thread(self.keys.is_destroyed, name):
+            names = await asyncio.to_thread(self.keys.names)
+            return next((one for one in names if is_kept_of_cohort(one, cohort_id)), name)
+        return name
 
     async def sealed(self, blob: Blob) -> Blob:
         """A new blob with a key for its bytes, wrapped under the keys that it names."""

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import structlog
 
-from coordinator.keys.port import KeyName, client_key, cohort_key, is_of_cohort
+from coordinator.keys.port import KeyName, client_key, cohort_key, is_of_cohort, kept_key
 from coordinator.runtime.sealing import Sealing
 from coordinator.store import blobs
 from coordinator.store.database import Database
@@ -48,7 +48,7 @@ class Shredding:
     async def doomed(self, found: Dossier, cohort_ids: Collection[UUID]) -> set[KeyName]:
         """The keys that go: those of who leaves for good, and of the cohorts all but those of epochs after the cut."""
         names = await asyncio.to_thread(self._sealing.keys.names)
-        spared = {_new_key(found, cohort_id) for cohort_id in cohort_ids}
+        spared = {kept_key(cohort_id, found.erasure.id) for cohort_id in cohort_ids}
         for line in found.lines:
             epoch = found.cohorts[line.cohort_id].epoch
             spared |= {cohort_key(line.cohort_id, number) for number in range(line.epoch_before + 1, epoch + 1)}
@@ -64,8 +64,9 @@ class Shredding:
     async def shred(self, found: Dossier, doomed: set[KeyName], cohort_ids: Collection[UUID]) -> None:
         """Wrap again what stays, then destroy. May be repeated, and begun again by another process."""
         for cohort_id in sorted(cohort_ids):
+            await asyncio.to_thread(self._sealing.keys.find_or_make, kept_key(cohort_id, found.erasure.id))
             old = [name for name in doomed if is_of_cohort(name, cohort_id)]
-            await self._keep_clean(cohort_id, old, _new_key(found, cohort_id))
+            await self._keep_clean(cohort_id, old, kept_key(cohort_id, found.erasure.id))
         await asyncio.to_thread(self._sealing.keys.destroy, sorted(doomed))
         if left := doomed & await asyncio.to_thread(self._sealing.keys.names):
             raise InvariantBroken(f"the key {min(left)} is still there after it was destroyed")
@@ -92,8 +93,3 @@ class Shredding:
                 for blob in some:
                     if blob.id in wrapped:
                         await blobs.wrap_again(connection, blob, wrapped[blob.id], new)
-
-
-def _new_key(found: Dossier, cohort_id: UUID) -> KeyName:
-    """Of what stays of a cohort."""
-    return cohort_key(cohort_id, str(found.erasure.id))

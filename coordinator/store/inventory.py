@@ -246,14 +246,13 @@ async def blobs_of(connection: AsyncConnection, found: Dossier, artefacts: list[
     return sorted(ids)
 
 
-async def retired_cohorts(connection: AsyncConnection, artefacts: list[Found]) -> set[UUID]:
-    """Cohorts that had ended before the fence, so that it did not cut them, and in which something was derived from the
-    leavers. By rows that stay, so that an attempt after a crash finds the same."""
+async def cohorts_of(connection: AsyncConnection, artefacts: list[Found]) -> set[UUID]:
+    """Cohorts in which something was derived from the leavers, also those that the fence did not cut: of merged models,
+    or that had ended before. By rows that stay, so that an attempt after a crash finds the same."""
     found: set[UUID] = set()
-    ended = sa.select(t.cohorts.c.id).where(t.cohorts.c.phase == "retired")
     for table, kinds in ((t.updates, ("update",)), (t.checkpoints, ("checkpoint", "merge")), (t.jobs, ("step",))):
         for ids in batched([a.row_id for a in artefacts if a.kind in kinds], BATCH):
-            mine = sa.select(table.c.cohort_id).where(table.c.id.in_(ids), table.c.cohort_id.in_(ended)).distinct()
+            mine = sa.select(table.c.cohort_id).where(table.c.id.in_(ids)).distinct()
             found |= set((await connection.execute(mine)).scalars())
     return found
 
