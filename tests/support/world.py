@@ -327,6 +327,9 @@ class World:
         facts = {key: facts for key, facts in self.state.facts.items() if key in known}
         self.state = replace(self.state, blobs=kept, facts=facts)
 
+    def mark_dropping(self, blob_ids: Collection[UUID]) -> None:
+        self.state = self.state.put_all(replace(self.state.blobs[key], status="dropping") for key in blob_ids)
+
     def is_held(self, task: Task) -> bool:
         """Whether its client may upload for it."""
         task = self.state.tasks[task.id]
