@@ -91,7 +91,7 @@ async def inventory(connection: AsyncConnection, found: Dossier, ends_at: dateti
     run_ids = {checkpoint.run_id for checkpoint in lineage.checkpoints.values()}
     artefacts = [Found("merge" if c.kind == "merge" else "checkpoint", c.digest, c.id) for c in models]
     artefacts += await _derived(connection, found, leavers, run_ids, models)
-    artefacts += await _unsubmitted(connection, found, leavers)
+    artefacts += await _unsubmitted(connection, found, leavers, {c.run_id for c in models})
     if found.erasure.scope == "client":
         c = t.credentials.c
         keys = sa.select(c.id, c.secret_hash, c.revoked_at).where(t.credentials.c.client_id.in_(leavers))
@@ -197,17 +197,23 @@ async def _copies(connection: AsyncConnection, derived: list[Found]) -> list[Fou
     return found
 
 
-async def _unsubmitted(connection: AsyncConnection, found: Dossier, leavers: set[UUID]) -> list[Found]:
+async def _unsubmitted(
+    connection: AsyncConnection, found: Dossier, leavers: set[UUID], run_ids: set[UUID]
+) -> list[Found]:
     """What leavers uploaded and never submitted, or never finished; and what anybody uploaded, or a kernel made, for
-    the work of a cohort before it was cut, which nobody will ever ask for again."""
+    the work of a cohort before it was cut, or had ended, which nobody will ever ask for again."""
     b, u = t.blobs.c, t.updates.c
     is_submitted = sa.exists().where(u.task_id == b.origin_id, u.digest == b.digest)
     is_left = (b.origin == "task") & ~is_submitted | ((b.origin == "job") & (b.status == "arriving"))
     in_cut = [(b.cohort_id == line.cohort_id) & (b.epoch <= line.epoch_before) for line in found.lines]
+    has_ended = b.cohort_id.in_(_retired().where(t.cohorts.c.run_id.in_(run_ids)))
     of_leavers = b.client_id.in_(leavers if found.erasure.scope == "client" else ())
     rows = await connection.execute(
         sa.select(b.id, b.origin, b.status, b.digest).where(
-            b.federation_id == found.erasure.federation_id, b.status != "dropping", is_left, sa.or_(of_leavers, *in_cut)
+            b.federation_id == found.erasure.federation_id,
+            b.status != "dropping",
+            is_left,
+            sa.or_(of_leavers, has_ended, *in_cut),
         )
     )
     artefacts = []
@@ -283,14 +289,17 @@ def _is_clean_model() -> sa.ColumnElement[bool]:
     )
 
 
+def _retired() -> sa.Select[Any]:
+    return sa.select(t.cohorts.c.id).where(t.cohorts.c.phase == "retired")
+
+
 async def _same_bytes_before_the_cut(
     connection: AsyncConnection, own: sa.ColumnElement[bool], found: Dossier, gone: list[str]
 ) -> set[UUID]:
     """What kernels made of the same bytes in cohorts that were cut or had ended, and nobody published."""
     b = t.blobs.c
-    retired = [cohort.id for cohort in found.cohorts.values() if cohort.phase == "retired"]
     before = sa.or_(
-        b.cohort_id.in_(retired),
+        b.cohort_id.in_(_retired()),
         *((b.cohort_id == line.cohort_id) & (b.epoch <= line.epoch_before) for line in found.lines),
     )
     ids: set[UUID] = set()

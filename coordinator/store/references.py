@@ -80,10 +80,10 @@ NAMED_BY: Final = (  # those that an index answers first
 )
 NAMES_NO_BLOB: Final[dict[sa.Column[Any], str]] = {
     t.blobs.c.digest: "the blob itself",
-    t.blobs.c.key_name: "of a key",
-    t.blobs.c.client_key_name: "of a key",
     t.blobs.c.layout_digest: "of a layout",
     t.blobs.c.updatable_digest: "of a layout",
+    t.evidence_state.c.digest: "of a line of the tombstone log",
+    t.signing_keys.c.key_id: "of a key",
     t.clients.c.exclusions: "of a list of samples",
     t.clients.c.exclusions_acked: "of a list of samples",
     t.inbox.c.fingerprint: "of a request",

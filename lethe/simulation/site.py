@@ -121,13 +121,14 @@ class Site:
         files = {}
         for digest, blob in found.items():
             path = files[digest] = self._models / digest.removeprefix("sha256:")
-            if path not in self._fetched:
+            if not path.exists():  # a purge empties the directory
                 self._models.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(b"".join([piece async for piece in self.storage.pieces(blob)]))
+            if path not in self._fetched:
                 self._fetched.append(path)
         for path in [path for path in self._fetched[:-FETCHED_MODELS] if path not in files.values()]:
             self._fetched.remove(path)
-            path.unlink()
+            path.unlink(missing_ok=True)
         return files
 
     async def take_in(self, path: Path, task: Task | None = None) -> RecordBlob:

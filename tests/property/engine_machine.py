@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from coordinator.engine import messages as m
-from coordinator.engine.entities import ENDED, OPEN_TASK, SETTLED, Job, Task
+from coordinator.engine.entities import ENDED, OPEN_TASK, SETTLED, Blob, Job, Task
 from coordinator.engine.work import Accepted
 from services.core.digests import of_json
 from services.core.errors import Rejected
@@ -215,7 +215,7 @@ class EngineMachine(RuleBasedStateMachine):
             return
         digest = of_json({"something else": grant.client_name})
         world.provenance[digest] = frozenset({grant.client_name})
-        world.upload(digest, grant.client_id)
+        world.upload(digest, grant)
         (answer,) = world.send_together([replace(world.answer_to(grant), digest=digest)])
         assert isinstance(answer, Rejected), "a second result was accepted"
         assert world.state.updates == before.updates
@@ -564,8 +564,10 @@ class EngineMachine(RuleBasedStateMachine):
                 self.world.send(m.RemoveClient(client.id))
                 assert self.world.state.clients[client.id].status == "erased", "the tombstone is gone"
                 is_late = client.needed_by is None
-                uploaded = self.world.upload(of_json({"too late": client.name}), client.id)
-                assert not (is_late and uploaded), "uploaded after its fence"
+                own = (task for task in self.world.state.tasks.values() if task.client_id == client.id)
+                if is_late and (task := next(own, None)):
+                    begun = self.world.announce(of_json({"too late": client.name}), task)
+                    _refused(self.world, begun, "uploaded after its fence")
 
     # --- progress -----------------------------------------------------------------------------------------------------
 
@@ -666,6 +668,15 @@ class EngineMachine(RuleBasedStateMachine):
 def _figures_of(digest: str) -> dict[str, float]:
     share = int(digest[-4:], 16) / 0xFFFF
     return {"accuracy": share, "loss": 1.0, "backdoor_success_rate": share, "backdoor_samples": 100.0}
+
+
+def _refused(world: World, begun: Blob, law: str) -> None:
+    """Somebody is about to finish an upload that must not be stored."""
+    try:
+        world.record(begun)
+    except Rejected:
+        return
+    raise AssertionError(law)
 
 
 def _pick(choices: list[Any], index: int) -> Any:

@@ -179,12 +179,13 @@ MUTANTS: Final = (
     mutant(
         "a run begins with a superseded model",
         "served after its fence",
-        (runs.create_run, "_is_superseded(draft, message.federation_id, spec.init)", "False"),
+        (runs._check_named, "(federation_id, spec.init) in draft.state.superseded", "False"),
+        (runs._check_named, "c.superseded_by is None and c.stored and", ""),
     ),
     mutant(
         "erased client uploads",
         "uploaded after its fence",
-        (decide._record_blob, "work.working_client(draft, message.uploaded_by)", "pass"),
+        (decide._record_blob, "work.working_client(draft, message.client_id)", "pass"),
     ),
     mutant(
         "inventory goes by the marks",
@@ -198,12 +199,13 @@ MUTANTS: Final = (
     mutant(
         "inventory without what kernels made",
         "is left after the purge",
-        (world.World.inventory, "(outputs | uploads)", "uploads"),
+        (world.World.inventory, "return [*models, *updates], made,", "return [*models, *updates], [],"),
     ),
     mutant(
         "inventory without uploads",
         "is left after the purge",
-        (world.World.inventory, "(outputs | uploads)", "outputs"),
+        (world.World._unsubmitted, "is_left(b) and is_lost(b)", "False"),
+        (world.World.blobs_of, " or b.client_id in leavers", ""),
     ),
     mutant(
         "inventory without what others trained",
