@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -17,7 +17,7 @@ from coordinator.blobs.port import StorageFull
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.messages import PauseRun
 from coordinator.runtime.quota import Upload
-from coordinator.runtime.reception import Partial
+from coordinator.runtime.reception import Partial, unfit
 from coordinator.runtime.storage import SMALL_BYTES
 from coordinator.runtime.uploads import Wanted
 from coordinator.store import accounts, doorway, reading
@@ -87,10 +87,11 @@ async def put_blob(
         num_bytes = await _known_bytes(caller, wanted)
         if num_bytes is not None:
             return answer(BlobInfo(digest=digest, bytes=num_bytes))
+    body = _Body(request)
     try:
-        return await _receive(request, caller, wanted, offset=0)
+        return await _receive(request, caller, wanted, offset=0, chunks=body)
     except Rejected as rejected:
-        if rejected.code != "upload-offset-mismatch":
+        if rejected.code != "upload-offset-mismatch" or body.is_begun:
             raise
         stored = rejected.extra["offset"]
         return await _continue_with_whole(request, caller, wanted, stored=stored)
@@ -182,19 +183,29 @@ async def get_blob(
 # --- receiving --------------------------------------------------------------------------------------------------------
 
 
+class _Body:
+    """The body of a request, which can be read once."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.is_begun = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        self.is_begun = True
+        async for chunk in self._request.stream():
+            yield chunk
+
+
 async def _continue_with_whole(request: Request, caller: Caller, wanted: Wanted, *, stored: int) -> Response:
     """An earlier upload left its first part here: use of the new one, which starts at 0, what follows that part."""
     try:
         return await _receive(request, caller, wanted, offset=stored, chunks=_rest(request, stored))
     except Rejected as rejected:
-        if rejected.code in ("digest-mismatch", "not-safetensors", "too-large"):  # whose fault it was cannot be known
-            detail = "what an earlier upload had left did not fit and was dropped; send everything again"
-            raise Rejected("upload-offset-mismatch", detail, offset=0) from rejected
-        raise
+        raise unfit(rejected) from rejected
 
 
 async def _receive(
-    request: Request, caller: Caller, wanted: Wanted, *, offset: int, chunks: AsyncIterator[bytes] | None = None
+    request: Request, caller: Caller, wanted: Wanted, *, offset: int, chunks: AsyncIterable[bytes] | None = None
 ) -> Response:
     """Take the body into the store, and note it when all of it is there."""
     context, sender = caller.context, caller.principal.name

@@ -143,8 +143,18 @@ class Reception:
         try:
             await self._blobs.write(blob.federation_id, name_of(blob), len(body), produce)
         except Moved:
-            raise offset_mismatch(await self.part_bytes(blob)) from None
+            return await self._receive_rest(blob, seal, body)
         return Complete(found[0])
+
+    async def _receive_rest(self, blob: Blob, seal: Seal, body: bytes) -> Received:
+        """An earlier upload left its first part: use of the whole what follows that part."""
+        stored = await self.part_bytes(blob)
+        try:
+            return await self._receive_large(blob, seal, stored, len(body), _gather(_once(body[stored:]), PIECE_BYTES))
+        except Rejected as rejected:
+            if (explained := unfit(rejected)) is not rejected:
+                await self._storage.give_up([blob.id])
+            raise explained from rejected
 
     async def _receive_large(
         self, blob: Blob, seal: Seal, offset: int, total: int, groups: AsyncIterator[list[bytes]]
@@ -243,6 +253,18 @@ def _checked(path: Path, seal: Seal, total: int, digest: str) -> Inspection:
 
 def offset_mismatch(stored: int) -> Rejected:
     return Rejected("upload-offset-mismatch", f"The stored part has {stored} bytes; go on from there.", offset=stored)
+
+
+def unfit(rejected: Rejected) -> Rejected:
+    """Why a whole was refused that followed a part: whose fault it was cannot be known, and the part is given up."""
+    if rejected.code not in ("digest-mismatch", "not-safetensors", "too-large"):
+        return rejected
+    detail = "what an earlier upload had left did not fit and was dropped; send everything again"
+    return Rejected("upload-offset-mismatch", detail, offset=0)
+
+
+async def _once(body: bytes) -> AsyncIterator[bytes]:
+    yield body
 
 
 def _header_bytes(pieces: list[bytes]) -> int:
