@@ -202,7 +202,11 @@ async def _unsubmitted(connection: AsyncConnection, found: Dossier, leavers: set
     the work of a cohort before it was cut, which nobody will ever ask for again."""
     b, u = t.blobs.c, t.updates.c
     is_submitted = sa.exists().where(u.task_id == b.origin_id, u.digest == b.digest)
-    is_left = (b.origin == "task") & ~is_submitted | ((b.origin == "job") & (b.status == "arriving"))
+    plain = t.blobs.alias("plain")
+    is_being_sealed = sa.exists().where(
+        plain.c.origin_id == b.origin_id, plain.c.digest == b.digest, plain.c.data_key.is_(None)
+    )
+    is_left = (b.origin == "task") & ~is_submitted | ((b.origin == "job") & (b.status == "arriving") & ~is_being_sealed)
     in_cut = [(b.cohort_id == line.cohort_id) & (b.epoch <= line.epoch_before) for line in found.lines]
     of_leavers = b.client_id.in_(leavers if found.erasure.scope == "client" else ())
     rows = await connection.execute(
