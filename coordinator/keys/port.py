@@ -14,12 +14,20 @@ from uuid import UUID
 KeyName = str
 
 _UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_NAME: Final = re.compile(rf"client-{_UUID}\.[0-9]{{1,20}}|cohort-{_UUID}\.[0-9a-z-]{{1,40}}|federation-{_UUID}")
+_EARLIER: Final = re.compile(_UUID)
+_NAME: Final = re.compile(
+    rf"client-{_UUID}\.[0-9]{{1,20}}|cohort-{_UUID}\.[0-9a-z-]{{1,40}}|federation-{_UUID}|{_UUID}"
+)
 
 
 def client_key(client_id: UUID, number: int = 0) -> KeyName:
     """`number` counts the keys that the client had: an erasure of samples ends one and the next begins."""
     return checked(f"client-{client_id}.{number}")
+
+
+def earlier_client_key(client_id: UUID) -> KeyName:
+    """What version 0.1 sealed copies of the client's updates with."""
+    return checked(str(client_id))
 
 
 def cohort_key(cohort_id: UUID, epoch: int | str) -> KeyName:
@@ -28,6 +36,10 @@ def cohort_key(cohort_id: UUID, epoch: int | str) -> KeyName:
 
 def federation_key(federation_id: UUID) -> KeyName:
     return checked(f"federation-{federation_id}")
+
+
+def is_of_client(name: KeyName, client_id: UUID) -> bool:
+    return name == earlier_client_key(client_id) or name.startswith(f"client-{client_id}.")
 
 
 def is_of_cohort(name: KeyName, cohort_id: UUID) -> bool:
@@ -41,6 +53,10 @@ def kept_key(cohort_id: UUID, erasure_id: UUID) -> KeyName:
 
 def is_kept_of_cohort(name: KeyName, cohort_id: UUID) -> bool:
     return is_of_cohort(name, cohort_id) and not name.rpartition(".")[2].isdecimal()
+
+
+def is_earlier(name: KeyName) -> bool:
+    return _EARLIER.fullmatch(name) is not None
 
 
 def is_key_name(text: str) -> bool:

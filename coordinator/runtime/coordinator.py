@@ -36,6 +36,7 @@ from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
 from coordinator.runtime.supervision import Supervisor
+from coordinator.runtime.upgrading import Upgrading
 from coordinator.runtime.uploads import Uploads
 from coordinator.store.database import Database, Unavailable
 from coordinator.tombstones.files import FileTombstoneLog
@@ -78,6 +79,7 @@ class Coordinator:
             self.database, self.shell, self.storage, self.bus, tombstones, self.signing_keys, self.keeping
         )
         self.notifying = Notifying(self.database, self.shell, settings.callback_hosts, self.signing_keys)
+        self.upgrading = Upgrading(self.database, self.storage, self._scratch, settings.blob_path)
         self._kernels = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kernel")
         self.supervisor = Supervisor()
 
@@ -85,6 +87,7 @@ class Coordinator:
         """The coordinating role: timers and chores; kernels too unless compute processes do them."""
         await self._start()
         await self.evidence.open()
+        await self.upgrading.begin()
         await self.erasing.release_salts()
         await self._mend_old()
         clockwork = Clockwork(self.database, self.bus, self.shell, self.storage, self.keeping, self.quarantine)
@@ -98,6 +101,7 @@ class Coordinator:
         self._start_pump("history", HISTORY, ("keep-updates",), self.keeping.run)
         self._start_pump("retention", RETENTION, ("collect-updates",), self.keeping.collect, rest_s=RETENTION_S)
         self.supervisor.start("presence", self.presence.forever)
+        self.supervisor.start("upgrade", self.upgrading.forever)
         if self.settings.compute == "threads":
             self._start_kernels()
 

@@ -19,6 +19,7 @@ from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import Job
 from coordinator.engine.messages import CompleteErasure, FenceErasure, HoldErasure
 from coordinator.engine.react import EVIDENCE
+from coordinator.keys.port import KeyName
 from coordinator.runtime.certifying import Certifying, leavers
 from coordinator.runtime.evidence import TROUBLE, described
 from coordinator.runtime.history import Keeping
@@ -27,7 +28,7 @@ from coordinator.runtime.shell import Shell
 from coordinator.runtime.shredding import Shredding
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
-from coordinator.store import accounts, blobs, caches, inventory, outbox, scrubbing
+from coordinator.store import accounts, blobs, caches, inventory, outbox, plain, scrubbing
 from coordinator.store import artefacts as artefact_rows
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.inventory import Dossier, Found
@@ -139,6 +140,7 @@ class Erasing:
         keys = [Found("sealing-key", digest) for digest in self._shredding.digests_of(doomed)]
         async with self._database.write() as connection:
             found = await inventory.dossier(connection, erasure_id)
+            await plain.hold_off(connection, found.erasure.federation_id)
             if not _may_purge(found, job):
                 return
             now = await self._database.now(connection)
@@ -156,6 +158,7 @@ class Erasing:
                 await accounts.end_credentials(connection, [s.client_id for s in found.subjects], now, ends_at)
         crashpoint("erasure.after-record")
         await self._storage.delete_dropped()
+        doomed |= await self._made_meanwhile(found, doomed, cohort_ids)
         await self._shredding.shred(found, doomed, cohort_ids)
         crashpoint("erasure.after-keys")
         await self._keeping.sweep()
@@ -173,6 +176,15 @@ class Erasing:
         crashpoint("erasure.after-signing")
         await self._shell.handle(CompleteErasure(erasure_id, job.id, found.erasure.version, envelope.decode()))
         await self._keeping.thin([line.cohort_id for line in found.lines])
+
+    async def _made_meanwhile(self, found: Dossier, doomed: set[KeyName], cohort_ids: set[UUID]) -> set[KeyName]:
+        """Keys that were made after the others were looked up, to seal what lay plain; nobody makes any from now on."""
+        late = await self._shredding.doomed(found, cohort_ids) - doomed
+        if late:
+            keys = [Found("sealing-key", digest) for digest in self._shredding.digests_of(late)]
+            async with self._database.write() as connection:
+                await inventory.record(connection, found.erasure.id, keys)
+        return late
 
     async def _note_caches(self, found: Dossier) -> None:
         """What workers have said by now; who says nothing holds up no request."""

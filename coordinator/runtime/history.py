@@ -16,6 +16,7 @@ import structlog
 
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import Blob, Job
+from coordinator.keys.port import KeyStore, earlier_client_key
 from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.storage import SealedFile, Storage, name_of, not_found
 from coordinator.runtime.writing import SealedWriter
@@ -24,11 +25,12 @@ from coordinator.store.database import Database
 from coordinator.store.kept import Copy, Wanted
 from services.core.errors import InvariantBroken, Rejected
 from services.history.coverage import cover
+from services.history.sealed_before import restore_sealed
 from services.history.spec import UpdateHistory
 from services.history.store import Kept, keep, restore
 from services.sealing.envelope import new_data_key
 from services.sealing.segments import Seal
-from services.tensors.streams import Stored
+from services.tensors.streams import Stored, StoredFile
 
 log = structlog.get_logger()
 KEPT_AT_ONCE: Final = 16
@@ -101,14 +103,21 @@ class Keeping:
     async def local(self, owner: UUID, digests: Sequence[str]) -> AsyncIterator[dict[str, Stored]]:
         """Blobs for a kernel to read, like those of the storage; an update of which there is only a copy is made again
         from it, sealed under a key that nobody keeps."""
+        async with AsyncExitStack() as stack:
+            try:
+                readable = await self._readable(owner, digests, stack)
+            except Rejected as rejected:
+                if rejected.code != "not-found":
+                    raise
+                readable = await self._readable(owner, digests, stack)  # perhaps it has been sealed meanwhile
+            yield readable
+
+    async def _readable(self, owner: UUID, digests: Sequence[str], stack: AsyncExitStack) -> dict[str, Stored]:
         found = await self._storage.find(owner, digests)
         missing = [digest for digest in digests if digest not in found]
-        async with AsyncExitStack() as stack:
-            files = await stack.enter_async_context(self._storage.opened(list(found.values())))
-            readable = {digest: files[blob.id] for digest, blob in found.items()}
-            if missing:
-                readable |= await self._restored(owner, missing, stack)
-            yield readable
+        files = await stack.enter_async_context(self._storage.opened(list(found.values())))
+        readable = {digest: files[blob.id] for digest, blob in found.items()}
+        return readable | await self._restored(owner, missing, stack) if missing else readable
 
     async def _restored(self, owner: UUID, missing: Sequence[str], stack: AsyncExitStack) -> dict[str, Stored]:
         async with self._database.read() as connection:
@@ -118,7 +127,7 @@ class Keeping:
         stored = await stack.enter_async_context(self._storage.local(owner, [copy.digest for copy in copies.values()]))
         directory = stack.enter_context(self._scratch.directory())
         return {
-            source: await asyncio.to_thread(_restored, copy, stored[copy.digest], directory)
+            source: await asyncio.to_thread(_restored, copy, stored[copy.digest], directory, self._storage.sealing.keys)
             for source, copy in copies.items()
         }
 
@@ -174,9 +183,20 @@ def _kept(update: Stored, path: Path, seal: Seal, policy: UpdateHistory) -> Kept
         return keep(update, out, policy)
 
 
-def _restored(copy: Copy, stored: Stored, directory: Path) -> Stored:
+def _restored(copy: Copy, stored: Stored, directory: Path, keys: KeyStore) -> Stored:
     object_id = uuid4()
     path, seal = directory / object_id.hex, Seal(new_data_key(), object_id)
     with SealedWriter(path, seal) as out:
-        restore(stored, out, copy.policy)
+        if isinstance(stored, StoredFile):
+            restore_sealed(stored.path, out, copy.policy, key_before(keys, copy), copy.context, copy.digest)
+        else:
+            restore(stored, out, copy.policy)
     return SealedFile(path, seal)
+
+
+def key_before(keys: KeyStore, copy: Copy) -> bytes:
+    """What version 0.1 sealed the copy with."""
+    key = keys.find(earlier_client_key(copy.client_id))
+    if key is None:
+        raise not_found(copy.digest)
+    return key

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import structlog
 
-from coordinator.keys.port import KeyName, client_key, cohort_key, is_of_cohort, kept_key
+from coordinator.keys.port import KeyName, client_key, cohort_key, is_of_client, is_of_cohort, kept_key
 from coordinator.runtime.sealing import Sealing
 from coordinator.store import blobs
 from coordinator.store.database import Database
@@ -54,6 +54,7 @@ class Shredding:
             spared |= {cohort_key(line.cohort_id, number) for number in range(line.epoch_before + 1, epoch + 1)}
         leaving = {s.client_id for s in found.subjects} if found.erasure.scope == "client" else set()
         gone = {client_key(client_id) for client_id in leaving}  # also if there is none: none is made any more
+        gone |= {name for name in names if any(is_of_client(name, client_id) for client_id in leaving)}
         return gone | ({name for name in names if any(is_of_cohort(name, one) for one in cohort_ids)} - spared)
 
     def digests_of(self, names: Collection[KeyName]) -> list[str]:

@@ -54,10 +54,14 @@ class Storage:
         stop = blob.num_bytes if end is None else end
         try:
             if blob.is_plain:
-                while start < stop:
-                    data = await self._read(blob, start, min(stop, start + READ_BYTES))
-                    start += len(data)
-                    yield data
+                try:
+                    while start < stop:
+                        data = await self._read(blob, start, min(stop, start + READ_BYTES))
+                        start += len(data)
+                        yield data
+                except Missing:  # it has been sealed meanwhile
+                    async for data in self._opened(await self._sealed(blob), start, stop):
+                        yield data
             else:
                 async for data in self._opened(blob, start, stop):
                     yield data
@@ -84,11 +88,21 @@ class Storage:
     async def local(self, federation_id: UUID, digests: Iterable[str]) -> AsyncIterator[dict[str, Stored]]:
         """Blobs for a kernel to read, valid inside the context. Rejects `not-found` and `key-missing`."""
         wanted = list(dict.fromkeys(digests))
+        async with AsyncExitStack() as stack:
+            try:
+                files = await self._local(federation_id, wanted, stack)
+            except Rejected as rejected:
+                if rejected.code != "not-found":
+                    raise
+                files = await self._local(federation_id, wanted, stack)  # perhaps it has been sealed meanwhile
+            yield files
+
+    async def _local(self, federation_id: UUID, wanted: list[str], stack: AsyncExitStack) -> dict[str, Stored]:
         found = await self.find(federation_id, wanted)
         if missing := [digest for digest in wanted if digest not in found]:
             raise not_found(missing[0])
-        async with self.opened(list(found.values())) as files:
-            yield {digest: files[found[digest].id] for digest in wanted}
+        files = await stack.enter_async_context(self.opened(list(found.values())))
+        return {digest: files[found[digest].id] for digest in wanted}
 
     @asynccontextmanager
     async def opened(self, some: Collection[Blob]) -> AsyncIterator[dict[UUID, Stored]]:
@@ -107,6 +121,14 @@ class Storage:
                         path, seal = paths[name_of(blob)], seals[blob.id]
                         files[blob.id] = StoredFile(path) if seal is None else SealedFile(path, seal)
             yield files
+
+    async def _sealed(self, blob: Blob) -> Blob:
+        """What a plain one has become."""
+        assert blob.digest is not None
+        found = await self.find(blob.federation_id, [blob.digest])
+        if blob.digest not in found or found[blob.digest].is_plain:
+            raise not_found(blob.digest)
+        return found[blob.digest]
 
     async def _opened(self, blob: Blob, start: int, stop: int) -> AsyncIterator[bytes]:
         """Segment after segment; those before the range are passed over by their lengths."""

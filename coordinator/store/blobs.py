@@ -55,16 +55,22 @@ _HELD = prepared(
         t.tasks.c.epoch == t.cohorts.c.epoch,
     )
 )
+_STORED_FIRST: Final = b.status.desc()
+"""Beside a plain blob there may be the one that it is being sealed as."""
 _OF_TASKS = prepared(
-    sa.select(t.blobs).where(b.origin_id.in_(_ids), b.digest.in_(_digests), b.origin == "task", b.status != "dropping")
+    sa.select(t.blobs)
+    .where(b.origin_id.in_(_ids), b.digest.in_(_digests), b.origin == "task", b.status != "dropping")
+    .order_by(_STORED_FIRST)
 )
 _OF_OPERATORS = prepared(
-    sa.select(t.blobs).where(
+    sa.select(t.blobs)
+    .where(
         b.federation_id.in_(sa.bindparam("owners", expanding=True)),
         b.digest.in_(_digests),
         b.origin == "operator",
         b.status != "dropping",
     )
+    .order_by(_STORED_FIRST)
 )
 _ANNOUNCE = prepared(insert(t.blobs).on_conflict_do_nothing())
 

@@ -74,6 +74,8 @@ class Figures:
     open_tasks: dict[str, int]
     oldest_kernel_at: datetime | None
     """When the oldest kernel that nobody has finished was asked for."""
+    plain_blobs: int
+    """Those that an earlier version stored, and that are not sealed yet."""
     jobs_set_aside: dict[str, int]
     """Jobs that broke and wait for another attempt, by kind."""
 
@@ -89,7 +91,9 @@ async def figures(connection: AsyncConnection) -> Figures:
         .where(t.IS_OPEN_JOB, t.jobs.c.num_failures > 0)
         .group_by(t.jobs.c.kind)
     )
+    plain = sa.select(sa.func.count()).select_from(t.blobs).where(t.blobs.c.data_key.is_(None))
     return Figures(
+        plain_blobs=(await connection.execute(plain)).scalar_one(),
         jobs_set_aside={row.kind: row.num for row in await connection.execute(broken)},
         runs={row.status: row.num for row in await connection.execute(runs)},
         open_tasks={row.status: row.num for row in await connection.execute(open_tasks)},

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.entities import SETTLED
@@ -18,6 +19,7 @@ from coordinator.store.gate import Mark
 from coordinator.store.prepared import prepared
 
 _state = t.evidence_state
+_REPORT_ONCE = prepared(insert(t.incidents).on_conflict_do_nothing())
 _MARK = prepared(sa.select(_state.c.num_tombstones, _state.c.digest))
 
 
@@ -145,6 +147,18 @@ async def has_certificates(connection: AsyncConnection) -> bool:
 async def report(connection: AsyncConnection, incident_id: UUID, incident: Incident, reported_by: str) -> None:
     row = {**incident._asdict(), "id": incident_id, "reported_by": reported_by}
     await connection.execute(t.incidents.insert().values(row))
+
+
+async def report_once(connection: AsyncConnection, incident_id: UUID, incident: Incident, reported_by: str) -> None:
+    """Like `report`, for what several processes may find at once."""
+    row = {**incident._asdict(), "id": incident_id, "reported_by": reported_by}
+    await connection.execute(_REPORT_ONCE, row)
+
+
+async def reported(connection: AsyncConnection, ids: Sequence[UUID]) -> set[UUID]:
+    """Those of them that were."""
+    found = await connection.execute(sa.select(t.incidents.c.id).where(t.incidents.c.id.in_(ids)))
+    return set(found.scalars())
 
 
 async def incidents(connection: AsyncConnection, since: datetime | None = None) -> list[Incident]:

@@ -204,7 +204,11 @@ async def _unsubmitted(
     the work of a cohort before it was cut, or had ended, which nobody will ever ask for again."""
     b, u = t.blobs.c, t.updates.c
     is_submitted = sa.exists().where(u.task_id == b.origin_id, u.digest == b.digest)
-    is_left = (b.origin == "task") & ~is_submitted | ((b.origin == "job") & (b.status == "arriving"))
+    plain = t.blobs.alias("plain")
+    is_being_sealed = sa.exists().where(
+        plain.c.origin_id == b.origin_id, plain.c.digest == b.digest, plain.c.data_key.is_(None)
+    )
+    is_left = (b.origin == "task") & ~is_submitted | ((b.origin == "job") & (b.status == "arriving") & ~is_being_sealed)
     in_cut = [(b.cohort_id == line.cohort_id) & (b.epoch <= line.epoch_before) for line in found.lines]
     has_ended = b.cohort_id.in_(_retired().where(t.cohorts.c.run_id.in_(run_ids)))
     of_leavers = b.client_id.in_(leavers if found.erasure.scope == "client" else ())

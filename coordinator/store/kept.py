@@ -69,6 +69,9 @@ class Copy:
     source: str
     digest: str
     policy: UpdateHistory
+    client_id: UUID
+    context: bytes
+    """What version 0.1 bound it to."""
 
 
 async def places(connection: AsyncConnection, cohort_ids: Collection[UUID]) -> list[Place]:
@@ -234,7 +237,11 @@ async def copies(connection: AsyncConnection, federation_id: UUID, sources: Coll
         .join(t.runs, t.runs.c.id == k.run_id)
         .where(t.runs.c.federation_id == federation_id, k.source.in_(sources), k.status == "stored", IS_LOSSY)
     )
-    return {
-        row.source: Copy(row.source, row.digest, UpdateHistory(dtype=row.dtype, compression=row.compression))
-        for row in await connection.execute(statement)
-    }
+    return {row.source: copy_of(row) for row in await connection.execute(statement)}
+
+
+def copy_of(row: Any) -> Copy:
+    """Of a row of the history."""
+    policy = UpdateHistory(dtype=row.dtype, compression=row.compression)
+    context = f"{row.cohort_id}/{row.round}/{row.update_id}/{row.source}".encode()
+    return Copy(row.source, row.digest, policy, row.client_id, context)

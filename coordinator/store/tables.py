@@ -587,14 +587,21 @@ blobs = Table(
     CheckConstraint("data_key IS NULL OR key_name IS NOT NULL", name="key_named"),
     Index("ix_blobs_digest", "federation_id", "digest"),
     Index("ix_blobs_unsettled", "created_at", **_where("status <> 'stored'")),
-    # Bytes have one origin, and an origin has the same bytes once.
-    Index("uq_blobs_of_task", "origin_id", "digest", unique=True, **_where("origin = 'task' AND status <> 'dropping'")),
+    Index("ix_blobs_plain", "id", **_where("data_key IS NULL")),
+    # Bytes have one origin, and an origin has the same bytes once; twice while plain ones are being sealed.
+    Index(
+        "uq_blobs_of_task",
+        "origin_id",
+        "digest",
+        unique=True,
+        **_where("origin = 'task' AND status <> 'dropping' AND data_key IS NOT NULL"),
+    ),
     Index(
         "uq_blobs_of_operator",
         "federation_id",
         "digest",
         unique=True,
-        **_where("origin = 'operator' AND status <> 'dropping'"),
+        **_where("origin = 'operator' AND status <> 'dropping' AND data_key IS NOT NULL"),
     ),
 )
 

@@ -6,9 +6,9 @@ under its digest, once for all who have it: each of them gets a row. It is seale
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
-from uuid import UUID, uuid4
+import re
+from collections.abc import Iterator
+from typing import Any, Final
 
 import sqlalchemy as sa
 from alembic import op
@@ -18,8 +18,8 @@ down_revision = "0004"
 branch_labels = None
 depends_on = None
 
-AT_ONCE = 1000
-_NOBODYS: dict[str, UUID | None] = {"origin_id": None, "client_id": None, "cohort_id": None, "epoch": None}
+AT_ONCE: Final = 1000
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def upgrade() -> None:
@@ -29,20 +29,16 @@ def upgrade() -> None:
         op.execute("ALTER TABLE blobs_before RENAME CONSTRAINT pk_blobs TO pk_blobs_before")
         op.execute("ALTER TABLE blobs_before RENAME CONSTRAINT fk_blobs_federation_id_federations TO fk_blobs_before_a")
         op.execute("ALTER TABLE blobs_before DROP CONSTRAINT fk_blobs_uploaded_by_clients")
-    blobs = _create()
-    before = sa.Table("blobs_before", sa.MetaData(), autoload_with=op.get_bind())
-    bind = op.get_bind()
-    for rows in _lots(bind.execute(sa.select(before)).mappings().all()):
-        new = [row for one in rows for row in _rows_of(bind, one)]
-        if new:
-            bind.execute(blobs.insert(), new)
+    _create()
+    _fill()
     op.drop_table("blobs_before")
 
 
-def _create() -> sa.Table:
-    unsettled, of_task = sa.text("status <> 'stored'"), sa.text("origin = 'task' AND status <> 'dropping'")
-    of_operator = sa.text("origin = 'operator' AND status <> 'dropping'")
-    blobs = op.create_table(
+def _create() -> None:
+    unsettled, is_own = sa.text("status <> 'stored'"), "status <> 'dropping' AND data_key IS NOT NULL"
+    plain = sa.text("data_key IS NULL")
+    of_task, of_operator = sa.text(f"origin = 'task' AND {is_own}"), sa.text(f"origin = 'operator' AND {is_own}")
+    op.create_table(
         "blobs",
         sa.Column("id", sa.Uuid(), nullable=False),
         sa.Column("federation_id", sa.Uuid(), nullable=False),
@@ -74,6 +70,7 @@ def _create() -> sa.Table:
         op.create_index(op.f(f"ix_blobs_{column}"), "blobs", [column])
     op.create_index("ix_blobs_digest", "blobs", ["federation_id", "digest"])
     op.create_index("ix_blobs_unsettled", "blobs", ["created_at"], postgresql_where=unsettled, sqlite_where=unsettled)
+    op.create_index("ix_blobs_plain", "blobs", ["id"], postgresql_where=plain, sqlite_where=plain)
     op.create_index(
         "uq_blobs_of_task",
         "blobs",
@@ -90,7 +87,6 @@ def _create() -> sa.Table:
         postgresql_where=of_operator,
         sqlite_where=of_operator,
     )
-    return blobs
 
 
 def _drop_unfinished_uploads() -> None:
@@ -107,69 +103,48 @@ def _drop_unfinished_uploads() -> None:
     op.create_index("blob_contents_one_name", "blob_contents", ["owner", "name"], unique=True)
 
 
-def _lots(rows: Iterable[Any]) -> Iterator[list[Any]]:
-    lot: list[Any] = []
-    for row in rows:
-        lot.append(row)
-        if len(lot) == AT_ONCE:
-            yield lot
-            lot = []
-    if lot:
-        yield lot
+def _fill() -> None:
+    """A row for each who has the bytes, in one statement for each kind of origin."""
+    bind = op.get_bind()
+    of_run = "JOIN runs r ON r.id = {0}.run_id JOIN blobs_before b ON b.federation_id = r.federation_id"
+    of_update = f"FROM updates u {of_run.format('u')} AND b.digest = u.digest WHERE u.stored"
+    of_job = "FROM jobs j JOIN blobs_before b ON b.federation_id = j.federation_id AND b.digest = j.output"
+    of_copy = f"FROM kept_updates k JOIN updates u ON u.id = k.update_id {of_run.format('k')} AND b.digest = k.digest"
+    bind.execute(_insert("'task'", "u.task_id", "u.client_id", "u.cohort_id", "u.epoch", of_update))
+    bind.execute(_insert("'job'", "j.id", "NULL", "j.cohort_id", "j.epoch", of_job))
+    is_kept = "WHERE k.status <> 'dropped'"
+    bind.execute(_insert("'copy'", "k.update_id", "k.client_id", "k.cohort_id", "u.epoch", f"{of_copy} {is_kept}"))
+    for some in _named_by_runs(bind):
+        by_name = "FROM blobs_before b WHERE b.federation_id = :owner AND b.digest = :digest"
+        bind.execute(_insert("'operator'", "NULL", "NULL", "NULL", "NULL", by_name), some)
+    # What is left is nobody's, or a client sent it and never submitted it.
+    unknown = "NOT EXISTS (SELECT 1 FROM blobs n WHERE n.federation_id = b.federation_id AND n.digest = b.digest)"
+    whose = "CASE WHEN b.uploaded_by IS NULL THEN 'operator' ELSE 'task' END"
+    bind.execute(_insert(whose, "NULL", "b.uploaded_by", "NULL", "NULL", f"FROM blobs_before b WHERE {unknown}"))
 
 
-def _rows_of(bind: sa.Connection, one: Any) -> Iterator[dict[str, Any]]:
-    """One for each who has these bytes."""
-    plain = {
-        "federation_id": one["federation_id"],
-        "digest": one["digest"],
-        "num_bytes": one["num_bytes"],
-        "layout_digest": one["layout_digest"],
-        "updatable_digest": one["updatable_digest"],
-        "finite": one["finite"],
-        "status": "stored",
-        "key_name": None,
-        "client_key_name": None,
-        "data_key": None,
-        "created_at": one["created_at"],
-    }
-    is_known = False
-    for origin, statement in _ORIGINS.items():
-        named = {"digest": one["digest"], "owner": one["federation_id"]}
-        for row in bind.execute(statement, named).mappings():
-            is_known = True
-            yield {**plain, "id": uuid4(), "origin": origin, **row}
-    is_named = bind.execute(_NAMED, {"owner": one["federation_id"], "pattern": f"%{one['digest']}%"}).first()
-    if is_named is not None or (not is_known and one["uploaded_by"] is None):
-        yield {**plain, "id": uuid4(), "origin": "operator", **_NOBODYS}
-    elif not is_known:  # a client's upload that was never submitted
-        yield {**plain, "id": uuid4(), "origin": "task", **_NOBODYS, "client_id": one["uploaded_by"]}
+def _named_by_runs(bind: sa.Connection) -> Iterator[list[dict[str, Any]]]:
+    """What specifications of runs name, some at a time: the initial model, data to validate with."""
+    named: set[tuple[Any, str]] = set()
+    for run in bind.execute(sa.text("SELECT federation_id, CAST(spec AS TEXT) AS spec FROM runs")):
+        named |= {(run.federation_id, digest) for digest in _DIGEST.findall(run.spec)}
+    rows = [{"owner": owner, "digest": digest} for owner, digest in sorted(named, key=str)]
+    for start in range(0, len(rows), AT_ONCE):
+        yield rows[start : start + AT_ONCE]
 
 
-def _found(text: str) -> sa.TextualSelect:
-    of_federation = sa.text(text).bindparams(sa.bindparam("digest"), sa.bindparam("owner", type_=sa.Uuid()))
-    return of_federation.columns(origin_id=sa.Uuid(), client_id=sa.Uuid(), cohort_id=sa.Uuid(), epoch=sa.Integer())
-
-
-_ORIGINS = {
-    "task": _found(
-        "SELECT u.task_id AS origin_id, u.client_id AS client_id, u.cohort_id AS cohort_id, u.epoch AS epoch "
-        "FROM updates u JOIN runs r ON r.id = u.run_id "
-        "WHERE u.digest = :digest AND r.federation_id = :owner AND u.stored"
-    ),
-    "job": _found(
-        "SELECT j.id AS origin_id, NULL AS client_id, j.cohort_id AS cohort_id, j.epoch AS epoch "
-        "FROM jobs j WHERE j.output = :digest AND j.federation_id = :owner"
-    ),
-    "copy": _found(
-        "SELECT k.update_id AS origin_id, k.client_id AS client_id, k.cohort_id AS cohort_id, u.epoch AS epoch "
-        "FROM kept_updates k JOIN updates u ON u.id = k.update_id JOIN runs r ON r.id = k.run_id "
-        "WHERE k.digest = :digest AND r.federation_id = :owner AND k.status <> 'dropped'"
-    ),
-}
-_NAMED = sa.text(
-    "SELECT id FROM runs WHERE federation_id = :owner AND CAST(spec AS TEXT) LIKE :pattern LIMIT 1"
-).bindparams(sa.bindparam("owner", type_=sa.Uuid()))
+def _insert(origin: str, origin_id: str, client_id: str, cohort_id: str, epoch: str, found: str) -> sa.TextClause:
+    """Of rows of `blobs_before`, called b."""
+    is_postgres = op.get_bind().dialect.name == "postgresql"
+    new_id = "gen_random_uuid()" if is_postgres else "lower(hex(randomblob(16)))"
+    none = "CAST(NULL AS UUID)" if is_postgres else "NULL"
+    origin_id, client_id, cohort_id = (none if name == "NULL" else name for name in (origin_id, client_id, cohort_id))
+    return sa.text(
+        "INSERT INTO blobs (id, federation_id, origin, origin_id, client_id, cohort_id, epoch, digest, num_bytes, "
+        "layout_digest, updatable_digest, finite, status, created_at) "
+        f"SELECT {new_id}, b.federation_id, {origin}, {origin_id}, {client_id}, {cohort_id}, CAST({epoch} AS INTEGER), b.digest, "
+        f"b.num_bytes, b.layout_digest, b.updatable_digest, b.finite, 'stored', b.created_at {found}"
+    )
 
 
 def downgrade() -> None:

@@ -31,14 +31,19 @@ _HEADER_BYTES: Final = 128
 
 
 def restore_sealed(stored: Path, out: Writable, policy: UpdateHistory, key: bytes, context: bytes, digest: str) -> None:
-    """Write the update to `out`. Raises Rejected when the stored bytes are not those that were kept, or the key is not
-    the one they were sealed with."""
+    """Write the update to `out`. Raises what `unsealed_copy` raises."""
+    decode_copy(unsealed_copy(stored, policy, key, context, digest), out, policy)
+
+
+def unsealed_copy(stored: Path, policy: UpdateHistory, key: bytes, context: bytes, digest: str) -> Iterator[bytes]:
+    """A copy as it is kept today, before it is sealed. Raises Rejected when the stored bytes are not those that were
+    kept, or the key is not the one they were sealed with."""
     with stored.open("rb", buffering=0) as file:
         if f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}" != digest:
             raise Rejected("digest-mismatch", "the stored update does not have the digest it was kept under")
         file.seek(_HEADER_BYTES)
         bound = f"{policy.dtype}\x1f{policy.compression}\x1f".encode() + context
-        decode_copy(unseal(file, key, bound), out, policy)
+        yield from unseal(file, key, bound)
 
 
 def unseal(file: FileIO, key: bytes, context: bytes) -> Iterator[bytes]:
