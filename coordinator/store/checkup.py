@@ -8,10 +8,12 @@ from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DatabaseError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.entities import Blob
 from coordinator.store import tables as t
+from coordinator.store.database import Database
 from coordinator.store.rows import to_entity
 
 PAGE: Final = 500
@@ -26,9 +28,13 @@ _erased = (
 """Clients of whom nothing may be left."""
 
 
-async def integrity(connection: AsyncConnection) -> list[str]:
-    """SQLite: what is wrong with its file."""
-    said = list((await connection.execute(sa.text("PRAGMA quick_check(5)"))).scalars())
+async def integrity(database: Database) -> list[str]:
+    """SQLite: what is wrong with its file, which may be so much that it cannot be opened."""
+    try:
+        async with database.read() as connection:
+            said = list((await connection.execute(sa.text("PRAGMA quick_check(5)"))).scalars())
+    except DatabaseError as error:
+        return [str(error.orig)]
     return [] if said == ["ok"] else [str(line) for line in said]
 
 

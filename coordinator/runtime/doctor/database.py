@@ -18,8 +18,7 @@ MOST_COUNTED: Final = 1000
 async def integrity(site: Site) -> list[Finding]:
     if not site.coordinator.database.is_sqlite:
         return []
-    async with site.coordinator.database.read() as connection:
-        said = await checkup.integrity(connection)
+    said = await checkup.integrity(site.coordinator.database)
     remedy = "stop the coordinator, keep a copy of the file, and restore the last backup: lethe restore"
     return [Finding("database-integrity", f"the database's file is damaged: {said[0]}", remedy)] if said else []
 

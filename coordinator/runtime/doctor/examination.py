@@ -9,23 +9,23 @@ from coordinator.runtime.doctor import background, blobs, database, evidence, fi
 from coordinator.runtime.doctor.findings import Check, Finding, Site
 
 CHECKS: Final = (
-    Check("permissions", files.permissions, files.take_rights_away, needs_schema=False),
-    Check("database-integrity", database.integrity, needs_schema=False),
-    Check("schema", database.schema_fault, needs_schema=False),
-    Check("background", background.background, needs_schema=False),
+    Check("permissions", files.permissions, files.take_rights_away, needs=()),
+    Check("database-integrity", database.integrity, needs=()),
+    Check("schema", database.schema_fault, needs=("database-integrity",)),
+    Check("background", background.background, needs=()),
     Check("tombstones", evidence.tombstones),
     Check("signing-key", evidence.signing_key),
     Check("certificate-files", evidence.certificate_files),
     Check("dropped-blobs", database.dropping, database.delete_dropped),
     Check("abandoned-uploads", database.abandoned, database.sweep),
     Check("orphan-bytes", blobs.orphaned, blobs.delete_orphans),
-    Check("old-parts", blobs.old_parts, blobs.delete_old_parts, needs_schema=False),
+    Check("old-parts", blobs.old_parts, blobs.delete_old_parts, needs=()),
     Check("stored-blobs", blobs.stored),
     Check("rows-without-blob", database.rows_without_blob),
     Check("erased-but-stored", database.outlived),
     Check("outlived-keys", blobs.outlived_keys, blobs.destroy_outlived_keys),
     Check("plain-blobs", database.plain),
-    Check("scratch", files.scratch, files.sweep_scratch, needs_schema=False),
+    Check("scratch", files.scratch, files.sweep_scratch, needs=()),
 )
 
 
@@ -46,7 +46,7 @@ async def examine(site: Site, *, repairs: bool = False) -> Report:
     """Raises `Unavailable` of the database and OSError of the disk: then nobody can say how it is."""
     left, mended, looked = list[Finding](), list[Finding](), list[str]()
     for check in CHECKS:
-        if check.needs_schema and any(one.name == "schema" for one in left):
+        if any(one.name in check.needs for one in left):
             continue
         site.say(check.name)
         if (found := await check.look(site)) is None:

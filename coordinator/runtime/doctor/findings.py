@@ -55,8 +55,8 @@ class Check:
     look: Look
     mend: Mend | None = None
     """None: that takes a person, or a backup."""
-    needs_schema: bool = True
-    """Whether it can only look at a database of this release."""
+    needs: tuple[str, ...] = ("database-integrity", "schema")
+    """Where one of these was found it is not made."""
 
 
 def some(things: list[str], most: int = 3) -> str:
