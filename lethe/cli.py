@@ -20,6 +20,7 @@ from lethe.commands import (
     data,
     database,
     demo,
+    doctor,
     erase,
     evidence,
     federations,
@@ -103,6 +104,7 @@ app.command("serve", rich_help_panel=PROCESSES, **serve.HELP)(serve.serve)
 app.command("compute", rich_help_panel=PROCESSES, **compute.HELP)(compute.compute)
 app.command("worker", rich_help_panel=PROCESSES, **worker.HELP)(worker.worker)
 app.add_typer(database.app, name="db", rich_help_panel=PROCESSES)
+app.command("doctor", rich_help_panel=PROCESSES, **doctor.HELP)(doctor.doctor)
 app.add_typer(evidence.app, name="evidence", rich_help_panel=PROCESSES)
 app.add_typer(keys.app, name="keys", rich_help_panel=PROCESSES)
 app.add_typer(federations.app, name="federations", rich_help_panel=OPERATION)

@@ -152,14 +152,24 @@ class Coordinator:
         self.supervisor.start(name, pump.forever)
 
 
+def private_places(settings: Settings) -> list[Path]:
+    """What is nobody else's with all that is in it, wherever it lies."""
+    places = [settings.blob_path, settings.evidence_path, settings.home / "scratch", settings.home / "admin.token"]
+    if settings.is_embedded:
+        places += database_files(settings)
+    return places
+
+
+def database_files(settings: Settings) -> list[Path]:
+    """SQLite: its file and those that it puts beside it."""
+    database = Path(make_url(settings.url).database or "")
+    return [database.with_name(database.name + suffix) for suffix in ("", "-wal", "-shm")]
+
+
 def _tighten(settings: Settings) -> None:
     """What is kept here is nobody else's: weights, tokens, keys. An older version made it readable for all."""
     left = [] if tighten_directory(settings.home) else [settings.home]
-    places = [settings.blob_path, settings.evidence_path, settings.home / "scratch", settings.home / "admin.token"]
-    if settings.is_embedded:
-        database = Path(make_url(settings.url).database or "")
-        places += [database.with_name(database.name + suffix) for suffix in ("", "-wal", "-shm")]
-    left += tighten(*places)
+    left += tighten(*private_places(settings))
     if left:
         log.warning("files.not-private", count=len(left), first=str(left[0]), reason="they belong to another user")
 

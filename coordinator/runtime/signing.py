@@ -103,6 +103,22 @@ class SigningKeys:
         self.expected_id = current.key_id
         return found
 
+    def check(self, recorded: Sequence[SigningKey], *, is_used: bool) -> None:
+        """Raise what `reconcile` would; nothing is made or changed."""
+        if not recorded and not is_used:
+            return  # it is made at the first start
+        if recorded and self._next.exists() and key_id(load_key(self._next).public_key()) == recorded[-1].key_id:
+            return  # it takes over at the next comparison
+        if not self.is_there():
+            raise EvidenceLost(LOST)
+        current = key_id(load_key(self._path).public_key())
+        known = recorded[-1].key_id if recorded else current
+        if current != known and not _succeeds(current, known, self._published_ids()):
+            raise EvidenceLost(CHANGED)
+
+    def is_there(self) -> bool:
+        return self._path.exists()
+
     def prepare(self) -> SigningKey:
         """A new key, beside the one that signs. It takes over when it is on record: `reconcile`."""
         self._next.unlink(missing_ok=True)
