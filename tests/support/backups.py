@@ -66,7 +66,9 @@ class Installation:
             self.server.execute("CHECKPOINT")
             if with_data_directory and (data := self.server.data_directory) is not None:
                 shutil.copytree(data, directory / "data", ignore_dangling_symlinks=True)
-        shutil.copytree(self.home / "blobs", directory / "blobs", dirs_exist_ok=True)
+        (directory / "blobs").mkdir()
+        if (self.home / "blobs").exists():
+            shutil.copytree(self.home / "blobs", directory / "blobs", dirs_exist_ok=True)
         return Backup(directory, self)
 
     def copy_of_redis(self) -> bytes:
