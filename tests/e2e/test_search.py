@@ -12,23 +12,28 @@ A few cases run with every other test; `make search` runs all of them.
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import redis
+import sqlalchemy as sa
 
 from coordinator.engine.entities import Task
 from coordinator.runtime.writing import SealedWriter
+from coordinator.store import schema
 from coordinator.store import tables as t
+from coordinator.store.database import Database
 from services.audit.keys import public_pem
 from services.audit.verification import check
 from tests.support.backups import Backup, Installation, store_of
 from tests.support.federation import Federation, federation, reopened
-from tests.support.searching import Needles, Readable, Store, body_of, floats_of, most_alike, opened
+from tests.support.searching import WINDOW, Needles, Readable, Store, body_of, floats_of, most_alike, opened
 from tests.support.servers import PostgresServer, RedisServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
@@ -71,6 +76,7 @@ QUICK = [
     ("federaser", "clusters", "sqlite", "file"),
     ("pga", "flat", "postgres", "file"),
 ]
+PLAIN_TABLE = "CREATE TABLE held (content bytea STORAGE EXTERNAL)"
 CASES = ALL if os.environ.get("LETHE_SEARCH") == "all" else QUICK
 
 
@@ -154,7 +160,7 @@ async def train(f: Federation, place: Installation, backups: Path, **spec: Any) 
     """Backups of half the way, and of the end."""
     f.init = await f.put({"w": np.random.default_rng(5).normal(scale=0.01, size=NUM_FLOATS).astype(np.float32)})
     f.work()
-    run_id = await f.create_run(stop={"rounds": 3}, **spec)
+    run_id = await f.create_run(stop={"rounds": 3}, lease_s=2.0, **spec)
     await f.wait(t.runs, run_id, lambda row: row.status in ("running", "completed"))
     while not await f.rows(t.checkpoints, t.checkpoints.c.round >= 1):
         with f.coordinator.bus.waiter(f"run:{run_id}") as waiter:
@@ -208,6 +214,48 @@ def assert_nothing_is_found(
 
 def models_among(readable: list[Readable]) -> list[bytes]:
     return [one.plain for one in readable if one.origins & {"job", "operator"} and is_whole(one.plain)]
+
+
+def test_any_window_is_found_wherever_it_lies_and_however_it_is_written() -> None:
+    random = np.random.default_rng(7)
+    needle, noise = random.bytes(1000), random.bytes(3000)
+    needles = Needles([needle, random.bytes(500)])
+    assert needles.found_in(noise) is None
+    for start in range(0, 1000 - WINDOW + 1, 3):
+        window = needle[start : start + WINDOW]
+        assert needles.found_in(noise[: start + 5] + window + noise[start + 5 :]) == start + 5
+        for text in (window.hex().encode(), base64.b64encode(noise[: start % 3] + window)):
+            assert needles.found_in(noise + text) is not None
+        assert needles.found_in(noise + bytes([window[0] ^ 1]) + window[1:] + bytes(1)) is None, "a shorter one is none"
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+async def test_the_search_finds_plain_bytes_in_files_pages_logs_and_dumps(
+    database: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    place = installation(request, tmp_path / "now", database, "file")
+    plain = np.random.default_rng(8).bytes(65_536)
+    needles = Needles([plain])
+    place.home.mkdir(parents=True)
+    planted = place.home / "left-behind"
+    planted.write_bytes(b"x" * 1001 + plain[5000 : 5000 + WINDOW])
+    held = Database(place.url or f"sqlite:///{place.home / 'lethe.db'}")
+    await schema.upgrade(held)
+    async with held.write() as connection:
+        await connection.execute(sa.text("CREATE TABLE held (content BLOB)" if place.url is None else PLAIN_TABLE))
+        await connection.execute(sa.text("INSERT INTO held VALUES (:content)"), {"content": plain})
+    backup = place.back_up(tmp_path / "backup", with_data_directory=True)
+    await held.close()
+    assert str(planted) in needles.found_under(place.directory)
+    found = {path.removeprefix(f"{backup.directory}/") for path in needles.found_under(backup.directory)}
+    if database == "sqlite":
+        assert {"lethe.db", "as-it-lies-lethe.db-wal"} <= found
+    else:
+        assert {path.split("/")[1] for path in found if path.startswith("data/")} >= {"base", "pg_wal"}
+        assert "dump.sql" in found
+        with redis.Redis.from_url(place.redis_url or "") as client:
+            client.set("held", plain)
+        assert needles.found_in(place.copy_of_redis()) is not None
 
 
 @pytest.mark.parametrize(("method", "topology", "database", "blobs"), CASES)

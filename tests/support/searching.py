@@ -1,14 +1,14 @@
 """Looking for bytes that must be gone: in files as they lie, and in everything that any key still opens.
 
-The search is complete: whatever window of `WINDOW` bytes a file shares with a needle holds a whole block of the needle
-that begins at a multiple of `BLOCK`. The first word of every such block is looked up at every position of the file, and
-what is found is compared byte by byte. Text forms count as well: a dump writes bytes as hexadecimal digits, a document
-as base64.
+The search is complete: whatever window of `WINDOW` bytes a file shares with a needle holds a whole word of the needle
+that begins at a multiple of `STRIDE`. Every such word is looked up at every position of the file, and what is found is
+compared byte by byte. Text forms count as well: a dump writes bytes as hexadecimal digits, a document as base64.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
@@ -23,9 +23,9 @@ from services.sealing.envelope import combined, unwrap
 from services.sealing.segments import Seal, SealedReader, Unreadable
 
 WINDOW: Final = 64
-BLOCK: Final = 32
 _WORD: Final = 8
-_TABLE_BITS: Final = 24
+STRIDE: Final = WINDOW - _WORD + 1
+_TABLE_BITS: Final = 22
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 Floats = npt.NDArray[np.float64]
 
@@ -39,14 +39,17 @@ class Needles:
         self._texts = texts
         words, places = [], []
         for number, text in enumerate(texts):
-            count = len(text) // BLOCK
-            words.append(np.frombuffer(text, "<u8")[: count * (BLOCK // _WORD) : BLOCK // _WORD])
-            places.append(np.stack([np.full(count, number), np.arange(count) * BLOCK], axis=1))
+            offsets = np.arange(0, len(text) - _WORD + 1, STRIDE)
+            every = np.lib.stride_tricks.sliding_window_view(np.frombuffer(text, np.uint8), _WORD)
+            words.append(np.ascontiguousarray(every[offsets]).view("<u8")[:, 0])
+            places.append(np.stack([np.full(len(offsets), number), offsets], axis=1))
         together, where = np.concatenate(words), np.concatenate(places)
         order = np.argsort(together, kind="stable")
         self._words, self._places = together[order], where[order]
         self._table = np.zeros(1 << _TABLE_BITS, np.bool_)
         self._table[_slots(self._words)] = True
+        self._clean: set[bytes] = set()
+        """What was searched before: databases and backups have many files in common."""
 
     def found_in(self, data: bytes) -> int | None:
         """Where a window of a needle begins in the data; None: nowhere."""
@@ -62,7 +65,13 @@ class Needles:
 
     def found_under(self, *directories: Path) -> list[str]:
         """The files that hold one, of all files there."""
-        return [str(path) for path in files_under(*directories) if self.found_in(_content(path)) is not None]
+        return [str(path) for path in files_under(*directories) if not self._is_clean(_content(path))]
+
+    def _is_clean(self, data: bytes) -> bool:
+        mark = hashlib.sha256(data).digest()
+        if mark not in self._clean and self.found_in(data) is None:
+            self._clean.add(mark)
+        return mark in self._clean
 
     def _confirmed(self, data: bytes, position: int, word: np.uint64) -> int | None:
         first, last = np.searchsorted(self._words, word, "left"), np.searchsorted(self._words, word, "right")
@@ -83,9 +92,11 @@ class Needles:
 
 
 def _forms(content: bytes) -> Iterator[bytes]:
-    """As they are, and as text would write them. What ends with half a word is cut."""
-    for text in (content, content.hex().encode(), *(base64.b64encode(content[skipped:]) for skipped in range(3))):
-        yield text[: len(text) // _WORD * _WORD]
+    """As they are, and as text would write them."""
+    yield content
+    yield content.hex().encode()
+    for skipped in range(3):
+        yield base64.b64encode(content[skipped:])
 
 
 def _slots(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
