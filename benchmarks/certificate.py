@@ -2,7 +2,8 @@
 
 The request and its artefacts are made up and stand in a real database (SQLite, in a temporary directory); looking each
 of them up in the blob store, the list, the opening and the signature are what a coordinator does at the end of a purge.
-`sign_s` is all of that, `sign_cpu_s` what it took of the processor. `peak_rss_mb` is that of the whole process, the making of the artefacts included.
+`sign_s` is all of that, `sign_cpu_s` what it took of the processor. `peak_rss_mb` is that of the whole process, the
+making of the artefacts included.
 """
 
 from __future__ import annotations

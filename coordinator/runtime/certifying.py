@@ -125,18 +125,22 @@ class Certifying:
 
     async def _settled(self, federation_id: UUID, page: list[Listed], purged_at: datetime) -> list[Artefact]:
         """Each as it was found: really gone, or its bytes are those of a clean one; that bytes are deleted is never
-        believed. What is stored is looked for first: whoever brings the same bytes afterwards is then known to the
-        database."""
+        believed. What is stored is looked for first, and only then why: whoever has brought the same bytes is known to
+        the database by then."""
         stored = {
             one.digest
             for one in page
             if one.kind in OF_BYTES and await self._blobs.stat(federation_id, one.digest) is not None
         }
-        named = [inventory.Artefact(one.kind, one.digest) for one in page if one.kind in OF_BYTES]
-        async with self._database.read() as connection:
-            another = await inventory.clean_digests(connection, federation_id, [one.digest for one in named])
-            another |= await inventory.uploaded_since(connection, federation_id, purged_at)
-            uploaded = await inventory.needed_uploads(connection, federation_id, named)
+        named = [
+            inventory.Artefact(one.kind, one.digest) for one in page if one.kind in OF_BYTES and one.digest in stored
+        ]
+        another, uploaded = set[str](), set[str]()
+        if named:
+            async with self._database.read() as connection:
+                another = await inventory.clean_digests(connection, federation_id, sorted(stored))
+                another |= await inventory.uploaded_since(connection, federation_id, purged_at)
+                uploaded = await inventory.needed_uploads(connection, federation_id, named)
 
         def became(one: Listed) -> Disposition:
             said = one.disposition or IS_ALWAYS.get(one.kind)
@@ -144,13 +148,13 @@ class Certifying:
                 return said
             if one.kind not in OF_BYTES:
                 raise InvariantBroken(f"nobody has said what became of {one.kind} {one.digest}")
+            if one.digest not in stored:
+                return "deleted"
             if one.digest in another:
                 return "also-held-by-another"
             if one.digest in uploaded:
                 return "also-held-as-operator-upload"
-            if one.digest in stored:
-                raise InvariantBroken(f"{one.digest} is still stored after its purge")
-            return "deleted"
+            raise InvariantBroken(f"{one.digest} is still stored after its purge")
 
         return [Artefact(one.kind, one.digest, became(one), one.reason) for one in page]
 
