@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.store import tables as t
 from services.audit.predicate import ArtefactKind, Disposition
 
-PAGE: Final = 2000
+PAGE: Final = 5000
 
 
 class Listed(NamedTuple):

@@ -58,10 +58,17 @@ class Leaf(Message):
         )
 
     @property
-    def hash(self) -> bytes:
-        """Salt first, then the canonical form of the rest."""
+    def said(self) -> bytes:
+        """The canonical form of all but the salt, which comes last in a line."""
         said = {"kind": self.kind, "digest": self.digest, "disposition": self.disposition, "reason": self.reason}
-        return merkle.leaf_hash(bytes.fromhex(self.salt) + canonical.encode(said))
+        return canonical.encode(said)
+
+    @property
+    def hash(self) -> bytes:
+        return self.hash_of(self.said)
+
+    def hash_of(self, said: bytes) -> bytes:
+        return merkle.leaf_hash(bytes.fromhex(self.salt) + said)
 
 
 class Tallying:
@@ -71,11 +78,14 @@ class Tallying:
         self._tree = merkle.Tree()
         self._counts = Counter[tuple[ArtefactKind, Disposition]]()
 
-    def add(self, leaf: Leaf) -> None:
+    def add(self, leaf: Leaf) -> bytes:
+        """Returns what the leaf says."""
         if leaf.disposition not in POSSIBLE[leaf.kind]:
             raise ListInvalid(f"{leaf.kind} {leaf.digest} cannot be {leaf.disposition}")
         self._counts[leaf.kind, leaf.disposition] += 1
-        self._tree.add(leaf.hash)
+        said = leaf.said
+        self._tree.add(leaf.hash_of(said))
+        return said
 
     def artefacts(self, planned: Mapping[ArtefactKind, int] | None = None) -> Artefacts:
         """`planned`: how many there should be; None: as many as there are."""
@@ -103,8 +113,8 @@ class ListWriter:
     def write(self, artefacts: Iterable[Artefact]) -> None:
         for artefact in artefacts:
             leaf = Leaf.of(artefact, self._new_salt())
-            self._tallying.add(leaf)
-            self._file.write(canonical.encode_model(leaf) + b"\n")
+            said = self._tallying.add(leaf)
+            self._file.write(b'%s,"salt":"%s"}\n' % (said[:-1], leaf.salt.encode()))
 
     def artefacts(self, planned: Mapping[ArtefactKind, int]) -> Artefacts:
         return self._tallying.artefacts(planned)
