@@ -18,6 +18,7 @@ from coordinator.engine.entities import ENDED, OPEN_TASK, SETTLED, Blob, Job, Ta
 from coordinator.engine.work import Accepted
 from services.core.digests import of_json
 from services.core.errors import Rejected
+from services.wire.v1.work import FIGURES_ONLY
 from tests.property import invariants
 from tests.property.transitions import Watch
 from tests.support.world import ROWS, World
@@ -160,7 +161,18 @@ class EngineMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.grants)
     @rule(index=st.one_of(recent, any_index), num_samples=st.integers(min_value=1, max_value=5))
     def submit(self, index: int, num_samples: int) -> None:
-        self._submit(_pick(self.grants, index), num_samples)
+        grant = _pick(self.grants, index)
+        self._submit_what_another_uploaded(grant)
+        self._submit(grant, num_samples)
+
+    def _submit_what_another_uploaded(self, grant: Task) -> None:
+        world = self.world
+        own = {blob.digest for blob in world.blobs_of_origin("task", grant.id)}
+        others = [b.digest for b in world.state.blobs.values() if b.origin == "task" and b.digest not in own]
+        if others and grant.kind not in FIGURES_ONLY:
+            message = m.SubmitResult(grant.id, grant.client_id, grant.lease_token or "", others[-1], 3, {})
+            (answer,) = world.send_together([message])
+            assert isinstance(answer, Rejected), "submitted what was not uploaded for the task"
 
     def _submit(self, grant: Task, num_samples: int = 3) -> None:
         """Submit what was made of a grant, however old it is, and check that it counts exactly when it should."""
@@ -225,6 +237,25 @@ class EngineMachine(RuleBasedStateMachine):
         """Stragglers, retries after lost answers and agents that slept through a fence, all at once."""
         for grant in self.grants[-10:]:
             self._submit(grant)
+        self._bring_back_what_is_gone()
+
+    def _bring_back_what_is_gone(self) -> None:
+        """Anybody who kept a copy may try."""
+        world = self.world
+        models, blobs = world.state.checkpoints.values(), world.state.blobs.values()
+        served = {c.digest for c in models if c.superseded_by is None}
+        superseded = dict.fromkeys(c.digest for c in models if c.superseded_by is not None and c.digest not in served)
+        held = [grant for grant in self.grants[-10:] if world.is_held(grant)]
+        for digest in list(superseded)[-2:]:
+            for sender in (None, *held[-1:]):
+                _refused(world, world.announce(digest, sender), "bytes of a superseded model came back")
+        for digest in [b.digest or "" for b in blobs if b.origin == "task" and b.status == "stored"][-1:]:
+            _refused(world, world.announce(digest), "an operator uploaded a client's update")
+            try:
+                world.create_run(name="never", init=digest)
+            except Rejected:
+                continue
+            raise AssertionError("a run began with a client's update")
 
     @precondition(lambda self: self.grants)
     @rule(index=st.one_of(recent, any_index))

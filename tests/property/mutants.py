@@ -188,6 +188,31 @@ MUTANTS: Final = (
         (decide._record_blob, "work.working_client(draft, message.client_id)", "pass"),
     ),
     mutant(
+        "upload for another task counts",
+        "submitted what was not uploaded for the task",
+        (work._check_result, "b.origin_id == task.id and ", ""),
+    ),
+    mutant(
+        "superseded bytes are taken again",
+        "bytes of a superseded model came back",
+        (decide._check_whose, "(message.federation_id, message.digest) in draft.state.superseded", "False"),
+    ),
+    mutant(
+        "operator uploads a client's update",
+        "an operator uploaded a client's update",
+        (decide._check_whose, 'any(b.origin == "task" for b in same)', "False"),
+    ),
+    mutant(
+        "run begins with a client's update",
+        "a run began with a client's update",
+        (runs._check_named, 'b.origin == "operator" and ', ""),
+    ),
+    mutant(
+        "inventory without uploads to cohorts that had ended",
+        "is left after the purge",
+        (world.World._unsubmitted, "in_cut or has_ended or", "in_cut or"),
+    ),
+    mutant(
         "inventory goes by the marks",
         "is left after the purge",
         (
