@@ -46,7 +46,7 @@ chunks = sa.Table(
     "blob_chunks",
     metadata,
     sa.Column("content_id", sa.ForeignKey(contents.c.id, ondelete="CASCADE"), primary_key=True),
-    sa.Column("position", sa.BigInteger, primary_key=True, comment="of the chunk's first byte"),
+    sa.Column("position", sa.BigInteger, primary_key=True, comment="of the chunk's first byte in the blob"),
     sa.Column("data", sa.LargeBinary, nullable=False),
 )
 CHUNKS_UNCOMPRESSED: Final = "ALTER TABLE blob_chunks ALTER COLUMN data SET STORAGE EXTERNAL"
