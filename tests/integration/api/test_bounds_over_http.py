@@ -138,14 +138,13 @@ async def test_an_update_of_absurd_numbers_is_refused_and_the_run_goes_on(small_
 async def test_updates_stored_before_that_overflow_together_are_left_out_and_the_run_goes_on(site: Site) -> None:
     a, x, y = await site.enrol("a", "x", "y")
     run = await site.start_run(stop={"rounds": 2})
-    digest = await x.put_blob(update(3.4e38))
-    await y.put_blob(update(3.4e38))
-    await write(site, "UPDATE blobs SET finite = :yes WHERE digest = :digest", digest=digest, yes=True)
     for number in (1, 2):
         await a.train(1.0)
         for agent in (x, y):
             (task,) = await agent.claim()
             assert task["round"] == number
+            digest = await agent.put_blob(update(3.4e38))
+            await write(site, "UPDATE blobs SET finite = :yes WHERE digest = :digest", digest=digest, yes=True)
             assert (await agent.submit(task, digest)).status_code == 200
     assert (await ended(site, run["id"]))["status"] == "completed"
     rounds = (await site.admin.get(f"/v1/runs/{run['id']}/rounds"))["items"]

@@ -67,7 +67,7 @@ async def test_an_upload_that_stalled_goes_on_from_what_had_arrived(tmp_path: Pa
         relayed(host, port, first_bytes=1_500_000) as url,
         asyncio.timeout(30),
     ):
-        (a,) = await site.enrol("a")
+        (a,) = await site.holders("a")
         bytes_in = site.app.state.context.metrics._bytes_in._value
         before = bytes_in.get()
         transport = Transport(url, a.token, backoff=Backoff(first_s=0.01), on_retry=lambda one, _: retries.append(one))
@@ -87,7 +87,7 @@ async def test_a_worker_that_has_too_many_uploads_waits_as_it_is_told_and_goes_o
         listening(site) as (host, port),
         asyncio.timeout(30),
     ):
-        (a,) = await site.enrol("a")
+        (a,) = await site.holders("a")
         uploads = site.app.state.context.metrics.uploads._value
         _, holder = await asyncio.open_connection(host, port)
         path, size = f"/v1/blobs/{digests.of_bytes(other)}", len(other)
