@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
+from coordinator.runtime.backup.saving import HELD
 from coordinator.runtime.coordinator import private_places
 from coordinator.runtime.doctor.findings import Finding, Site, some
 from coordinator.runtime.scratch import Scratch
@@ -35,15 +37,24 @@ async def take_rights_away(site: Site) -> None:
 
 async def scratch(site: Site) -> list[Finding]:
     """Twice: whoever makes a directory locks it a moment later."""
-    place = Scratch(site.coordinator.settings.home / "scratch")
-    left = await asyncio.to_thread(place.left_over)
+    left = await asyncio.to_thread(_left_over, site)
     if left:
         await site.wait()
-        left &= await asyncio.to_thread(place.left_over)
+        left &= await asyncio.to_thread(_left_over, site)
     what = f"{len(left)} scratch directories of processes that were killed"
     remedy = "lethe doctor --repair removes them, as the next start of a coordinator does"
     return [Finding("scratch", what, remedy)] if left else []
 
 
 async def sweep_scratch(site: Site) -> None:
-    await site.coordinator.keeping.sweep()
+    for place in _places(site):
+        await asyncio.to_thread(place.sweep)
+
+
+def _left_over(site: Site) -> set[Path]:
+    return set().union(*(place.left_over() for place in _places(site)))
+
+
+def _places(site: Site) -> list[Scratch]:
+    settings = site.coordinator.settings
+    return [Scratch(settings.home / "scratch"), Scratch(settings.blob_path / HELD)]
