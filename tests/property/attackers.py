@@ -29,7 +29,7 @@ TOPOLOGIES: list[dict[str, Any]] = [
 def update_of(name: str, task: dict[str, Any]) -> bytes:
     """It changes only its own numbers, so that a model shows who is in it; and it depends on what it was trained on."""
     values = np.zeros(BLOCK * len(NAMES), np.float32)
-    drawn = hashlib.sha256(f"{name} {task['model']['digest']} {task['round']} {task['cohort']}".encode()).digest()
+    drawn = hashlib.sha256(f"{name} {task['weights']} {task['round']} {task['cohort']}".encode()).digest()
     start = NAMES.index(name) * BLOCK
     values[start : start + BLOCK] = np.frombuffer(drawn, np.uint8).astype(np.float32) / 256 + 1
     return save({"w": values})
@@ -118,7 +118,7 @@ class Walk:
     async def answer(self, name: str, task: dict[str, Any]) -> None:
         data = update_of(name, task)
         digest = digests.of_bytes(data)
-        self.names |= {digest, task["model"]["digest"]}
+        self.names |= {digest, task["weights"]}
         if name == LEAVER:
             self.own.add(digest)
         if name == self.attacker:
@@ -143,10 +143,10 @@ class Walk:
         claimed = await self.call(self.attacker, "POST", "/v1/tasks/claim")
         if claimed is not None and claimed.status_code == 200:
             self.tasks += claimed.json()["tasks"]
-            self.names |= {task["model"]["digest"] for task in self.tasks}
+            self.names |= {task["weights"] for task in self.tasks}
 
     async def download(self) -> None:
-        wanted = [task["model"]["digest"] for task in self.tasks[-2:]] + sorted(self.names)
+        wanted = [task["weights"] for task in self.tasks[-2:]] + sorted(self.names)
         if not wanted:
             return
         answer = await self.call(self.attacker, "GET", f"/v1/blobs/{self.random.choice(wanted)}")
