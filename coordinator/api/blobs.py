@@ -17,7 +17,7 @@ from coordinator.blobs.port import StorageFull
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.messages import PauseRun
 from coordinator.runtime.quota import Upload
-from coordinator.runtime.reception import Partial
+from coordinator.runtime.reception import PartFound, Partial
 from coordinator.runtime.storage import SMALL_BYTES
 from coordinator.runtime.uploads import Wanted
 from coordinator.store import accounts, doorway, reading
@@ -93,7 +93,8 @@ async def put_blob(
         if rejected.code != "upload-offset-mismatch":
             raise
         stored = rejected.extra["offset"]
-        return await _continue_with_whole(request, caller, wanted, stored=stored)
+        rest = _once(rejected.body[stored:]) if isinstance(rejected, PartFound) else _rest(request, stored)
+        return await _continue_with_whole(request, caller, wanted, rest, stored=stored)
 
 
 @router.patch(
@@ -182,10 +183,12 @@ async def get_blob(
 # --- receiving --------------------------------------------------------------------------------------------------------
 
 
-async def _continue_with_whole(request: Request, caller: Caller, wanted: Wanted, *, stored: int) -> Response:
+async def _continue_with_whole(
+    request: Request, caller: Caller, wanted: Wanted, rest: AsyncIterator[bytes], *, stored: int
+) -> Response:
     """An earlier upload left its first part here: use of the new one, which starts at 0, what follows that part."""
     try:
-        return await _receive(request, caller, wanted, offset=stored, chunks=_rest(request, stored))
+        return await _receive(request, caller, wanted, offset=stored, chunks=rest)
     except Rejected as rejected:
         if rejected.code in ("digest-mismatch", "not-safetensors", "too-large"):  # whose fault it was cannot be known
             detail = "what an earlier upload had left did not fit and was dropped; send everything again"
@@ -222,6 +225,10 @@ async def _receive(
     crashpoint("blob.before-record")
     await coordinator.uploads.record(blob, received.inspection)
     return answer(BlobInfo(digest=wanted.digest, bytes=received.inspection.num_bytes), 201)
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 async def _rest(request: Request, num_skipped: int) -> AsyncIterator[bytes]:

@@ -51,6 +51,15 @@ class Complete:
 Received = Partial | Complete
 
 
+class PartFound(Rejected):
+    """`upload-offset-mismatch` after the whole body was taken, which nobody can read from the connection again."""
+
+    def __init__(self, stored: int, body: bytes) -> None:
+        detail = f"The stored part has {stored} bytes; go on from there."
+        super().__init__("upload-offset-mismatch", detail, offset=stored)
+        self.body = body
+
+
 class Check:
     """Digest and inspection of bytes fed in order. Takes about 1 ms per MiB: feed it off the event loop."""
 
@@ -143,7 +152,7 @@ class Reception:
         try:
             await self._blobs.write(blob.federation_id, name_of(blob), len(body), produce)
         except Moved:
-            raise offset_mismatch(await self.part_bytes(blob)) from None
+            raise PartFound(await self.part_bytes(blob), body) from None
         return Complete(found[0])
 
     async def _receive_large(

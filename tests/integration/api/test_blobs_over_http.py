@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import save
 
 from coordinator.blobs.port import StorageFull
+from coordinator.runtime.uploads import Wanted
 from coordinator.store import outbox
 from services.core import digests
 from tests.integration.api.site import Actor, Site, blob, code_of, has_been_retained, until, update
@@ -194,6 +195,34 @@ async def test_unfinished_uploads_of_two_clients_do_not_mix(small_site: Site) ->
     assert (await b.call("HEAD", PATH)).status_code == 404
     assert (await b.call("PUT", PATH, content=BIG)).status_code == 201
     assert (await patch(a, 1000, BIG[1000:])).status_code == 201
+
+
+@pytest.mark.parametrize("first", [1, 100, None])
+async def test_a_small_upload_that_was_begun_in_parts_may_be_sent_whole(first: int | None, small_site: Site) -> None:
+    """`first` None: all of it had arrived, and was not recorded, when the coordinator died."""
+    site = small_site
+    operator = await site.staff("operator")
+    digest, data = blob(update(1.0))
+    headers = {
+        "Content-Type": "application/partial-upload",
+        "Upload-Offset": "0",
+        "Upload-Length": str(len(data)),
+    }
+    path = f"/v1/blobs/{digest}"
+    if first is None:
+        wanted = Wanted(UUID(site.federation_id), None, None, digest, len(data))
+        announced = await site.coordinator.uploads.announce(wanted)
+        await site.coordinator.reception.receive(announced, 0, len(data), _once(data))
+    else:
+        begun = await operator.call("PATCH", path, content=data[:first], headers=headers)
+        assert (begun.status_code, begun.headers["upload-offset"]) == (204, str(first))
+    whole = await operator.call("PUT", path, content=data)
+    assert whole.status_code == 201, whole.text
+    assert (await operator.call("GET", path)).content == data
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 async def test_a_part_needs_its_own_media_type_and_its_headers(small_site: Site) -> None:
