@@ -237,9 +237,7 @@ def killed(address: str, how: str, path: Path, crash_at: str) -> None:
     assert done.returncode == -signal.SIGKILL
 
 
-async def test_what_a_killed_process_wrote_is_listed_and_can_be_deleted(
-    address: str, tmp_path: Path
-) -> None:
+async def test_what_a_killed_process_wrote_is_listed_and_can_be_deleted(address: str, tmp_path: Path) -> None:
     await asyncio.to_thread(killed, address, "write", tmp_path, "blob.before-sync")
     async with opened(address) as store:
         assert await listed(store) == {(OWNER, NAME): 5}

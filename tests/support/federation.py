@@ -279,9 +279,9 @@ async def federation(
 
 
 @contextlib.asynccontextmanager
-async def reopened(directory: Path, url: str | None = None) -> AsyncIterator[Federation]:
+async def reopened(directory: Path, url: str | None = None, **settings: Any) -> AsyncIterator[Federation]:
     """The one federation of a home that was left by `federation`, perhaps of an earlier release."""
-    coordinator = Coordinator(Settings(home=directory / "home", database_url=url))
+    coordinator = Coordinator(Settings(home=directory / "home", database_url=url, **settings))
     await schema.upgrade(coordinator.database)
     async with coordinator.database.read() as connection:
         federation_id = (await connection.execute(sa.select(t.federations.c.id))).scalar_one()
