@@ -156,6 +156,8 @@ class EngineMachine(RuleBasedStateMachine):
             assert task.lease_token not in {known.lease_token for known in self.grants}, "a token was given twice"
             self.newest_token[task.id] = task.lease_token or ""
             self.grants.append(task)
+            if task.kind not in FIGURES_ONLY:
+                self.world.train(task)  # uploaded at once, submitted whenever
         return [grant.task for grant in granted]
 
     @precondition(lambda self: self.grants)
@@ -344,12 +346,14 @@ class EngineMachine(RuleBasedStateMachine):
         lease = _pick(self.leases, index)
         cohort = self.world.state.cohorts[lease.cohort_id or UUID(int=0)]
         before = self.world.state.cohorts
-        counted = self.world.send(self.world.outcome_of(lease))
+        outcome = self.world.outcome_of(lease)
+        counted = self.world.send(outcome)
         if counted:
             assert self.newest_lease[lease.id] == lease.lease_token, "a job's lost lease was accepted"
             assert lease.epoch == cohort.epoch, "a result from before a fence was accepted"
         else:
             assert self.world.state.cohorts == before, "a refused result changed a cohort"
+            self.world.drop_blobs({outcome.blob.blob_id} if outcome.blob is not None else ())
 
     @rule(index=recent, retryable=st.booleans(), storage_full=st.booleans())
     def fail_kernel(self, index: int, retryable: bool, storage_full: bool) -> None:

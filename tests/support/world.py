@@ -340,8 +340,11 @@ class World:
         """False: the client is not let in any more, or does not hold the task any more."""
         if not self.is_held(task):
             return False
+        begun = self.announce(digest, task)
+        if begun.status == "stored":
+            return True
         try:
-            self.record(self.announce(digest, task))
+            self.record(begun)
         except Rejected:
             return False
         return True
@@ -415,7 +418,7 @@ class World:
             self.provenance[digest] = frozenset[str]().union(*(self.provenance[d] for d in inputs))
             samples = (self.samples_in.get(d, frozenset()) for d in inputs)
             self.samples_in[digest] = frozenset[str]().union(*samples)
-        blob = self.announce(digest, job=job) if counts else operators_blob(FEDERATION, self.now, digest, 100)
+        blob = self.announce(digest, job=job)  # by a pump that held its lease then
         record = self.record_of(blob, digest, MODEL_LAYOUT)
         return m.JobDone(job.id, token, record, dict.fromkeys(left_out, 1.0))
 
