@@ -65,7 +65,7 @@ class Uploads:
         try:
             await self._shell.handle(RecordBlob(blob.id, blob.federation_id, blob.digest, facts, blob.client_id))
         except Rejected:
-            await self._storage.give_up([blob.id])
+            await self._storage.give_up(blob.federation_id, [blob.id])
             raise
 
     async def _work(self) -> None:
