@@ -218,7 +218,7 @@ async def _receive(
             if blob.status == "stored":
                 return answer(BlobInfo(digest=wanted.digest, bytes=blob.num_bytes), 201)  # whoever had sent it before
             if blob.num_bytes != wanted.total:
-                await coordinator.storage.give_up([blob.id])
+                await coordinator.storage.give_up(blob.federation_id, [blob.id])
                 detail = f"{blob.num_bytes} bytes were announced before, which were dropped; send everything again"
                 raise Rejected("upload-offset-mismatch", detail, offset=0)
             try:

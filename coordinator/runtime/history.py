@@ -153,7 +153,7 @@ class Keeping:
             unwanted = [blob.id for blob, _ in copies if not await kept.confirm(connection, blob)]
             await blobs.drop(connection, await kept.copies_of(connection, [one.update_id for one in some]))
             is_all = not await kept.are_being_sealed(connection, [one.update_id for one in some])
-        await self._storage.give_up(unwanted)
+        await self._storage.give_up(federation_id, unwanted)
         return is_all
 
     async def _keep_as_they_are(self, federation_id: UUID, some: Sequence[Wanted], policy: UpdateHistory) -> None:

@@ -188,7 +188,7 @@ def kernel_runner(
                 crashpoint("erasure.in-recovery")
             is_wanted = await shell_patiently(shell, outcome)
             if not is_wanted and isinstance(outcome, JobDone) and outcome.blob is not None:
-                await storage.give_up([outcome.blob.blob_id])
+                await storage.give_up(job.federation_id, [outcome.blob.blob_id])
 
     return run
 

@@ -112,10 +112,10 @@ class Reception:
             return await self._receive(blob, offset, total, chunks)
         except Rejected as rejected:
             if rejected.code != "upload-offset-mismatch":  # then it belongs to whoever moved on
-                await self._storage.give_up([blob.id])
+                await self._storage.give_up(blob.federation_id, [blob.id])
             raise
         except StorageFull:
-            await self._storage.give_up([blob.id])
+            await self._storage.give_up(blob.federation_id, [blob.id])
             raise
 
     async def _receive(self, blob: Blob, offset: int, total: int, chunks: AsyncIterable[bytes]) -> Received:
@@ -153,7 +153,7 @@ class Reception:
             return await self._receive_large(blob, seal, stored, len(body), _gather(_once(body[stored:]), PIECE_BYTES))
         except Rejected as rejected:
             if (explained := unfit(rejected)) is not rejected:
-                await self._storage.give_up([blob.id])
+                await self._storage.give_up(blob.federation_id, [blob.id])
             raise explained from rejected
 
     async def _receive_large(

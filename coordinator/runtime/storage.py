@@ -154,12 +154,15 @@ class Storage:
 
     # --- giving up ----------------------------------------------------------------------------------------------------
 
-    async def give_up(self, ids: Collection[UUID]) -> None:
-        """What was announced and is not to be stored after all: mark, commit, delete."""
+    async def give_up(self, federation_id: UUID, ids: Collection[UUID]) -> None:
+        """What was announced and is not to be stored after all: mark, commit, delete. If another gave it up before its
+        last byte came, its row is gone and its bytes are not."""
         if ids:
             async with self._database.write() as connection:
                 await rows.give_up(connection, ids)
+                left = {blob.id for blob in await rows.by_id(connection, ids)}
             await self.delete_dropped()
+            await self.blobs.delete(federation_id, *(blob_id.hex for blob_id in ids if blob_id not in left))
 
     async def delete_dropped(self) -> int:
         """The bytes, then the rows, of all blobs that were given up; returns how many. Whoever else is at it ends the

@@ -67,7 +67,7 @@ class Uploads:
                 RecordBlob(blob.id, blob.federation_id, blob.digest, facts, blob.client_id)
             )
         except Rejected:
-            await self._storage.give_up([blob.id])
+            await self._storage.give_up(blob.federation_id, [blob.id])
             raise
         if recorded.id != blob.id:
             await self._storage.give_up([blob.id])

@@ -99,11 +99,17 @@ _FACTS = prepared(
         t.blobs.c.finite,
     ).where(_own, t.blobs.c.status == "stored")
 )
-_BLOBS = prepared(sa.select(t.blobs).where(t.blobs.c.id.in_(sa.bindparam("keys", expanding=True))))
+_BLOBS = prepared(  # locked: whoever gives one up meanwhile has done so, or finds it recorded
+    sa.select(t.blobs)
+    .where(t.blobs.c.id.in_(sa.bindparam("keys", expanding=True)))
+    .order_by(t.blobs.c.id)
+    .with_for_update()
+)
 _UPLOADS = prepared(
     sa.select(t.blobs)
     .where(t.blobs.c.origin_id.in_(sa.bindparam("keys", expanding=True)), t.blobs.c.status == "stored")
     .order_by(t.blobs.c.id)
+    .with_for_update()
     .with_for_update(read=True, key_share=True)
 )
 """Whoever is about to name a blob holds off those who would give it up; see `references`."""

@@ -203,6 +203,7 @@ async def test_a_lost_key_fails_the_run_by_its_name_and_restoring_it_lets_the_ru
     assert key.name in unreadable.json()["detail"] and not key.exists(), "no other key takes its name"
     away.rename(key)
     await site.admin.post(f"/v1/runs/{run_id}/resume", expect=200)
+    await trained(client, 2)  # its round begins anew
     await until(lambda: has_status(site, f"/v1/runs/{run_id}", "completed"))
     assert await read(client, digest, site) == 200
 
