@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 import migrations
-from coordinator.engine.messages import ResumeRun
+from coordinator.engine.messages import CancelRun, ResumeRun
 from coordinator.keys.port import is_earlier
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.settings import Settings
@@ -352,6 +352,7 @@ async def test_an_erasure_takes_what_lies_plain_and_the_key_of_the_earlier_relea
         assert {row.origin for row in own} == {"task", "copy"}
         earlier = tmp_path / "home/evidence/keys" / str(f.clients["c1"])
         assert earlier.exists()
+        await f.coordinator.shell.handle(CancelRun(await _run_named(f, "halves"), "it stood still"))
         f.work()
         erasure = await f.wait_for_erasure(await f.erase("c1", **REQUESTS[request_name]))
         assert erasure.status == "completed", erasure.reason
