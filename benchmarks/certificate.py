@@ -87,10 +87,9 @@ async def measure(home: Path, num_artefacts: int) -> dict[str, Any]:
         erasure_id = await prepared(coordinator, num_artefacts)
         async with coordinator.database.read() as connection:
             found = await inventory.dossier(connection, erasure_id)
-            now = await coordinator.database.now(connection)
         certifying = coordinator.erasing.certifying
         started, used = time.perf_counter(), time.process_time()
-        certificate = await certifying.certificate(found, now)
+        certificate = await certifying.certificate(found)
         sign_s, sign_cpu_s = time.perf_counter() - started, time.process_time() - used
         key = public_pem(await coordinator.erasing.public_key())
         path = certifying.files.list_path(erasure_id, artefact_root(certificate) or "")

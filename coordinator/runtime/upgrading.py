@@ -191,8 +191,7 @@ class Upgrading:
                 if found is not None:
                     await plain.turn_copy(connection, found, new.digest or "", new.num_bytes)
         except (NotNow, Rejected):
-            await self._storage.give_up([new.id])
-            await self._storage.blobs.delete(new.federation_id, name_of(new))  # its row may have gone before they came
+            await self._storage.give_up(new.federation_id, [new.id])
             return False
         crashpoint("upgrade.after-replacement")
         return True

@@ -70,7 +70,7 @@ class Uploads:
             await self._storage.give_up(blob.federation_id, [blob.id])
             raise
         if recorded.id != blob.id:
-            await self._storage.give_up([blob.id])
+            await self._storage.give_up(blob.federation_id, [blob.id])
 
     async def _work(self) -> None:
         while self._waiting:

@@ -195,12 +195,12 @@ MUTANTS: Final = (
     mutant(
         "superseded bytes are taken again",
         "bytes of a superseded model came back",
-        (decide._check_whose, "(message.federation_id, message.digest) in draft.state.superseded", "False"),
+        (decide._checked_whose, "(message.federation_id, message.digest) in draft.state.superseded", "False"),
     ),
     mutant(
         "operator uploads a client's update",
         "an operator uploaded a client's update",
-        (decide._check_whose, 'any(b.origin == "task" for b in same)', "False"),
+        (decide._checked_whose, 'any(b.origin == "task" for b in same)', "False"),
     ),
     mutant(
         "run begins with a client's update",

@@ -81,7 +81,7 @@ class StoredWorld(World):
     async def _mirror(self, connection: AsyncConnection, state: State) -> None:
         """What pumps, enrolment and purges did meanwhile."""
         await write_changes(connection, self.store.mirrored, state)
-        gone = self.store.mirrored.blobs.keys() - state.blobs.keys()
+        gone = sorted(self.store.mirrored.blobs.keys() - state.blobs.keys())
         await blobs.drop(connection, gone)
         await blobs.remove(connection, gone)
         self.store.mirrored = state

@@ -522,7 +522,7 @@ class World:
         def is_lost(b: Blob) -> bool:
             cohort = self.state.cohorts[b.cohort_id] if b.cohort_id is not None else None
             has_ended = cohort is not None and cohort.phase == "retired" and cohort.run_id in runs
-            in_cut = b.cohort_id in last and b.epoch is not None and b.epoch <= last[b.cohort_id]
+            in_cut = b.cohort_id is not None and b.epoch is not None and b.epoch <= last.get(b.cohort_id, -1)
             return in_cut or has_ended or b.client_id in leavers
 
         return [b for b in self.state.blobs.values() if is_left(b) and is_lost(b)]
