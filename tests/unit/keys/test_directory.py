@@ -167,11 +167,11 @@ def test_a_destruction_that_was_killed_anywhere_is_completed_by_repeating_it(tmp
 def test_unfinished_keys_and_strangers_files_are_no_keys(tmp_path: Path) -> None:
     keys = DirectoryKeys(tmp_path)
     keys.find_or_make(ONE)
-    for name in (".new-abc", ".new-key", str(UUID(int=9)), "README"):
+    for name in (".new-abc", ".new-key", "0" * 32, "README"):
         (tmp_path / name).write_bytes(b"k" * 32)
     assert keys.names() == {ONE}
     keys.destroy([TWO])
-    assert {path.name for path in tmp_path.iterdir()} == {ONE, TWO, ".lock", str(UUID(int=9)), "README"}
+    assert {path.name for path in tmp_path.iterdir()} == {ONE, TWO, ".lock", "0" * 32, "README"}
 
 
 def test_only_the_owner_can_read_keys_whatever_the_umask(tmp_path: Path) -> None:

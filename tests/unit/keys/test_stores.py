@@ -9,7 +9,16 @@ from uuid import UUID
 import pytest
 
 from coordinator.keys.directory import DirectoryKeys
-from coordinator.keys.port import Destroyed, KeyStore, client_key, cohort_key, federation_key, is_key_name
+from coordinator.keys.port import (
+    Destroyed,
+    KeyStore,
+    client_key,
+    cohort_key,
+    earlier_client_key,
+    federation_key,
+    is_key_name,
+    is_of_client,
+)
 
 ONE = client_key(UUID(int=1))
 NAMES = [
@@ -87,7 +96,7 @@ def test_threads_that_make_a_key_at_once_get_the_same(keys: KeyStore) -> None:
         "cohort-" + str(UUID(int=1)) + "." + "9" * 41,
         "federation-" + str(UUID(int=1)) + ".0",
         "client-" + str(UUID(int=1)) + ".٣",
-        str(UUID(int=1)),
+        str(UUID(int=1)) + ".0",
     ],
 )
 def test_what_is_not_the_name_of_a_key_is_refused(keys: KeyStore, name: str) -> None:
@@ -117,3 +126,10 @@ def test_names_say_what_they_are_for() -> None:
             cohort_key(UUID(int=1), str(epoch))
     with pytest.raises(ValueError, match="not the name of a key"):
         client_key(UUID(int=1), -1)
+
+
+def test_a_clients_keys_are_all_that_it_ever_had_also_the_one_of_version_0_1(keys: KeyStore) -> None:
+    names = {client_key(UUID(int=1)), client_key(UUID(int=1), 1), earlier_client_key(UUID(int=1))}
+    for name in (*names, client_key(UUID(int=2)), earlier_client_key(UUID(int=2))):
+        keys.find_or_make(name)
+    assert {name for name in keys.names() if is_of_client(name, UUID(int=1))} == names
