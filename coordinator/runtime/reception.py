@@ -142,8 +142,8 @@ class Reception:
 
         try:
             await self._blobs.write(blob.federation_id, name_of(blob), len(body), produce)
-        except Moved:
-            raise offset_mismatch(await self.part_bytes(blob)) from None
+        except Moved:  # by another upload, or by one that a crash tore, which is cut off
+            return await self._receive_large(blob, seal, 0, len(body), _groups(body))
         return Complete(found[0])
 
     async def _receive_large(
@@ -274,6 +274,10 @@ async def _gather(chunks: AsyncIterable[bytes], piece_bytes: int) -> AsyncIterat
         raise
     if held:
         yield held
+
+
+async def _groups(body: bytes) -> AsyncIterator[list[bytes]]:
+    yield [body]
 
 
 async def taken(chunks: AsyncIterable[bytes], most: int) -> tuple[bytes, AsyncIterator[bytes]]:
