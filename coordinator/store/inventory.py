@@ -91,7 +91,7 @@ async def inventory(connection: AsyncConnection, found: Dossier, ends_at: dateti
     run_ids = {checkpoint.run_id for checkpoint in lineage.checkpoints.values()}
     artefacts = [Found("merge" if c.kind == "merge" else "checkpoint", c.digest, c.id) for c in models]
     artefacts += await _derived(connection, found, leavers, run_ids, models)
-    artefacts += await _unsubmitted(connection, found, leavers, {c.run_id for c in models})
+    artefacts += await _unsubmitted(connection, found, leavers, {one.run_id for one in (*models, *found.lines)})
     if found.erasure.scope == "client":
         c = t.credentials.c
         keys = sa.select(c.id, c.secret_hash, c.revoked_at).where(t.credentials.c.client_id.in_(leavers))
@@ -200,10 +200,11 @@ async def _copies(connection: AsyncConnection, derived: list[Found]) -> list[Fou
 async def _unsubmitted(
     connection: AsyncConnection, found: Dossier, leavers: set[UUID], run_ids: set[UUID]
 ) -> list[Found]:
-    """What leavers uploaded and never submitted, or never finished; and what anybody uploaded, or a kernel made, for
-    the work of a cohort before it was cut, or had ended, which nobody will ever ask for again."""
+    """What leavers uploaded and never submitted, or never finished; and what anybody uploaded, or a kernel made, in
+    these runs for work that was cut off, by whichever request: nobody will ever ask for it again."""
     b, u = t.blobs.c, t.updates.c
     is_submitted = sa.exists().where(u.task_id == b.origin_id, u.digest == b.digest)
+<<<<<<< HEAD
     plain = t.blobs.alias("plain")
     is_being_sealed = sa.exists().where(
         plain.c.origin_id == b.origin_id, plain.c.digest == b.digest, plain.c.data_key.is_(None)
@@ -211,14 +212,14 @@ async def _unsubmitted(
     is_left = (b.origin == "task") & ~is_submitted | ((b.origin == "job") & (b.status == "arriving") & ~is_being_sealed)
     in_cut = [(b.cohort_id == line.cohort_id) & (b.epoch <= line.epoch_before) for line in found.lines]
     has_ended = b.cohort_id.in_(_retired().where(t.cohorts.c.run_id.in_(run_ids)))
+=======
+    is_left = (b.origin == "task") & ~is_submitted | ((b.origin == "job") & (b.status == "arriving"))
+>>>>>>> testsa
     of_leavers = b.client_id.in_(leavers if found.erasure.scope == "client" else ())
+    of_runs = _is_cut_off(t.cohorts.c.run_id.in_(run_ids))
+    own = (b.federation_id == found.erasure.federation_id) & (b.status != "dropping")
     rows = await connection.execute(
-        sa.select(b.id, b.origin, b.status, b.digest).where(
-            b.federation_id == found.erasure.federation_id,
-            b.status != "dropping",
-            is_left,
-            sa.or_(of_leavers, has_ended, *in_cut),
-        )
+        sa.select(b.id, b.origin, b.status, b.digest).where(own, is_left, of_leavers | of_runs)
     )
     artefacts = []
     for row in rows:
@@ -248,7 +249,7 @@ async def blobs_of(connection: AsyncConnection, found: Dossier, artefacts: list[
     models = [a for kind in ("checkpoint", "merge") for a in by_kind.get(kind, [])]
     ids |= await _blobs_of_models(connection, own, [a.row_id for a in models])
     gone = sorted({a.digest for a in (*models, *by_kind.get("step", []))})
-    ids |= await _same_bytes_before_the_cut(connection, own, found, gone)
+    ids |= await _same_bytes_before_the_cut(connection, own, gone)
     ids |= await _blobs_of_calibrated(connection, own, updates)
     if found.erasure.scope == "client":
         of_leavers = b.client_id.in_([s.client_id for s in found.subjects])
@@ -293,22 +294,20 @@ def _is_clean_model() -> sa.ColumnElement[bool]:
     )
 
 
-def _retired() -> sa.Select[Any]:
-    return sa.select(t.cohorts.c.id).where(t.cohorts.c.phase == "retired")
+def _is_cut_off(*where: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """Of a blob: it was made for an epoch of its cohort that is over, or its cohort has ended."""
+    b, c = t.blobs.c, t.cohorts.c
+    return sa.exists().where(c.id == b.cohort_id, (c.phase == "retired") | (b.epoch < c.epoch), *where)
 
 
 async def _same_bytes_before_the_cut(
-    connection: AsyncConnection, own: sa.ColumnElement[bool], found: Dossier, gone: list[str]
+    connection: AsyncConnection, own: sa.ColumnElement[bool], gone: list[str]
 ) -> set[UUID]:
     """What kernels made of the same bytes in cohorts that were cut or had ended, and nobody published."""
     b = t.blobs.c
-    before = sa.or_(
-        b.cohort_id.in_(_retired()),
-        *((b.cohort_id == line.cohort_id) & (b.epoch <= line.epoch_before) for line in found.lines),
-    )
     ids: set[UUID] = set()
     for some in batched(gone, BATCH):
-        mine = sa.select(b.id).where(own, b.origin == "job", b.digest.in_(some), before, ~_is_clean_model())
+        mine = sa.select(b.id).where(own, b.origin == "job", b.digest.in_(some), _is_cut_off(), ~_is_clean_model())
         ids |= set((await connection.execute(mine)).scalars())
     return ids
 

@@ -440,7 +440,7 @@ from tests.support.federation import federation
 
 async def main(directory, place, path):
     data = Path(path).read_bytes()
-    async with federation(Path(directory), **json.loads(place)) as f:
+    async with federation(Path(directory), "a", **json.loads(place)) as f:
         await send(f, await announced(f, data), data)
 
 asyncio.run(main(*sys.argv[1:]))
@@ -458,7 +458,7 @@ def upload_until_killed(directory: Path, place: dict[str, Any], path: Path, cras
 
 @pytest.mark.parametrize(
     ("num_floats", "crash_at"),
-    [(LARGE, "blob.half-received"), (LARGE, "blob.before-sync"), (1000, "blob.before-sync:2")],
+    [(LARGE, "blob.half-received"), (LARGE, "blob.before-sync:2"), (1000, "blob.before-sync:2")],
     ids=["half", "whole", "small"],
 )
 async def test_a_coordinator_killed_in_an_upload_goes_on_from_what_it_has(
@@ -487,7 +487,7 @@ async def test_a_coordinator_killed_in_an_upload_goes_on_from_what_it_has(
 async def test_an_upload_goes_on_after_the_last_whole_segment_of_what_a_crash_tore(
     tmp_path: Path, num_floats: int, share: float
 ) -> None:
-    async with federation(tmp_path / "f") as f:
+    async with federation(tmp_path / "f", "a") as f:
         data = tensor_file(tmp_path, num_floats)
         blob = await announced(f, data)
         await send(f, blob, data)
@@ -500,7 +500,7 @@ async def test_an_upload_goes_on_after_the_last_whole_segment_of_what_a_crash_to
 
 
 async def test_what_was_damaged_before_the_upload_went_on_is_given_up(tmp_path: Path) -> None:
-    async with federation(tmp_path / "f") as f:
+    async with federation(tmp_path / "f", "a") as f:
         data = tensor_file(tmp_path, num_floats=LARGE)
         blob = await announced(f, data)
         await send(f, blob, data, chunks=stream(data[:-100]))

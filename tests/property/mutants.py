@@ -210,7 +210,7 @@ MUTANTS: Final = (
     mutant(
         "inventory without uploads to cohorts that had ended",
         "is left after the purge",
-        (world.World._unsubmitted, "in_cut or has_ended or", "in_cut or"),
+        (world.World._is_cut_off, 'cohort.phase == "retired" or ', ""),
     ),
     mutant(
         "inventory goes by the marks",

@@ -509,10 +509,10 @@ class World:
             trained_on = [u for u in submissions if u.base_digest in outputs and u not in updates]
             updates += trained_on
             is_growing = bool(new or trained_on)
-        runs = {c.run_id for c in models}
-        return [*models, *updates], made, self._unsubmitted(last, leavers if not stay else set(), runs)
+        runs = {one.run_id for one in (*models, *lines)}
+        return [*models, *updates], made, self._unsubmitted(leavers if not stay else set(), runs)
 
-    def _unsubmitted(self, last: Mapping[UUID, int], leavers: set[UUID], runs: set[UUID]) -> list[Blob]:
+    def _unsubmitted(self, leavers: set[UUID], runs: set[UUID]) -> list[Blob]:
         submitted = {(u.task_id, u.digest) for u in self.state.updates.values()}
 
         def is_left(b: Blob) -> bool:
@@ -520,19 +520,27 @@ class World:
             return never_submitted or (b.origin == "job" and b.status == "arriving")
 
         def is_lost(b: Blob) -> bool:
+<<<<<<< HEAD
             cohort = self.state.cohorts[b.cohort_id] if b.cohort_id is not None else None
             has_ended = cohort is not None and cohort.phase == "retired" and cohort.run_id in runs
             in_cut = b.cohort_id is not None and b.epoch is not None and b.epoch <= last.get(b.cohort_id, -1)
             return in_cut or has_ended or b.client_id in leavers
+=======
+            cohort = self.state.cohorts.get(b.cohort_id or b.id)
+            return b.client_id in leavers or (cohort is not None and cohort.run_id in runs and self._is_cut_off(b))
+>>>>>>> testsa
 
         return [b for b in self.state.blobs.values() if is_left(b) and is_lost(b)]
+
+    def _is_cut_off(self, b: Blob) -> bool:
+        cohort = self.state.cohorts.get(b.cohort_id or b.id)
+        return cohort is not None and (cohort.phase == "retired" or (b.epoch is not None and b.epoch < cohort.epoch))
 
     def blobs_of(
         self, erasure: Erasure, rows: Sequence[Checkpoint | Update], made: Sequence[Job], left: Sequence[Blob]
     ) -> set[UUID]:
         """The blobs that these are, whoever else has the same bytes."""
         state = self.state
-        last = {x.cohort_id: x.epoch_before for x in state.lines.values() if x.erasure_id == erasure.id}
         models = [row for row in rows if isinstance(row, Checkpoint)]
         updates = [row for row in rows if isinstance(row, Update)]
         served = (c for c in state.checkpoints.values() if c.superseded_by is None and c.stored)
@@ -549,13 +557,9 @@ class World:
         subjects = {s.client_id for s in state.subjects.values() if s.erasure_id == erasure.id}
         leavers = subjects if erasure.scope == "client" else set()
 
-        def was_cut(b: Blob) -> bool:
-            has_ended = b.cohort_id is not None and state.cohorts[b.cohort_id].phase == "retired"
-            return has_ended or (b.cohort_id in last and b.epoch is not None and b.epoch <= last[b.cohort_id])
-
         def is_gone(b: Blob) -> bool:
             place = (b.cohort_id, b.epoch, b.digest)
-            same_bytes = b.origin == "job" and place not in clean and b.digest in gone and was_cut(b)
+            same_bytes = b.origin == "job" and place not in clean and b.digest in gone and self._is_cut_off(b)
             is_model = b.origin == "job" and place in places and place not in clean
             is_calibrated = b.origin == "job" and (b.cohort_id, b.digest) in calibrated
             return b.origin_id in origins or b.client_id in leavers or same_bytes or is_model or is_calibrated
