@@ -142,13 +142,8 @@ class Reception:
 
         try:
             await self._blobs.write(blob.federation_id, name_of(blob), len(body), produce)
-<<<<<<< HEAD
         except Moved:
             return await self._receive_rest(blob, seal, body)
-=======
-        except Moved:  # by another upload, or by one that a crash tore, which is cut off
-            return await self._receive_large(blob, seal, 0, len(body), _groups(body))
->>>>>>> testsa
         return Complete(found[0])
 
     async def _receive_rest(self, blob: Blob, seal: Seal, body: bytes) -> Received:
@@ -301,10 +296,6 @@ async def _gather(chunks: AsyncIterable[bytes], piece_bytes: int) -> AsyncIterat
         raise
     if held:
         yield held
-
-
-async def _groups(body: bytes) -> AsyncIterator[list[bytes]]:
-    yield [body]
 
 
 async def taken(chunks: AsyncIterable[bytes], most: int) -> tuple[bytes, AsyncIterator[bytes]]:

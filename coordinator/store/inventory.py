@@ -204,17 +204,11 @@ async def _unsubmitted(
     these runs for work that was cut off, by whichever request: nobody will ever ask for it again."""
     b, u = t.blobs.c, t.updates.c
     is_submitted = sa.exists().where(u.task_id == b.origin_id, u.digest == b.digest)
-<<<<<<< HEAD
     plain = t.blobs.alias("plain")
     is_being_sealed = sa.exists().where(
         plain.c.origin_id == b.origin_id, plain.c.digest == b.digest, plain.c.data_key.is_(None)
     )
     is_left = (b.origin == "task") & ~is_submitted | ((b.origin == "job") & (b.status == "arriving") & ~is_being_sealed)
-    in_cut = [(b.cohort_id == line.cohort_id) & (b.epoch <= line.epoch_before) for line in found.lines]
-    has_ended = b.cohort_id.in_(_retired().where(t.cohorts.c.run_id.in_(run_ids)))
-=======
-    is_left = (b.origin == "task") & ~is_submitted | ((b.origin == "job") & (b.status == "arriving"))
->>>>>>> testsa
     of_leavers = b.client_id.in_(leavers if found.erasure.scope == "client" else ())
     of_runs = _is_cut_off(t.cohorts.c.run_id.in_(run_ids))
     own = (b.federation_id == found.erasure.federation_id) & (b.status != "dropping")

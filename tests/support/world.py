@@ -520,15 +520,8 @@ class World:
             return never_submitted or (b.origin == "job" and b.status == "arriving")
 
         def is_lost(b: Blob) -> bool:
-<<<<<<< HEAD
-            cohort = self.state.cohorts[b.cohort_id] if b.cohort_id is not None else None
-            has_ended = cohort is not None and cohort.phase == "retired" and cohort.run_id in runs
-            in_cut = b.cohort_id is not None and b.epoch is not None and b.epoch <= last.get(b.cohort_id, -1)
-            return in_cut or has_ended or b.client_id in leavers
-=======
             cohort = self.state.cohorts.get(b.cohort_id or b.id)
             return b.client_id in leavers or (cohort is not None and cohort.run_id in runs and self._is_cut_off(b))
->>>>>>> testsa
 
         return [b for b in self.state.blobs.values() if is_left(b) and is_lost(b)]
 
