@@ -18,7 +18,6 @@ from services.audit.predicate import Incident, Statement
 from services.audit.verification import Beside, Verdict, check
 from services.core import digests
 from services.core.errors import InvariantBroken
-from services.tensors.codec import write
 from tests.support.federation import Federation, federation
 
 pytestmark = pytest.mark.anyio
@@ -126,9 +125,9 @@ async def test_what_nobody_accounts_for_refuses_the_certificate(tmp_path: Path, 
     """Of text and caches only whoever dealt with them knows what became of them; of bytes nobody's word counts."""
     async with federation(tmp_path, *NAMES, url=url) as f:
         erasure_id = await erased(f, "c0")
-        path = tmp_path / "left.safetensors"
-        write(path, {"w": np.ones(3, np.float32)})
-        left, _, _ = await f.coordinator.blobs.adopt(f.id, path)
+        left = await f.put({"w": np.ones(3, np.float32)})
+        async with f.coordinator.database.write() as connection:  # as what a purge has marked and not yet deleted
+            await connection.execute(t.blobs.update().where(t.blobs.c.digest == left).values(status="dropping"))
         refused = (
             ("canary", digests.of_json("canary"), None, "nobody has said what became of canary"),
             ("device", digests.of_json("device"), "deleted", "cannot be deleted"),
