@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from coordinator.store import artefacts, inventory
+from coordinator.store import artefacts, evidence, inventory
 from coordinator.store import tables as t
 from services.audit.artefact_list import Leaf, read_list
 from services.audit.certificate import artefact_root
@@ -18,7 +18,7 @@ from services.audit.predicate import Incident, Statement
 from services.audit.verification import Beside, Verdict, check
 from services.core import digests
 from services.core.errors import InvariantBroken
-from tests.support.federation import Federation, federation
+from tests.support.federation import Federation, federation, new_id
 
 pytestmark = pytest.mark.anyio
 NAMES = ("c0", "c1", "c2")
@@ -98,8 +98,9 @@ async def certify(f: Federation, erasure_id: UUID, *incidents: Incident) -> byte
     async with database.write() as connection:
         await connection.execute(t.erasures.update().values(salt="00" * 32))
         found = await inventory.dossier(connection, erasure_id)
-        now = await database.now(connection)
-    return await f.coordinator.erasing.certifying.certificate(found, now, incidents=incidents)
+        for incident in incidents:
+            await evidence.report(connection, new_id(), evidence.Incident(**dict(incident)), "somebody")
+    return await f.coordinator.erasing.certifying.certificate(found)
 
 
 async def test_what_others_recorded_of_an_artefact_is_signed(tmp_path: Path, url: str | None) -> None:

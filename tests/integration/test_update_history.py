@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -13,6 +14,7 @@ from coordinator.blobs.files import FileBlobStore
 from coordinator.engine.entities import Job
 from coordinator.keys.port import client_key
 from coordinator.runtime import history
+from coordinator.runtime.sweeping import sweep_uploads
 from coordinator.store import tables as t
 from coordinator.store.rows import to_entity
 from services.core.errors import Rejected
@@ -187,8 +189,8 @@ async def test_a_chore_that_dies_leaves_nothing_that_no_row_names(
         await f.coordinator.keeping.run(job, job.lease_token or "")
         found = {one.digest for one in await copies(f)}
         assert found == left
-        await f.coordinator.storage.delete_dropped()
-        assert len(await f.rows(t.blobs, t.blobs.c.origin == "copy")) == len(NAMES)
+        assert await sweep_uploads(f.coordinator.database, f.coordinator.storage, timedelta(0)) == len(NAMES)
+        assert {row.status for row in await f.rows(t.blobs, t.blobs.c.origin == "copy")} == {"stored"}
         models = {one.digest for one in await f.rows(t.checkpoints)}
         assert await stored(f) == found | models
 
