@@ -73,10 +73,9 @@ async def stored_blobs(f: Federation, *where: Any) -> list[Blob]:
 async def test_a_run_goes_on_from_a_backup_that_was_made_while_it_trained(place: Place) -> None:
     async with federation(place.directory / "first", "a", "b", "c", url=place.new_database(), **place.settings) as f:
         f.work()
-        run = await f.create_run(stop={"rounds": 12})
-        await f.wait(t.runs, run, lambda row: row.status == "running")
-        while len(await f.published(run)) < 4:
-            await f.wait(t.runs, run, lambda row: True)
+        run = await f.create_run(stop={"rounds": 8})
+        (cohort,) = await f.rows(t.cohorts, t.cohorts.c.run_id == run)
+        await f.wait(t.cohorts, cohort.id, lambda row: row.round >= 2)
         manifest = await saving.save(f.coordinator, place.directory / "backup")
         assert manifest.num_missing_blobs == 0
         assert (await f.wait_for_run(run)).status == "completed"
@@ -88,7 +87,7 @@ async def test_a_run_goes_on_from_a_backup_that_was_made_while_it_trained(place:
     )
     assert (await put_back(settings, place.directory / "backup")).num_blobs == manifest.num_blobs
     async with reopened(place.directory / "second", url, evidence_dir=evidence, **place.settings) as f:
-        assert len(await f.published(run)) < len(whole)
+        assert 2 < len(await f.published(run)) < len(whole)
         f.work()
         assert (await f.wait_for_run(run)).status == "completed"
         assert await f.published(run) == whole

@@ -403,7 +403,7 @@ async def test_the_doctor_finds_nothing_beside_a_coordinator_that_trains(tmp_pat
     """Uploads, deletions, kernels and an erasure go on all the time while it looks, and while it repairs."""
     async with federation(tmp_path, "a", "b", "c") as f:
         f.work()
-        run = await f.create_run(stop={"rounds": 60})
+        run = await f.create_run(stop={"rounds": 20})
         erasure = None
         for number in range(6):
             report = await examined(f.coordinator.settings, repairs=number % 2 == 1, is_deep=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Collection
 from typing import Final
 
 from coordinator.blobs.port import Missing
@@ -26,6 +27,10 @@ FAULTS: Final = {
     "truncated-bytes": ("blobs have not as many bytes as they had when they were stored", _BACKUP),
     "changed-bytes": ("blobs have other bytes than when they were stored", _BACKUP),
     "missing-key": ("blobs are sealed under a key that is not there", _KEYS),
+    "erased-keys": (
+        "blobs came back with a backup from before an erasure, and are sealed under keys that it destroyed",
+        "nothing: nobody can read them, and no model needs them",
+    ),
     "other-key": ("blobs are sealed under a key that is another one now", _KEYS),
 }
 
@@ -72,7 +77,10 @@ async def stored(site: Site) -> list[Finding]:
         if len(page) < checkup.PAGE:
             break
         after = page[-1].id
-    return [Finding(name, f"{len(ids)} {FAULTS[name][0]}: {some(ids)}", FAULTS[name][1]) for name, ids in wrong.items()]
+    return [
+        Finding(name, f"{len(ids)} {FAULTS[name][0]}: {some(ids)}", FAULTS[name][1], is_fault=name != "erased-keys")
+        for name, ids in wrong.items()
+    ]
 
 
 async def _fault_again(site: Site, blob: Blob) -> str | None:
@@ -97,8 +105,8 @@ async def _fault(site: Site, blob: Blob) -> str | None:
 async def _fault_of_keys(site: Site, blob: Blob) -> str | None:
     sealing = site.coordinator.sealing
     names = [name for name in (blob.key_name, blob.client_key_name) if name is not None]
-    if any(sealing.keys.find(name) is None for name in names):
-        return "missing-key"
+    if lost := {name for name in names if sealing.keys.find(name) is None}:
+        return "erased-keys" if lost <= await _destroyed(site, lost) else "missing-key"
     try:
         await sealing.data_key(blob)
     except Rejected:
@@ -143,8 +151,11 @@ async def destroy_outlived_keys(site: Site) -> None:
 
 
 async def _outlived(site: Site) -> set[KeyName]:
-    """Keys of clients who left, and of epochs before a cut that nothing is sealed under any more."""
-    names = _keys(site).names()
+    return await _destroyed(site, _keys(site).names())
+
+
+async def _destroyed(site: Site, names: Collection[KeyName]) -> set[KeyName]:
+    """Those that completed erasures destroyed: of clients who left, and of epochs before a cut."""
     async with site.coordinator.database.read() as connection:
         clients, epochs = await checkup.erased_clients(connection), await checkup.ended_epochs(connection)
         gone = {name for name in names if any(is_of_client(name, one) for one in clients)}
