@@ -17,20 +17,30 @@ _MODELS = prepared(
     .join(t.runs, t.runs.c.id == t.checkpoints.c.run_id)
     .where(t.checkpoints.c.digest.in_(_digests))
 )
-_STEPS = prepared(
+_is_of_leaver = sa.exists().where(
+    t.erasures.c.scope == "client",
+    t.subjects.c.erasure_id == t.erasures.c.id,
+    t.updates.c.client_id == t.subjects.c.client_id,
+    t.updates.c.digest == t.artefacts.c.digest,
+)
+_PURGED = prepared(
     sa.select(t.erasures.c.federation_id, t.artefacts.c.digest)
     .join(t.erasures, t.erasures.c.id == t.artefacts.c.erasure_id)
-    .where(t.artefacts.c.digest.in_(_digests), t.artefacts.c.kind == "step")
+    .where(
+        t.artefacts.c.digest.in_(_digests),
+        (t.artefacts.c.kind == "step") | ((t.artefacts.c.kind == "update") & _is_of_leaver),
+    )
 )
 
 
 async def superseded(connection: AsyncConnection, wanted: Collection[tuple[UUID, str]]) -> frozenset[tuple[UUID, str]]:
-    """Those that are a model, or a step towards one, that an erasure superseded, and not also a model that is served:
-    a client that trains on may well come to the same bytes again, and then they are clean."""
+    """Those that are a model, or a step towards one, that an erasure superseded, or an update of an erased client, and
+    not also a model that is served: a client that trains on may well come to the same bytes again, and then they are
+    clean."""
     digests = sorted({digest for _, digest in wanted})
     models = list(await connection.execute(_MODELS, {"digests": digests}))
-    steps = await connection.execute(_STEPS, {"digests": digests})
+    purged = await connection.execute(_PURGED, {"digests": digests})
     gone = {(row.federation_id, row.digest) for row in models if row.superseded_by is not None}
-    gone |= {(row.federation_id, row.digest) for row in steps}
+    gone |= {(row.federation_id, row.digest) for row in purged}
     served = {(row.federation_id, row.digest) for row in models if row.superseded_by is None}
     return frozenset((gone - served).intersection(wanted))
