@@ -137,7 +137,7 @@ def _checked_whose(draft: Draft, message: m.RecordBlob, blob: Blob) -> Blob | No
     """Nothing that an erasure took out comes back by an upload, and an operator's file is nobody's update. What a
     kernel made is here already: a copy of it that nobody could trace back would outlive it."""
     if (message.federation_id, message.digest) in draft.state.superseded:
-        detail = "these are the bytes of a model that an erasure superseded; train from a model that is served"
+        detail = "an erasure took these bytes out of use; train from a model that is served"
         raise Rejected("superseded", detail)
     same = [b for b in draft.state.blobs.values() if b.digest == message.digest and b.id != blob.id]
     if blob.origin == "operator" and any(b.origin == "task" for b in same):

@@ -14,6 +14,7 @@ from coordinator.gathering import others_have_come
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.storage import Storage
 from coordinator.store import blobs as rows
+from coordinator.store import superseded
 from coordinator.store.blobs import HeldTask
 from coordinator.store.database import Database
 from services.core.errors import Rejected
@@ -94,10 +95,13 @@ class Uploads:
         async with self._database.read() as connection:
             now = await self._database.now(connection)
             tasks = await rows.held_tasks(connection, {w.client_id for w in lot if w.client_id is not None})
+            refused = await _refused(connection, [w for w in lot if w.client_id is None])
         outcomes: list[Blob | Exception] = []
         for wanted in lot:
             try:
                 if wanted.client_id is None:
+                    if rejected := refused.get((wanted.federation_id, wanted.digest)):
+                        raise rejected
                     blob = await self._storage.sealing.of_operator(
                         wanted.federation_id, wanted.digest, wanted.total, now
                     )
@@ -145,6 +149,19 @@ def _task(wanted: Wanted, held: list[HeldTask]) -> HeldTask:
     else:
         detail = "this client holds no task; claim one, and upload what it asks for"
     raise Rejected("no-task", detail)
+
+
+async def _refused(connection: AsyncConnection, of_operators: list[Wanted]) -> dict[tuple[UUID, str], Rejected]:
+    """What operators may not even begin to send: a part of it would be kept like the whole."""
+    if not of_operators:
+        return {}
+    named = {(wanted.federation_id, wanted.digest) for wanted in of_operators}
+    gone = await superseded.superseded(connection, named)
+    updates = await rows.are_updates(connection, named)
+    detail = "an erasure took these bytes out of use; upload something else"
+    refused = {one: Rejected("superseded", detail) for one in gone}
+    detail = "these are the bytes of a client's update, which may have to be forgotten; upload something else"
+    return refused | {one: Rejected("anothers-bytes", detail) for one in updates}
 
 
 async def _facts(inspection: Inspection) -> Facts:

@@ -118,6 +118,23 @@ async def announce_output(connection: AsyncConnection, blob: Blob, token: str) -
     return True
 
 
+_OF_ANY_TASK = prepared(
+    sa.select(b.federation_id, b.digest).where(
+        b.federation_id.in_(sa.bindparam("owners", expanding=True)),
+        b.digest.in_(_digests),
+        b.origin == "task",
+        b.status == "stored",
+    )
+)
+
+
+async def are_updates(connection: AsyncConnection, wanted: Collection[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
+    """Those that a client has sent."""
+    named = {"owners": [owner for owner, _ in wanted], "digests": [digest for _, digest in wanted]}
+    rows = await connection.execute(_OF_ANY_TASK, named)
+    return {(row.federation_id, row.digest) for row in rows}.intersection(wanted)
+
+
 _USED_KEY = prepared(
     sa.select(b.id).where((b.key_name == sa.bindparam("name")) | (b.client_key_name == sa.bindparam("name"))).limit(1)
 )

@@ -91,7 +91,9 @@ async def inventory(connection: AsyncConnection, found: Dossier, ends_at: dateti
     run_ids = {checkpoint.run_id for checkpoint in lineage.checkpoints.values()}
     artefacts = [Found("merge" if c.kind == "merge" else "checkpoint", c.digest, c.id) for c in models]
     artefacts += await _derived(connection, found, leavers, run_ids, models)
-    artefacts += await _unsubmitted(connection, found, leavers, {one.run_id for one in (*models, *found.lines)})
+    runs = {model.run_id for model in models} | {line.run_id for line in found.lines}
+    artefacts += await _unsubmitted(connection, found, leavers, runs)
+    artefacts += await _begun_by_operators(connection, found, {one.digest for one in artefacts})
     if found.erasure.scope == "client":
         c = t.credentials.c
         keys = sa.select(c.id, c.secret_hash, c.revoked_at).where(t.credentials.c.client_id.in_(leavers))
@@ -220,6 +222,16 @@ async def _unsubmitted(
         kind: ArtefactKind = "step" if row.origin == "job" else "upload" if row.status == "stored" else "part"
         artefacts.append(Found(kind, row.digest, row.id))
     return artefacts
+
+
+async def _begun_by_operators(connection: AsyncConnection, found: Dossier, purged: set[str]) -> list[Found]:
+    """Uploads of the same bytes that operators have begun: they would be refused at their end."""
+    b, parts = t.blobs.c, list[Found]()
+    own = (b.federation_id == found.erasure.federation_id) & (b.origin == "operator") & (b.status == "arriving")
+    for some in batched(sorted(purged), BATCH):
+        rows = await connection.execute(sa.select(b.id, b.digest).where(own, b.digest.in_(some)))
+        parts += [Found("part", row.digest, row.id) for row in rows]
+    return parts
 
 
 async def blobs_of(connection: AsyncConnection, found: Dossier, artefacts: list[Found]) -> list[UUID]:
