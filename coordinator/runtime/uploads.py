@@ -156,7 +156,7 @@ async def _refused(connection: AsyncConnection, of_operators: list[Wanted]) -> d
     if not of_operators:
         return {}
     named = {(wanted.federation_id, wanted.digest) for wanted in of_operators}
-    gone = await superseded.superseded(connection, named)
+    gone = await superseded.superseded(connection, named, with_updates=True)
     updates = await rows.are_updates(connection, named)
     detail = "an erasure took these bytes out of use; upload something else"
     refused = {one: Rejected("superseded", detail) for one in gone}

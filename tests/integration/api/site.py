@@ -54,6 +54,8 @@ class Actor:
     http: httpx.AsyncClient
     token: str
     client_id: str = ""
+    task_id: str = ""
+    """Of the task that `holders` claimed for it."""
 
     async def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.token}", **options.pop("headers", {})}
@@ -126,7 +128,8 @@ class Site:
         actors = await self.enrol(*names, federation_id=federation_id)
         for actor, name in zip(actors, names, strict=True):
             await self.start_run(f"for {name}", clients=[name], federation_id=federation_id)
-            assert len(await actor.claim()) == 1
+            (task,) = await actor.claim()
+            actor.task_id = task["task_id"]
         return actors
 
     async def staff(self, role: str, federation_id: str | None = None) -> Actor:
