@@ -119,13 +119,9 @@ async def test_what_others_recorded_of_an_artefact_is_signed(tmp_path: Path, url
         assert isinstance(verdict.statement, Statement)
         kinds = verdict.statement.predicate.artefacts.kinds
         assert kinds["log-tail"].dispositions == {"scrubbed": 1}
-<<<<<<< HEAD
         assert kinds["worker-cache"].dispositions == {
             "unconfirmed": len(NAMES) + 1
         }  # nobody's worker has said anything
-=======
-        assert kinds["worker-cache"].dispositions == {"unconfirmed": len(NAMES)}  # its own, and those of who stays
->>>>>>> testsb
         assert verdict.statement.predicate.incidents == (incident,)
         said = {leaf.reason for leaf in await leaves_of(f, erasure_id, certificate)}
         assert {"", "Not heard of since the fence."} <= said
