@@ -17,7 +17,7 @@ from coordinator.blobs.port import StorageFull
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.messages import PauseRun
 from coordinator.runtime.quota import Upload
-from coordinator.runtime.reception import Partial
+from coordinator.runtime.reception import PIECE_BYTES, Partial
 from coordinator.runtime.storage import SMALL_BYTES
 from coordinator.runtime.uploads import Wanted
 from coordinator.store import accounts, doorway, reading
@@ -90,7 +90,7 @@ async def put_blob(
     try:
         return await _receive(request, caller, wanted, offset=0)
     except Rejected as rejected:
-        if rejected.code != "upload-offset-mismatch":
+        if rejected.code != "upload-offset-mismatch" or total <= PIECE_BYTES:  # which was read, and gone on with
             raise
         stored = rejected.extra["offset"]
         return await _continue_with_whole(request, caller, wanted, stored=stored)

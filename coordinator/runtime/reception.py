@@ -142,9 +142,21 @@ class Reception:
 
         try:
             await self._blobs.write(blob.federation_id, name_of(blob), len(body), produce)
-        except Moved:  # by another upload, or by one that a crash tore, which is cut off
-            return await self._receive_large(blob, seal, 0, len(body), _groups(body))
+        except Moved:
+            return await self._continue_with_whole(blob, seal, body)
         return Complete(found[0])
+
+    async def _continue_with_whole(self, blob: Blob, seal: Seal, body: bytes) -> Received:
+        """An earlier upload left its first part, perhaps torn by a crash: use of this one, which is right, the rest."""
+        offset = await self.part_bytes(blob)
+        try:
+            return await self._receive_large(blob, seal, offset, len(body), _group(body[offset:]))
+        except Rejected as rejected:
+            if rejected.code == "upload-offset-mismatch":
+                raise
+            await self._storage.give_up([blob.id])
+            detail = "what an earlier upload had left did not fit and was dropped; send everything again"
+            raise Rejected("upload-offset-mismatch", detail, offset=0) from rejected
 
     async def _receive_large(
         self, blob: Blob, seal: Seal, offset: int, total: int, groups: AsyncIterator[list[bytes]]
@@ -276,8 +288,9 @@ async def _gather(chunks: AsyncIterable[bytes], piece_bytes: int) -> AsyncIterat
         yield held
 
 
-async def _groups(body: bytes) -> AsyncIterator[list[bytes]]:
-    yield [body]
+async def _group(body: bytes) -> AsyncIterator[list[bytes]]:
+    if body:
+        yield [body]
 
 
 async def taken(chunks: AsyncIterable[bytes], most: int) -> tuple[bytes, AsyncIterator[bytes]]:

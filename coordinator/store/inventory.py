@@ -91,7 +91,8 @@ async def inventory(connection: AsyncConnection, found: Dossier, ends_at: dateti
     run_ids = {checkpoint.run_id for checkpoint in lineage.checkpoints.values()}
     artefacts = [Found("merge" if c.kind == "merge" else "checkpoint", c.digest, c.id) for c in models]
     artefacts += await _derived(connection, found, leavers, run_ids, models)
-    artefacts += await _unsubmitted(connection, found, leavers, {one.run_id for one in (*models, *found.lines)})
+    touched = {model.run_id for model in models} | {line.run_id for line in found.lines}
+    artefacts += await _unsubmitted(connection, found, leavers, touched)
     if found.erasure.scope == "client":
         c = t.credentials.c
         keys = sa.select(c.id, c.secret_hash, c.revoked_at).where(t.credentials.c.client_id.in_(leavers))

@@ -509,7 +509,7 @@ class World:
             trained_on = [u for u in submissions if u.base_digest in outputs and u not in updates]
             updates += trained_on
             is_growing = bool(new or trained_on)
-        runs = {one.run_id for one in (*models, *lines)}
+        runs = {model.run_id for model in models} | {line.run_id for line in lines}
         return [*models, *updates], made, self._unsubmitted(leavers if not stay else set(), runs)
 
     def _unsubmitted(self, leavers: set[UUID], runs: set[UUID]) -> list[Blob]:
