@@ -117,7 +117,7 @@ async def test_what_others_recorded_of_an_artefact_is_signed(tmp_path: Path, url
         assert isinstance(verdict.statement, Statement)
         kinds = verdict.statement.predicate.artefacts.kinds
         assert kinds["log-tail"].dispositions == {"scrubbed": 1}
-        assert kinds["worker-cache"].dispositions == {"unconfirmed": len(NAMES)}  # its own, and those of who stays
+        assert kinds["worker-cache"].dispositions == {"unconfirmed": 1 + len(NAMES)}  # this one, and those of who stays
         assert verdict.statement.predicate.incidents == (incident,)
         said = {leaf.reason for leaf in await leaves_of(f, erasure_id, certificate)}
         assert said == {"", "Not heard of since the fence."}
