@@ -83,8 +83,10 @@ async def settings(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[tuple[Settings, UUID]]:
     directory, url, changes = tmp_path_factory.mktemp("doctor"), None, dict[str, Any]()
+    server: PostgresServer | None = None
     if request.param != "sqlite":
-        server: PostgresServer = request.getfixturevalue("postgres_server")
+        server = request.getfixturevalue("postgres_server")
+        assert server is not None
         url = server.new_database()
         changes["blobs"] = "postgres" if request.param == "postgres-blobs" else "file"
     async with federation(directory, "a", "b", "c", url=url, **changes) as f:
@@ -95,7 +97,7 @@ async def settings(
         assert (await f.wait_for_run(run)).status == "completed"
         made = f.coordinator.settings, f.clients["a"]
     yield made
-    if url is not None:
+    if url is not None and server is not None:
         server.drop_database(url)
 
 
