@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,7 +63,7 @@ def backup(
         if directory is not None:
             said["backup"] = (await saving.save(coordinator, directory, say)).model_dump(exclude_none=True)
         if keys is not None:  # last: a key that a row of the backup needs is there, or was destroyed for good
-            made = await asyncio.to_thread(of_keys.save, settings.evidence_path, keys)
+            made = await asyncio.to_thread(of_keys.save, settings.evidence_path, keys, datetime.now(UTC))
             said["keys"] = made.model_dump(exclude_none=True)
 
     asyncio.run(_carried_out(settings, save))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -178,7 +179,7 @@ async def erased(tmp_path: Path) -> AsyncIterator[tuple[Federation, UUID]]:
         f.work()
         run = await f.create_run(stop={"rounds": 2})
         assert (await f.wait_for_run(run)).status == "completed"
-        keys.save(f.coordinator.settings.evidence_path, tmp_path / "keys")
+        keys.save(f.coordinator.settings.evidence_path, tmp_path / "keys", datetime.now(UTC))
         leaver = f.clients["a"]
         erasure = await f.erase("a")
         assert (await f.wait_for_erasure(erasure)).status == "completed"
@@ -193,7 +194,7 @@ async def test_a_new_copy_of_the_keys_replaces_the_one_before_and_destroys_it(
     old = list(copy.rglob(f"client-{leaver}.0"))
     assert len(old) == 1
     (open_before,) = [path.open("rb") for path in old]  # what is left of it on the disk
-    keys.save(evidence, copy)
+    keys.save(evidence, copy, datetime.now(UTC))
     with open_before:
         assert open_before.read() == bytes(32)
     assert not list(copy.rglob(f"client-{leaver}.0"))
@@ -208,7 +209,7 @@ async def test_a_copy_of_the_keys_that_is_older_than_an_erasure_is_not_put_back(
     evidence = f.coordinator.settings.evidence_path
     with pytest.raises(BackupUnusable, match="older than the last erasure"):
         keys.restore(tmp_path / "keys", evidence)
-    keys.save(evidence, tmp_path / "keys")
+    keys.save(evidence, tmp_path / "keys", datetime.now(UTC))
     assert keys.restore(tmp_path / "keys", evidence) == 0
     (lost, *_) = (evidence / "keys").glob("federation-*")
     key = lost.read_bytes()
@@ -222,7 +223,7 @@ async def test_an_evidence_directory_that_is_lost_comes_back_from_its_copy(
 ) -> None:
     f, _ = erased
     settings = f.coordinator.settings
-    keys.save(settings.evidence_path, tmp_path / "keys")
+    keys.save(settings.evidence_path, tmp_path / "keys", datetime.now(UTC))
     elsewhere = settings.model_copy(update={"evidence_dir": tmp_path / "evidence-again"})
     keys.restore(tmp_path / "keys", elsewhere.evidence_path)
     await assert_healthy(elsewhere)
@@ -233,4 +234,4 @@ async def test_a_copy_of_the_keys_overwrites_nothing_else(tmp_path: Path) -> Non
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").touch()
     with pytest.raises(BackupUnusable, match="not empty"):
-        keys.save(tmp_path / "evidence", tmp_path / "other")
+        keys.save(tmp_path / "evidence", tmp_path / "other", datetime.now(UTC))

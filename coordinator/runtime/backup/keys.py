@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -37,7 +37,7 @@ ATTEMPTS: Final = 10
 _PART: Final = "evidence-"
 
 
-def save(evidence: Path, root: Path) -> Manifest:
+def save(evidence: Path, root: Path, now: datetime) -> Manifest:
     """Raises `BackupUnusable` and OSError; `LogCorrupt` when the log is damaged."""
     if root.exists() and any(root.iterdir()):
         read_any(root)  # refuse to overwrite what is no copy of keys
@@ -55,7 +55,7 @@ def save(evidence: Path, root: Path) -> Manifest:
             manifest = Manifest(
                 holds="evidence",
                 lethe=version("lethe"),
-                created_at=instant(datetime.now(UTC)),
+                created_at=instant(now),
                 list_digest=ledger.close(),
                 num_files=len(ledger.lines),
                 num_bytes=ledger.num_bytes,

@@ -11,7 +11,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -40,6 +40,8 @@ async def save(coordinator: Coordinator, root: Path, say: Say = lambda text: Non
         raise BackupUnusable(f"{root} is not empty: every backup has a directory of its own")
     private_files.make_directory(root)
     settings, database = coordinator.settings, coordinator.database
+    async with database.read() as connection:
+        now = await database.now(connection)
     is_apart = settings.blobs == "file"
     with contextlib.ExitStack() as stack:
         held = Held(coordinator.blobs, database)
@@ -52,7 +54,7 @@ async def save(coordinator: Coordinator, root: Path, say: Say = lambda text: Non
                 if is_apart and not await held.hold(found.stored):
                     continue
                 say("copying the database")
-                return await _write(found, held, root, is_sqlite=database.is_sqlite, is_apart=is_apart, say=say)
+                return await _write(found, held, root, now, is_sqlite=database.is_sqlite, is_apart=is_apart, say=say)
     raise BackupUnusable("blobs were given up faster than they could be held: try again when less is going on")
 
 
@@ -98,7 +100,9 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-async def _write(found: Snapshot, held: Held, root: Path, *, is_sqlite: bool, is_apart: bool, say: Say) -> Manifest:
+async def _write(
+    found: Snapshot, held: Held, root: Path, now: datetime, *, is_sqlite: bool, is_apart: bool, say: Say
+) -> Manifest:
     ledger, file = Ledger(root), DATABASES[is_sqlite]
     private_files.create(root / file).close()
     await found.copy_to(root / file)
@@ -111,7 +115,7 @@ async def _write(found: Snapshot, held: Held, root: Path, *, is_sqlite: bool, is
     manifest = Manifest(
         holds="database-and-blobs",
         lethe=version("lethe"),
-        created_at=instant(datetime.now(UTC)),
+        created_at=instant(now),
         list_digest=ledger.close(),
         num_files=len(ledger.lines),
         num_bytes=ledger.num_bytes,

@@ -29,7 +29,7 @@ FAULTS: Final = {
     "missing-key": ("blobs are sealed under a key that is not there", _KEYS),
     "erased-keys": (
         "blobs came back with a backup from before an erasure, and are sealed under keys that it destroyed",
-        "nothing: nobody can read them, and no model needs them",
+        "nobody can read them any more, as it should be; a run that needs one of them says so: start it again",
     ),
     "other-key": ("blobs are sealed under a key that is another one now", _KEYS),
 }
