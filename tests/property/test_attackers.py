@@ -119,4 +119,4 @@ async def test_no_certificate_is_false_whenever_the_coordinator_is_killed(seed: 
 async def test_no_certificate_is_false_on_postgres(seed: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     server = request.getfixturevalue("postgres_server")
     place = Installation(tmp_path, server, server.new_database(), None, "postgres")
-    await walked(Ground(place), seed)
+    await walked(ProcessGround(place), seed)
