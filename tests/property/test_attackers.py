@@ -90,7 +90,8 @@ async def no_certificate_is_false(walk: Walk, request: Any) -> None:
 
 
 async def nothing_served_holds_an_erased_client(walk: Walk, erased: set[str]) -> None:
-    heads = [c for run in walk.run_ids for c in await walk.pages(f"/v1/runs/{run}/cohorts") if c["head"]]
+    runs = [run["id"] for run in await walk.pages("/v1/runs")]
+    heads = [c for run in runs for c in await walk.pages(f"/v1/runs/{run}/cohorts") if c["head"]]
     for head in heads:
         lineage = await walk.json("GET", f"/v1/checkpoints/{head['head']}/lineage")
         assert not erased & set(lineage["clients"])
@@ -119,4 +120,4 @@ async def test_no_certificate_is_false_whenever_the_coordinator_is_killed(seed: 
 async def test_no_certificate_is_false_on_postgres(seed: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     server = request.getfixturevalue("postgres_server")
     place = Installation(tmp_path, server, server.new_database(), None, "postgres")
-    await walked(Ground(place), seed)
+    await walked(ProcessGround(place), seed)

@@ -79,8 +79,8 @@ class ProcessGround(Ground):
                 "LETHE_ADMIN_TOKEN": ADMIN_TOKEN,
                 "LETHE_KERNEL_LEASE_S": "1",
             }
-            made = Deployment(place.directory, place.url, blobs=place.blobs, settings=settings)
-            self._deployment = self._stack.enter_context(made)
+            self._deployment = Deployment(place.directory, place.url, blobs=place.blobs, settings=settings)
+            self._deployment.__enter__()
         extra = {} if crash_at is None else {"LETHE_CRASH_AT": crash_at}
         try:
             self._deployment.start_coordinator(**extra)
@@ -90,10 +90,12 @@ class ProcessGround(Ground):
             self.num_deaths += 1
             await self.open()
             return
-        client = httpx.AsyncClient(base_url=self._deployment.url(), timeout=20)
-        self._http = await self._stack.enter_async_context(client)
+        self._http = httpx.AsyncClient(base_url=self._deployment.url(), timeout=20)
 
     async def close(self) -> None:
+        if self._http is not None:
+            await self._http.aclose()
+            self._http = None
         if self._deployment is not None:
             self._deployment.processes["coordinator"].end()
 
@@ -110,6 +112,7 @@ class ProcessGround(Ground):
             assert self._deployment is not None
             if not self._deployment.processes["coordinator"].is_alive:
                 self.num_deaths += 1
+                await self.close()
                 await self.open()
             return None
 
