@@ -166,7 +166,7 @@ async def head_blob(
         200: {"content": {MEDIA_TYPE: _BYTES}, "description": "The whole blob."},
         206: {"content": {MEDIA_TYPE: _BYTES}, "description": "The range asked for."},
         304: {"description": "The caller has it."},
-        **problems(*_ALWAYS, "superseded", "range-not-satisfiable", "key-missing"),
+        **problems(*_ALWAYS, "superseded", "range-not-satisfiable", "key-missing", "blob-damaged"),
     },
 )
 async def get_blob(

@@ -71,7 +71,15 @@ async def get_lineage(checkpoint_id: UUID, caller: Reader) -> Response:
         200: {"content": _BYTES, "description": "The whole model as safetensors."},
         206: {"content": _BYTES, "description": "The range asked for."},
         304: {"description": "The caller has it."},
-        **problems("unauthenticated", "forbidden", "not-found", "superseded", "range-not-satisfiable", "key-missing"),
+        **problems(
+            "unauthenticated",
+            "forbidden",
+            "not-found",
+            "superseded",
+            "range-not-satisfiable",
+            "key-missing",
+            "blob-damaged",
+        ),
     },
 )
 async def download_model(request: Request, checkpoint_id: UUID, caller: Reader) -> Response:

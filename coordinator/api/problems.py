@@ -78,6 +78,7 @@ PROBLEMS: Final[dict[str, ProblemType]] = {
         ("unsupported-media-type", 415, None),
         ("quota-exceeded", 413, None),
         ("storage-full", 507, 5),
+        ("blob-damaged", 503, None),
         ("key-missing", 503, None),
         ("not-ready", 503, 2),
         ("unavailable", 503, 1),

@@ -50,13 +50,15 @@ class Storage:
         return {digest: some[0] for digest, some in found.items()}
 
     async def pieces(self, blob: Blob, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """Its plain bytes, of that range. Rejects `not-found` and `key-missing`."""
+        """Its plain bytes, of that range. Rejects `not-found`, `key-missing` and `blob-damaged`."""
         stop = blob.num_bytes if end is None else end
         try:
             if blob.is_plain:
                 try:
                     while start < stop:
                         data = await self._read(blob, start, min(stop, start + READ_BYTES))
+                        if not data:
+                            raise Unreadable(f"The bytes end after {start}.")
                         start += len(data)
                         yield data
                 except Missing:  # it has been sealed meanwhile
@@ -67,6 +69,8 @@ class Storage:
                     yield data
         except Missing:
             raise not_found(blob.digest) from None
+        except Unreadable as error:
+            raise damaged(blob, error) from error
 
     async def whole(self, blob: Blob) -> bytes:
         """Of a small one. What is cached is sealed: it says nothing to whoever has no key."""
@@ -82,7 +86,11 @@ class Storage:
             await self._bus.cache_set(key, sealed, SMALL_CACHED_S)
         seal, found = await self.sealing.seal_of(blob), sealed
         reader = SealedReader(seal, lambda position, count: found[position : position + count], len(sealed))
-        return b"".join(reader.pieces(0, blob.num_bytes))
+        try:
+            return b"".join(reader.pieces(0, blob.num_bytes))
+        except Unreadable as error:
+            await self._bus.cache_drop(key)
+            raise damaged(blob, error) from error
 
     @asynccontextmanager
     async def local(self, federation_id: UUID, digests: Iterable[str]) -> AsyncIterator[dict[str, Stored]]:
@@ -229,6 +237,11 @@ def _read_at(fd: int, position: int, count: int) -> bytes:
 def cached_blob(blob_id: UUID) -> str:
     """The key of a small blob in the cache."""
     return f"blob:{blob_id}"
+
+
+def damaged(blob: Blob, error: Unreadable) -> Rejected:
+    detail = f"the stored bytes of {blob.digest} are damaged: {error} Restore the file {name_of(blob)} from a backup"
+    return Rejected("blob-damaged", detail)
 
 
 def not_found(digest: str | None) -> Rejected:

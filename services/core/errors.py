@@ -63,6 +63,7 @@ CODES: Final[dict[str, str]] = {
     "request-timeout": "The request was too slow and was ended; what is stored of an upload stays: go on from there.",
     "quota-exceeded": "The client, or its federation, has no room left for what was to be uploaded.",
     "storage-full": "The blob store is full; work pauses until there is room.",
+    "blob-damaged": "The stored bytes are not as they were stored; restore them from a backup.",
     "key-missing": "The key that these bytes are sealed under is not in the store of keys; restore it from its backup.",
     "not-ready": "The coordinator serves nothing until its database and its evidence go together; `detail` says why.",
     "unavailable": "The database cannot be reached right now; try again after the given delay.",
