@@ -95,14 +95,20 @@ async def test_a_replay_of_nothing_fails(small_site: Site) -> None:
 
 async def test_the_command_verifies_and_replays(small_site: Site, tmp_path: Path) -> None:
     _, certificate, key = await erased(small_site)
-    (tmp_path / "certificate.json").write_bytes(certificate)
     (tmp_path / "pub.pem").write_bytes(key)
     async with listening(small_site) as (host, port):
         command = [sys.executable, "-m", "lethe.cli", "--url", f"http://{host}:{port}", "--token", ADMIN_TOKEN]
-        command += ["verify", "certificate.json", "--key", "pub.pem", "--replay", "--json"]
-        done = await asyncio.to_thread(
-            subprocess.run, command, cwd=tmp_path, capture_output=True, text=True, timeout=60
-        )
-    assert done.returncode == 3 and "list not at hand" in done.stderr, done.stderr
+
+        async def lethe(*arguments: str) -> subprocess.CompletedProcess[str]:
+            return await asyncio.to_thread(
+                subprocess.run, [*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60
+            )
+
+        assert (await lethe("certificates", "get", "b", "-o", "certificate.json")).returncode == 0
+        assert (await lethe("certificates", "opening", "b", "-o", "opening.json")).returncode == 0
+        about = ("--client", "b", "--opening", "opening.json")
+        done = await lethe("verify", "certificate.json", "--key", "pub.pem", "--replay", "--json", *about)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "certificate.json").read_bytes() == certificate
     document = json.loads(done.stdout)
     assert document["valid"] and document["replay"]["verdict"] == "full" and document["replay"]["replayed"] > 0
