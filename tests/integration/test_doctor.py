@@ -176,14 +176,14 @@ def a_key_that_is(changed: Callable[[Path], Any]) -> Plant:
 
 @asynccontextmanager
 async def a_key_of_who_left(home: Home) -> AsyncIterator[None]:
-    home.coordinator.sealing.keys.find_or_make(client_key(home.leaver))
+    (home.evidence / "keys" / client_key(home.leaver)).write_bytes(os.urandom(32))
     yield
 
 
 @asynccontextmanager
 async def a_key_of_an_epoch_that_was_cut(home: Home) -> AsyncIterator[None]:
     (line, *_) = await home.rows(t.lines)
-    home.coordinator.sealing.keys.find_or_make(cohort_key(line.cohort_id, line.epoch_before))
+    (home.evidence / "keys" / cohort_key(line.cohort_id, line.epoch_before)).write_bytes(os.urandom(32))
     yield
 
 
