@@ -411,12 +411,13 @@ async def test_after_the_fence_nothing_more_is_uploaded_for_its_tasks(f: Federat
 async def test_an_operators_upload_that_a_client_has_sent_is_given_up(f: Federation, tmp_path: Path) -> None:
     data = tensor_file(tmp_path)
     (task,) = await claimed(f, "a")
-    await f.put_bytes(data, task)
     blob = await announced(f, data)
+    await f.put_bytes(data, task)
     received = await send(f, blob, data)
     assert isinstance(received, Complete)
     assert (await rejection(f.coordinator.uploads.record(blob, received.inspection))).code == "anothers-bytes"
     assert await is_given_up(f, blob)
+    assert (await rejection(announced(f, data))).code == "anothers-bytes", "and not begun again"
     assert await stored(f, data) == data, "the client's own stays"
 
 
