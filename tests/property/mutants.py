@@ -208,9 +208,9 @@ MUTANTS: Final = (
         (runs._check_named, 'b.origin == "operator" and ', ""),
     ),
     mutant(
-        "inventory without uploads to cohorts that had ended",
+        "inventory without what others uploaded for work that was cut off",
         "is left after the purge",
-        (world.World._is_cut_off, 'cohort.phase == "retired" or ', ""),
+        (world.World._unsubmitted, " and self._is_cut_off(b)", " and False"),
     ),
     mutant(
         "inventory goes by the marks",
