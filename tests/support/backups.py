@@ -128,8 +128,8 @@ async def store_of(place: Installation) -> Store:
                 found.rows.append(Row(row.id, row.origin, row.digest, row.data_key))
             if place.blobs == "postgres":
                 lying = sa.select(contents.c.name, chunks.c.data).join(chunks, chunks.c.content_id == contents.c.id)
-                for row in await connection.execute(lying.order_by(contents.c.id, chunks.c.position)):
-                    found.objects[row.name] = found.objects.get(row.name, b"") + row.data
+                for name, data in await connection.execute(lying.order_by(contents.c.id, chunks.c.position)):
+                    found.objects[name] = found.objects.get(name, b"") + data
     finally:
         await database.close()
     found.add_files(place.home / "blobs")
