@@ -55,7 +55,8 @@ async def walked(ground: Ground, seed: int) -> None:
             await walk.step(POINTS)
         requests = await walk.finish()
         certified = [one for one in requests if one["status"] == "completed" and not one["duplicate_of"]]
-        assert certified or ground.num_restores, [one["reason"] for one in requests]
+        held_up = [one["reason"] for one in requests if one not in certified]
+        assert certified or ground.num_restores or ground.num_deaths, held_up  # then it may have to be tried again
         for one in certified:
             await no_certificate_is_false(walk, one)
         await nothing_served_holds_an_erased_client(walk, {name for one in certified for name in one["subjects"]})
