@@ -143,6 +143,14 @@ def _taken_by(blob: Blob, row: Any) -> UUID | None:
     return None if row.is_in_served else row.cut_by or row.base_superseded_by
 
 
+def _is_derived(blob: Blob, row: Any) -> bool:
+    """Whether it was made of what an erasure took out. What others trained from a clean model in an epoch that was cut
+    is of no use any more, and nobody reads it; but it is theirs."""
+    if blob.origin == "task" and row.erased_by is None:
+        return not row.is_in_served and row.base_superseded_by is not None
+    return _taken_by(blob, row) is not None
+
+
 async def _purged_by(connection: AsyncConnection, federation_id: UUID, digest: str) -> UUID | None:
     """The erasure since which the model of that digest is not served."""
     c = t.checkpoints.c
@@ -199,6 +207,6 @@ async def left(connection: AsyncConnection, federation_id: UUID, digests: list[s
             blob = to_entity(Blob, row[:_NUM_FIELDS])
             assert blob.digest is not None
             before = found.get(blob.digest, Left(frozenset(), True))
-            is_live = before.is_live and blob.status != "dropping" and _taken_by(blob, row) is None
+            is_live = before.is_live and blob.status != "dropping" and not _is_derived(blob, row)
             found[blob.digest] = Left(before.origins | {blob.origin}, is_live)
     return found
