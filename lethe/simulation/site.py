@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -175,3 +176,24 @@ class Site:
     def _observe(self, event: Event) -> None:
         for observer in self.observers:
             observer(event)
+
+
+def fetch_models(home: Path, digests: Iterable[str], into: Path) -> dict[str, Path]:
+    """Models of an experiment that has ended, as plain files. Those that are not stored any more are left out."""
+
+    async def fetch() -> dict[str, Path]:
+        site = Site(home, seed=0)
+        try:
+            async with site.database.read() as connection:
+                run = await record.run(connection)
+            if run is None:
+                return {}
+            found = await site.storage.find(run.federation_id, list(digests))
+            files = {digest: into / digest.removeprefix("sha256:") for digest in found}
+            for digest, path in files.items():
+                path.write_bytes(b"".join([piece async for piece in site.storage.pieces(found[digest])]))
+            return files
+        finally:
+            await site.close()
+
+    return asyncio.run(fetch())
