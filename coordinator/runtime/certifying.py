@@ -14,7 +14,7 @@ from uuid import UUID
 from pydantic import JsonValue
 
 from coordinator.crashpoints import crashpoint
-from coordinator.engine.entities import GIVEN_UP, Line
+from coordinator.engine.entities import GIVEN_UP, Erasure, Line
 from coordinator.runtime.certificate_files import CertificateFiles, DraftList
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
@@ -117,7 +117,7 @@ class Certifying:
         while page:
             if any(one.kind == "sealing-key" and one.digest in left for one in page):
                 raise InvariantBroken("a key is still there after its purge")
-            settled = await self._settled(found.erasure.federation_id, page)
+            settled = await self._settled(found.erasure, page)
             try:
                 await asyncio.to_thread(draft.write, settled)
             except ValueError as error:  # a record that no list can hold
@@ -126,12 +126,12 @@ class Certifying:
                 page = await artefacts.page(connection, found.erasure.id, page[-1])
         return await asyncio.to_thread(draft.artefacts, planned)
 
-    async def _settled(self, federation_id: UUID, page: list[Listed]) -> list[Artefact]:
+    async def _settled(self, erasure: Erasure, page: list[Listed]) -> list[Artefact]:
         """Each as it was found: nothing is recorded any more under its digest, or equal bytes are another's own. That
         bytes are deleted is never believed; and what lies in the store without a record was removed before."""
         named = sorted({one.digest for one in page if one.kind in OF_BYTES})
         async with self._database.read() as connection:
-            others = await reading.left(connection, federation_id, named)
+            others = await reading.left(connection, erasure.federation_id, erasure.id, named)
 
         def became(one: Listed) -> Disposition:
             said = one.disposition or IS_ALWAYS.get(one.kind)
@@ -141,7 +141,7 @@ class Certifying:
                 raise InvariantBroken(f"nobody has said what became of {one.kind} {one.digest}")
             if (other := others.get(one.digest)) is None:
                 return "deleted"
-            if not other.is_live:
+            if not other.is_clean:
                 raise InvariantBroken(f"{one.digest} is still stored after its purge")
             return "also-held-as-operator-upload" if "operator" in other.origins else "also-held-by-another"
 

@@ -143,14 +143,6 @@ def _taken_by(blob: Blob, row: Any) -> UUID | None:
     return None if row.is_in_served else row.cut_by or row.base_superseded_by
 
 
-def _is_derived(blob: Blob, row: Any) -> bool:
-    """Whether it was made of what an erasure took out. What others trained from a clean model in an epoch that was cut
-    is of no use any more, and nobody reads it; but it is theirs."""
-    if blob.origin == "task" and row.erased_by is None:
-        return not row.is_in_served and row.base_superseded_by is not None
-    return _taken_by(blob, row) is not None
-
-
 async def _purged_by(connection: AsyncConnection, federation_id: UUID, digest: str) -> UUID | None:
     """The erasure since which the model of that digest is not served."""
     c = t.checkpoints.c
@@ -172,18 +164,32 @@ async def served_model(connection: AsyncConnection, federation_id: UUID, digest:
     return None if row is None else to_entity(Blob, row)
 
 
+_this = sa.bindparam("erasure", type_=t.erasures.c.id.type)
+_is_of_leaver = sa.exists().where(
+    t.subjects.c.erasure_id == _this,
+    t.subjects.c.client_id == b.client_id,
+    t.erasures.c.id == _this,
+    t.erasures.c.scope == "client",
+)
+_is_superseded = sa.exists().where(_has_bytes, _model.c.superseded_by == _this)
+_is_cut = sa.exists().where(
+    t.lines.c.erasure_id == _this, t.lines.c.cohort_id == b.cohort_id, t.lines.c.epoch_before >= b.epoch
+)
+_is_trained_on_superseded = sa.exists().where(
+    _update.c.task_id == b.origin_id,
+    _model.c.cohort_id == _update.c.cohort_id,
+    _model.c.digest == _update.c.base_digest,
+    _model.c.superseded_by == _this,
+)
+_is_derived = sa.case(
+    (b.status == "dropping", sa.true()),
+    (b.origin == "job", ~_served & (_is_superseded | _is_cut)),
+    (b.origin == "operator", sa.false()),
+    else_=_is_of_leaver | (~_in_served & _is_trained_on_superseded),
+)
 _LEFT = prepared(
-    sa.select(
-        t.blobs,
-        _served.label("is_served"),
-        _in_served.label("is_in_served"),
-        _superseded_by.label("superseded_by"),
-        _cut_by.label("cut_by"),
-        _base_superseded_by.label("base_superseded_by"),
-        _erased_by.label("erased_by"),
-    ).where(
-        b.federation_id == sa.bindparam("owner"),
-        b.digest.in_(sa.bindparam("digests", expanding=True)),
+    sa.select(b.digest, b.origin, _is_derived.label("is_derived")).where(
+        b.federation_id == sa.bindparam("owner"), b.digest.in_(sa.bindparam("digests", expanding=True))
     )
 )
 _LOOKED_UP_AT_ONCE: Final = 5000
@@ -194,19 +200,19 @@ class Left:
     """Whose bytes are equal to some that were purged."""
 
     origins: frozenset[str]
-    is_live: bool
-    """False: one of them should have been purged, too."""
+    is_clean: bool
+    """False: the request should have purged one of them, too. What another request is about to purge is its affair."""
 
 
-async def left(connection: AsyncConnection, federation_id: UUID, digests: list[str]) -> dict[str, Left]:
+async def left(
+    connection: AsyncConnection, federation_id: UUID, erasure_id: UUID, digests: list[str]
+) -> dict[str, Left]:
     """By digest, of those that anything has that is recorded at all."""
     found: dict[str, Left] = {}
     for start in range(0, len(digests), _LOOKED_UP_AT_ONCE):
-        wanted = {"owner": federation_id, "digests": digests[start : start + _LOOKED_UP_AT_ONCE]}
+        some = digests[start : start + _LOOKED_UP_AT_ONCE]
+        wanted = {"owner": federation_id, "erasure": erasure_id, "digests": some}
         for row in await connection.execute(_LEFT, wanted):
-            blob = to_entity(Blob, row[:_NUM_FIELDS])
-            assert blob.digest is not None
-            before = found.get(blob.digest, Left(frozenset(), True))
-            is_live = before.is_live and blob.status != "dropping" and not _is_derived(blob, row)
-            found[blob.digest] = Left(before.origins | {blob.origin}, is_live)
+            before = found.get(row.digest, Left(frozenset(), True))
+            found[row.digest] = Left(before.origins | {row.origin}, before.is_clean and not row.is_derived)
     return found

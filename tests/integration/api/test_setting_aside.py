@@ -187,7 +187,7 @@ async def test_broken_jobs_do_not_hold_up_those_behind_them(site: Site) -> None:
     await until(lambda: _is_set_aside(site, len(kinds)))
     assert 'lethe_jobs_set_aside{kind="post"} 1.0' in await metrics(site)
     for task in await a.claim():
-        assert (await a.submit(task, await a.put_blob(OTHER_MODEL))).status_code == 200
+        assert (await a.submit(task, await a.put_blob(OTHER_MODEL, task=task))).status_code == 200
     await until(lambda: is_completed(site, run))
     assert (await site.http.get("/readyz")).status_code == 200
 
