@@ -147,6 +147,11 @@ class Site:
                     writer.write(piece)
                 digest, inspection, num_bytes = writer.finish()
             path.unlink()
+            async with self.database.read() as connection:
+                tasks = [] if task is None else [task.id]
+                before = await blobs.of_tasks(connection, tasks, [digest])
+                before += await blobs.of_operators(connection, [] if tasks else [self.federation_id], [digest])
+            await self.storage.give_up(self.federation_id, [one.id for one in before])  # of a life that was cut short
             async with self.database.write() as connection:
                 await blobs.announce(connection, [replace(blob, digest=digest, num_bytes=num_bytes)])
             await self.blobs.adopt(self.federation_id, name_of(blob), sealed)
