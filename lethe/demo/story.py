@@ -15,7 +15,7 @@ from uuid import uuid4
 from rich.console import Console
 
 from lethe import run_file
-from lethe.aftermath import Aftermath, aftermath
+from lethe.aftermath import Aftermath, aftermath, figures_now
 from lethe.client import Client, Record
 from lethe.demo.processes import Child, Processes
 from lethe.replaying import Findings, replay_served
@@ -90,8 +90,9 @@ class Story:
                 raise DemoFailed("the coordinator was never killed")
             self._say(f"\n2. an influence tree: {self._rounds} rounds; only the whole federation's model is shown")
             runs[TREE] = self._train(client, federation_id, TREE, shown=("root",))
+            noted = {name: figures_now(client, run["id"]) for name, run in runs.items()}
             request = self._forget(client, federation_id)
-            aftermaths = {name: aftermath(client, run["id"], request) for name, run in runs.items()}
+            aftermaths = {name: aftermath(client, run["id"], request, noted[name]) for name, run in runs.items()}
             _check_untouched(aftermaths)
             verdict, findings = self._verify(client, request)
             return Outcome(url, self._killed_in_round, request, aftermaths, verdict, findings)
