@@ -126,7 +126,11 @@ class Sealing:
         return key if client_key_name is None else combined(await self._key(client_key_name, makes=makes), key)
 
     async def _key(self, name: str, *, makes: bool) -> bytes:
-        if (key := self.keys.find(name)) is not None:
+        try:
+            key = self.keys.find(name)
+        except OSError as error:
+            raise StorageFull(error.errno, f"the store of keys cannot be read: {error.strerror}") from error
+        if key is not None:
             return key
         if not makes:
             raise _missing(name, "is not there")
