@@ -82,7 +82,7 @@ class Sealing:
         """Of an epoch of a cohort. Where an erasure destroyed it and did not begin a new epoch, as of merged models, it
         is the one that the erasure has left."""
         name = cohort_key(cohort_id, epoch)
-        if self.keys.find(name) is None and await asyncio.to_thread(self.keys.is_destroyed, name):
+        if self._found(name) is None and await asyncio.to_thread(self.keys.is_destroyed, name):
             names = await asyncio.to_thread(self.keys.names)
             return next((one for one in names if is_kept_of_cohort(one, cohort_id)), name)
         return name
@@ -125,12 +125,14 @@ class Sealing:
         key = await self._key(key_name, makes=makes)
         return key if client_key_name is None else combined(await self._key(client_key_name, makes=makes), key)
 
-    async def _key(self, name: str, *, makes: bool) -> bytes:
+    def _found(self, name: str) -> bytes | None:
         try:
-            key = self.keys.find(name)
+            return self.keys.find(name)
         except OSError as error:
             raise StorageFull(error.errno, f"the store of keys cannot be read: {error.strerror}") from error
-        if key is not None:
+
+    async def _key(self, name: str, *, makes: bool) -> bytes:
+        if (key := self._found(name)) is not None:
             return key
         if not makes:
             raise _missing(name, "is not there")
