@@ -65,7 +65,9 @@ async def caches_of(site: Site, erasure_id: str) -> dict[str, int]:
     envelope = (await site.admin.call("GET", f"{REQUESTS}/{erasure_id}/certificate")).content
     statement = verify_bytes(envelope, [await site.coordinator.erasing.public_key()])
     assert isinstance(statement, Statement)
-    return dict(statement.predicate.artefacts.kinds["worker-cache"].dispositions)
+    return {
+        str(kind): count for kind, count in statement.predicate.artefacts.kinds["worker-cache"].dispositions.items()
+    }
 
 
 async def round_by_hand(*agents: Actor) -> None:
