@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
 
+from coordinator.keys.directory import DirectoryKeys
+from coordinator.keys.port import client_key
 from services.audit.verification import Beside, check
 from tests.support.agents import MODEL, Agents, blob
 from tests.support.deployment import Deployment, wait_until
@@ -102,8 +105,8 @@ class Site:
     def has_key(self, name: str) -> bool:
         clients = self.deployment.pages(f"/v1/federations/{self.federation_id}/clients")
         (client_id,) = [client["id"] for client in clients if client["name"] == name]
-        path: Path = self.deployment.directory / "home" / "evidence" / "keys" / client_id
-        return path.exists()
+        keys = DirectoryKeys(self.deployment.directory / "home" / "evidence" / "keys")
+        return keys.find(client_key(UUID(client_id))) is not None
 
     def models(self, run_id: str) -> list[dict[str, Any]]:
         return list(self.deployment.pages(f"/v1/runs/{run_id}/checkpoints"))

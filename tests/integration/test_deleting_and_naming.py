@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +117,11 @@ async def test_a_submission_during_the_purge_of_equal_bytes_is_taken(
 async def test_a_record_of_bytes_that_are_being_given_up_is_refused(tmp_path: Path, url: str | None) -> None:
     async with federation(tmp_path, "a", url=url) as f:
         blob, inspection = await received(f, await task_of(f, "a"))
+        outside = copy_context()
         async with f.coordinator.database.write() as connection:
             await rows.give_up(connection, [blob.id])
-            recording = asyncio.create_task(settled(f.coordinator.uploads.record(blob, inspection)))
+            attempt = settled(f.coordinator.uploads.record(blob, inspection))
+            recording = asyncio.create_task(attempt, context=outside)
             await ended_or_waits(f, recording)
         assert await recording == "upload-offset-mismatch"
         await f.coordinator.storage.delete_dropped()
