@@ -68,28 +68,32 @@ class Database:
     async def write(self, *, is_durable: bool = True) -> AsyncIterator[AsyncConnection]:
         """One transaction; commits when the block ends well. `is_durable=False`, for what can be had again, like a
         lease: do not wait for the disk; the last such commits may be lost with the database's host."""
-        if not self.gate.is_open:
-            await self.gate.passed()
-        opening: AbstractAsyncContextManager[Any] = (
-            self.engine.begin() if self._sqlite is None else self._sqlite.write(is_durable=is_durable)
-        )
-        async with _translated(opening) as connection:
-            self.gate.check()
+        async with self._admitted(
+            lambda: self.engine.begin() if self._sqlite is None else self._sqlite.write(is_durable=is_durable)
+        ) as connection:
             if not is_durable and self._sqlite is None:
                 await connection.execute(_HASTY)
-            yield cast(AsyncConnection, connection)
+            yield connection
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
         """A connection for queries; nothing done on it is kept."""
-        if not self.gate.is_open:
-            await self.gate.passed()
-        opening: AbstractAsyncContextManager[Any] = (
-            self.engine.connect() if self._sqlite is None else self._sqlite.read()
-        )
-        async with _translated(opening) as connection:
-            self.gate.check()
-            yield cast(AsyncConnection, connection)
+        async with self._admitted(
+            lambda: self.engine.connect() if self._sqlite is None else self._sqlite.read()
+        ) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def _admitted(self, opening: Callable[[], AbstractAsyncContextManager[Any]]) -> AsyncIterator[AsyncConnection]:
+        """A connection once the gate is open. One whose own making shut the gate is given back, and waits with the
+        others."""
+        while True:
+            if not self.gate.is_open:
+                await self.gate.passed()
+            async with _translated(opening()) as connection:
+                if self.gate.is_open:
+                    yield cast(AsyncConnection, connection)
+                    return
 
     async def now(self, connection: AsyncConnection) -> datetime:
         """The instant of this transaction: the database's clock, so that replicas agree on leases."""

@@ -168,7 +168,7 @@ _this = sa.bindparam("erasure", type_=t.erasures.c.id.type)
 _is_of_leaver = sa.exists().where(
     t.subjects.c.erasure_id == _this,
     t.subjects.c.client_id == b.client_id,
-    t.erasures.c.id == _this,
+    t.erasures.c.id == t.subjects.c.erasure_id,
     t.erasures.c.scope == "client",
 )
 _is_superseded = sa.exists().where(_has_bytes, _model.c.superseded_by == _this)

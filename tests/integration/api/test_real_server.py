@@ -7,10 +7,10 @@ import asyncio
 import httpx
 import pytest
 
-from tests.integration.api.site import MODEL, Site, blob, listening, until
+from tests.integration.api.site import Site, blob, listening, until, update
 
 pytestmark = pytest.mark.anyio
-DIGEST, DATA = blob(MODEL)
+DIGEST, DATA = blob(update(3.0))
 
 
 def request(method: str, token: str, *headers: str) -> bytes:
