@@ -13,15 +13,16 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from services.registry.kernels import KERNELS
+from services.methods.catalogue import BUILT_IN, KERNELS
 
 ROOT = Path(__file__).parents[2]
 OURS = ("services", "coordinator", "worker", "lethe", "migrations")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 OVER_HTTP = ("federations", "clients", "credentials", "runs", "checkpoints", "blobs", "erase", "certificates", "data")
+DESCRIBED = [place.partition(":")[0] for place in BUILT_IN]
 ROLES = {
-    "": [f"lethe.commands.{name}" for name in OVER_HTTP],
+    "": [f"lethe.commands.{name}" for name in OVER_HTTP] + DESCRIBED,
     "verify": ["lethe.commands.verify"],
     "coordinator": ["lethe.commands.serve", "lethe.commands.database", "lethe.commands.openapi"],
     "compute": ["lethe.commands.compute", "lethe.commands.simulate", "lethe.commands.demo", "migrations.env"]
@@ -29,7 +30,7 @@ ROLES = {
     "worker": ["lethe.commands.worker"],
     "language": ["lethe.commands.models"],
 }
-"""Where each role begins; kernels and migrations are imported by name."""
+"""Where each role begins; kernels, descriptions of methods and migrations are imported by name."""
 OF_KERNELS = {"torch", "ortools"}
 """A coordinator without them leaves kernels to others, or refuses to start."""
 
