@@ -19,7 +19,18 @@ ROOT = Path(__file__).parents[2]
 OURS = ("services", "coordinator", "worker", "lethe", "migrations")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-OVER_HTTP = ("federations", "clients", "credentials", "runs", "checkpoints", "blobs", "erase", "certificates", "data")
+OVER_HTTP = (
+    "federations",
+    "clients",
+    "credentials",
+    "runs",
+    "checkpoints",
+    "blobs",
+    "erase",
+    "certificates",
+    "data",
+    "methods",
+)
 DESCRIBED = [place.partition(":")[0] for place in BUILT_IN]
 ROLES = {
     "": [f"lethe.commands.{name}" for name in OVER_HTTP] + DESCRIBED,
