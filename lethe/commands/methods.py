@@ -22,9 +22,7 @@ def methods(json: AsJson = False) -> None:
     from services.methods.catalogue import LEFT_OUT, METHODS
 
     records = [*map(_record, METHODS.values()), *map(_left_out, LEFT_OUT)]
-    columns = ("name", "family", "guarantee", "package", "version")
-    if LEFT_OUT:
-        columns += ("left_out",)
+    columns = ["name", "family", "guarantee", "package", "version", *(["left_out"] if LEFT_OUT else [])]
     print_records(records, {column.replace("_", " "): column for column in columns}, as_json=json)
 
 

@@ -29,10 +29,14 @@ def modules(references: Iterable[str]) -> list[str]:
 ROLES = {
     "": [*(f"lethe.commands.{name}" for name in OVER_HTTP), "lethe.commands.methods", *modules(BUILT_IN)],
     "verify": ["lethe.commands.verify"],
-    "coordinator": ["lethe.commands.serve", "lethe.commands.database", "lethe.commands.openapi"]
-    + modules(PROGRAMS.values()),
-    "compute": ["lethe.commands.compute", "lethe.commands.simulate", "lethe.commands.demo", "migrations.env"]
-    + modules(KERNELS.values()),
+    "coordinator": [
+        *("lethe.commands.serve", "lethe.commands.database", "lethe.commands.openapi"),
+        *modules(PROGRAMS.values()),
+    ],
+    "compute": [
+        *("lethe.commands.compute", "lethe.commands.simulate", "lethe.commands.demo", "migrations.env"),
+        *modules(KERNELS.values()),
+    ],
     "worker": ["lethe.commands.worker", *modules(work.handler for work in CLIENT_WORK.values())],
     "language": ["lethe.commands.models"],
 }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from services.methods.installed import Installed, LeftOut, Package, find_installed, names_of
+from services.methods.installed import LeftOut, Package, find_installed, names_of
 
 DESCRIPTION = """
 from services.methods.description import Unlearning
@@ -21,7 +21,7 @@ Plant = Callable[..., None]
 
 
 @pytest.fixture
-def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plant:
+def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]:
     """Lays a package out as an installer would: a module, its metadata, one entry point."""
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -31,13 +31,12 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plant:
         metadata = tmp_path / f"{package}-2.1.dist-info"
         metadata.mkdir()
         (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 2.1\n")
-        (metadata / "entry_points.txt").write_text(
-            f"[lethe.methods]\n{package} = {value or f'{package}_code:METHOD'}\n"
-        )
+        point = f"{package} = {value or f'{package}_code:METHOD'}"
+        (metadata / "entry_points.txt").write_text(f"[lethe.methods]\n{point}\n")
 
-    yielded = set(sys.modules)
-    yield lay  # type: ignore[misc]
-    for module in set(sys.modules) - yielded:
+    before = set(sys.modules)
+    yield lay
+    for module in set(sys.modules) - before:
         del sys.modules[module]
 
 
@@ -50,11 +49,7 @@ def left_out(*taken: str) -> dict[str, str]:
 def test_a_description_of_another_package_is_found_with_its_version(plant: Plant) -> None:
     plant("own")
     [one], left = find_installed(())
-    assert isinstance(one, Installed) and (one.description.name, one.package, left) == (
-        "own",
-        Package("own", "2.1"),
-        [],
-    )
+    assert (one.description.name, one.package) == ("own", Package("own", "2.1")) and not left
     assert names_of(one.description) == {"method own", "kernel own_kernel"}
 
 
