@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from services.methods.catalogue import LEFT_OUT
 from worker.agent import HAND_BACK_WITHIN_S, Ending
 from worker.fleet import serve
 from worker.progress import Board, configure_logging
@@ -28,6 +29,8 @@ def main(options: WorkerOptions) -> int:
     """
     if not structlog.is_configured():
         configure_logging(as_json=options.log_json)
+    for one in LEFT_OUT:
+        structlog.get_logger().warning("method.left-out", method=one.name, package=str(one.package), reason=one.reason)
     members = members_of(options)
     if options.ca_file is not None and not options.ca_file.is_file():
         raise OptionsUnusable(f"no CA file {options.ca_file}")

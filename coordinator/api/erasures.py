@@ -28,7 +28,7 @@ from services.audit.keys import KeyUnreadable, key_id, public_pem
 from services.core import digests
 from services.core.errors import Rejected
 from services.core.ids import uuid7
-from services.unlearning.methods import METHODS
+from services.methods.catalogue import UNLEARNING, package_of
 from services.wire.v1.erasure import (
     LEGAL_DAYS,
     Discovery,
@@ -79,8 +79,9 @@ async def discover_erasure(caller: Follower) -> Response:
                     granularity=method.granularity,
                     needs=method.needs,
                     params=method.spec.model_json_schema()["properties"],
+                    package=str(package_of(name)),
                 )
-                for name, method in sorted(METHODS.items())
+                for name, method in sorted(UNLEARNING.items())
             ],
             public_key=b"".join(map(public_pem, keys)).decode(),
             key_id=key_id(keys[0]),

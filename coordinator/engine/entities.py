@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Literal
 from uuid import UUID
 
-from services.wire.v1.erasure import ErasureStatus
+from services.wire.v1.erasure import ErasureStatus, Fallback
 from services.wire.v1.runs import RunSpec
 from services.wire.v1.work import TaskKind
 
@@ -389,7 +389,7 @@ class Erasure:
     params: Mapping[str, Any] = field(default_factory=dict)
     """Of the method."""
     recovery_rounds: int | None = None
-    fallback: Literal["retrain"] | None = None
+    fallback: Fallback | None = None
     """What follows when an approximate method gives up or its audit fails; None: the operator is asked."""
     audit: Mapping[str, Any] | None = None
     """What an approximate method has to show (services/audit/spec.py); None: nothing is measured."""

@@ -32,8 +32,9 @@ from coordinator.engine.entities import (
 )
 from coordinator.engine.runs import stop_cohort
 from services.core.errors import Rejected
-from services.unlearning.methods import METHODS, Method
-from services.unlearning.rapid import plan as rapid
+from services.methods.catalogue import AUTO, UNLEARNING
+from services.methods.description import Unlearning
+from services.methods.running import recovery_of
 from services.wire.message import Message
 from services.wire.v1.erasure import ErasureStatus
 
@@ -43,7 +44,7 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
         return known
     clients = _subjects(draft.state, message)
     _check_method_is_known(message.method)
-    _check_params(METHODS.get(message.method), message.params)
+    _check_params(UNLEARNING.get(message.method), message.params)
     leavers = frozenset(c.id for c in clients)
     if message.is_tombstoned:
         _withdraw_others(draft, set(leavers))
@@ -201,7 +202,7 @@ def settle(draft: Draft, erasure: Erasure, status: ErasureStatus, reason: str | 
 # --- filing -----------------------------------------------------------------------------------------------------------
 
 
-def _check_params(method: Method | None, params: Mapping[str, Any]) -> None:
+def _check_params(method: Unlearning | None, params: Mapping[str, Any]) -> None:
     """`auto` takes none: they would be those of a method that is not chosen yet."""
     try:
         (method.spec if method is not None else Message).model_validate(params)
@@ -247,13 +248,13 @@ def _has_fenced(state: State, erasure_id: UUID) -> bool:
 
 
 def _check_method_is_known(method: str) -> None:
-    if method != planner.AUTO and method not in METHODS:
-        known_names = ", ".join([planner.AUTO, *sorted(METHODS)])
+    if method != AUTO and method not in UNLEARNING:
+        known_names = ", ".join([AUTO, *sorted(UNLEARNING)])
         raise Rejected("method-unavailable", f"no erasure method is called {method}; known are {known_names}")
 
 
 def _check_method_applies(state: State, message: m.FileErasure, leavers: frozenset[UUID]) -> None:
-    if message.method == planner.AUTO:
+    if message.method == AUTO:
         return
     for option in planner.options(state, message, leavers):
         if option.name == message.method and option.why_not is not None:
@@ -379,9 +380,8 @@ def _cut_cohort(
         case "rolled-back":
             if one.clean is not None:
                 fenced = replace(fenced, head_id=one.clean.id, head_digest=one.clean.digest, round=one.clean.round)
-            if chosen.name == "rapid":
-                fenced = replace(fenced, recovery=rapid.recovery(erasure.params, fenced.round, cohort.round))
-            draft.emit(fenced)
+            under = recovery_of(chosen.name, erasure.params, fenced.round, cohort.round)
+            draft.emit(replace(fenced, recovery=under))
         case "re-initialised":
             sources = [families.source(draft, state.cohorts[cohort_id]) for cohort_id in one.sources]
             target = cohort.round + planner.recovery_rounds(erasure, run, cohort, chosen.method)

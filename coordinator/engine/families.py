@@ -20,8 +20,6 @@ from services.topology.cohorts import CohortPlan, check_sizes, family
 from services.topology.spec import Clusters, Isolated
 
 MERGED = "merged"
-WALKS_ITS_HISTORY = "exact_fun"
-"""The program that computes old rounds again after a fence."""
 TRAINING: frozenset[CohortPhase] = frozenset({"starting", "waiting", "asking", "computing"})
 NEWCOMER = "newcomer"
 """The program of a cohort in which one client is measured before it joins a cluster."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from coordinator.engine.entities import Facts, Hold
-from services.wire.v1.erasure import ErasureStatus
+from services.wire.v1.erasure import ErasureStatus, Fallback
 from services.wire.v1.runs import RunSpec
 
 # --- operators --------------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class FileErasure:
     guarantee: Literal["exact", "approximate"] = "exact"
     regulation: str = "GDPR Art. 17"
     recovery_rounds: int | None = None
-    fallback: Literal["retrain"] | None = None
+    fallback: Fallback | None = None
     audit: Mapping[str, Any] | None = None
     needs_approval: bool = False
     callbacks: tuple[dict[str, Any], ...] = ()

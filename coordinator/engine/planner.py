@@ -13,9 +13,9 @@ from coordinator.engine import forgetting, surgery
 from coordinator.engine.entities import Cohort, Erasure, Run, State
 from coordinator.engine.messages import FileErasure
 from services.history.coverage import FIRST_ROUND, stride
-from services.unlearning.methods import METHODS, Method
+from services.methods.catalogue import UNLEARNING
+from services.methods.description import Unlearning
 
-AUTO = "auto"
 RECOVERY_ROUNDS = 5
 """Rounds of training that a re-initialised line of a completed run gets when the request does not say; never more than
 it had."""
@@ -39,7 +39,7 @@ class CutCost:
 @dataclass(frozen=True, slots=True)
 class Option:
     name: str
-    method: Method
+    method: Unlearning
     costs: tuple[CutCost, ...]
     why_not: str | None
 
@@ -66,8 +66,8 @@ class Option:
 
 
 def options(state: State, wanted: FileErasure | Erasure, leavers: frozenset[UUID]) -> list[Option]:
-    """Every method, in the order of METHODS."""
-    return [_option(state, wanted, leavers, name, method) for name, method in METHODS.items()]
+    """Every method, in the order of the catalogue."""
+    return [_option(state, wanted, leavers, name, method) for name, method in UNLEARNING.items()]
 
 
 def choose(found: Sequence[Option], wanted: str) -> Option:
@@ -77,7 +77,7 @@ def choose(found: Sequence[Option], wanted: str) -> Option:
     return named[0] if named else min(applicable, key=lambda option: option.price)
 
 
-def recovery_rounds(wanted: FileErasure | Erasure, run: Run, cohort: Cohort, method: Method) -> int:
+def recovery_rounds(wanted: FileErasure | Erasure, run: Run, cohort: Cohort, method: Unlearning) -> int:
     """Rounds that a re-initialised or unlearned line trains before the request counts as done."""
     if wanted.recovery_rounds is not None:
         return wanted.recovery_rounds
@@ -86,7 +86,9 @@ def recovery_rounds(wanted: FileErasure | Erasure, run: Run, cohort: Cohort, met
     return min(RECOVERY_ROUNDS, cohort.round) if run.status == "completed" else 0
 
 
-def _option(state: State, wanted: FileErasure | Erasure, leavers: frozenset[UUID], name: str, method: Method) -> Option:
+def _option(
+    state: State, wanted: FileErasure | Erasure, leavers: frozenset[UUID], name: str, method: Unlearning
+) -> Option:
     if wanted.guarantee == "exact" and method.guarantee != "exact":
         return Option(name, method, (), "it is approximate, and the request asks for exact")
     costs = tuple(
@@ -98,7 +100,7 @@ def _option(state: State, wanted: FileErasure | Erasure, leavers: frozenset[UUID
 
 
 def cuts(
-    state: State, wanted: FileErasure | Erasure, leavers: frozenset[UUID], run: Run, method: Method
+    state: State, wanted: FileErasure | Erasure, leavers: frozenset[UUID], run: Run, method: Unlearning
 ) -> surgery.Cut:
     return surgery.plan(
         state,
@@ -115,7 +117,7 @@ def _stay(wanted: FileErasure | Erasure) -> bool:
     return wanted.scope == "samples"
 
 
-def _why_not(state: State, method: Method, wanted: FileErasure | Erasure, costs: Sequence[CutCost]) -> str | None:
+def _why_not(state: State, method: Unlearning, wanted: FileErasure | Erasure, costs: Sequence[CutCost]) -> str | None:
     if method.needs_sub_cohorts and not any(cost.cut.action == "re-initialised" for cost in costs):
         return "no cohort with the client has a trained sub-cohort without it to restart from"
     if method.guarantee == "approximate":
@@ -128,7 +130,7 @@ def _is_mended(cost: CutCost) -> bool:
 
 
 def _why_not_approximate(
-    state: State, method: Method, wanted: FileErasure | Erasure, costs: Sequence[CutCost]
+    state: State, method: Unlearning, wanted: FileErasure | Erasure, costs: Sequence[CutCost]
 ) -> str | None:
     for cost in costs:
         if cost.cut.cohort.unlearning is not None:
@@ -148,7 +150,7 @@ def _why_not_approximate(
             return f"cohort {cohort.name} keeps no residuals, or lost them in an erasure: run with history.residuals"
         if method.needs_distances and not _is_measured(state, cohort):
             return f"not all rounds of cohort {cohort.name} were measured: run with history.distances from the start"
-        if method.needs_history and (missing := _missing_history(state, wanted, cohort)):
+        if method.needs_history and (missing := _missing_history(state, method, wanted, cohort)):
             return missing
     return None
 
@@ -159,10 +161,10 @@ def _is_measured(state: State, cohort: Cohort) -> bool:
     return all(c.distance is not None for c in state.contributions.values() if c.checkpoint_id in line)
 
 
-def _missing_history(state: State, wanted: FileErasure | Erasure, cohort: Cohort) -> str | None:
+def _missing_history(state: State, method: Unlearning, wanted: FileErasure | Erasure, cohort: Cohort) -> str | None:
     """Why the stored rounds do not carry a method that walks through them."""
     line = forgetting.line_of(state, cohort)
-    rounds, interval = sorted(forgetting.recallable(state, line)), int(wanted.params.get("interval", 1))
+    rounds, interval = sorted(forgetting.recallable(state, line)), method.stride(wanted.params)
     if not rounds:
         return f"cohort {cohort.name} kept no updates: run with history.updates, or with retention.updates all"
     if rounds[0] != FIRST_ROUND:
@@ -171,8 +173,8 @@ def _missing_history(state: State, wanted: FileErasure | Erasure, cohort: Cohort
     missed = [round for round in lost if (round - FIRST_ROUND) % interval == 0]
     if missed:
         named = ", ".join(map(str, missed[:5])) + (", …" if len(missed) > 5 else "")
-        wide = stride(lost)
-        return f"the updates of rounds {named} of cohort {cohort.name} are not stored: give interval {wide}"
+        way_out = f": give {method.stride_parameter} {stride(lost)}" if method.stride_parameter is not None else ""
+        return f"the updates of rounds {named} of cohort {cohort.name} are not stored{way_out}"
     return None
 
 
@@ -182,7 +184,7 @@ def _cost(
     leavers: frozenset[UUID],
     run: Run,
     cut: surgery.CohortCut,
-    method: Method,
+    method: Unlearning,
 ) -> CutCost:
     num_rounds = _rounds_to_redo(state, wanted, run, cut, method)
     traffic = state.traffic.get(cut.cohort.id)
@@ -206,7 +208,7 @@ def _num_remaining(state: State, cohort: Cohort, leavers: frozenset[UUID]) -> in
 
 
 def _rounds_to_redo(
-    state: State, wanted: FileErasure | Erasure, run: Run, cut: surgery.CohortCut, method: Method
+    state: State, wanted: FileErasure | Erasure, run: Run, cut: surgery.CohortCut, method: Unlearning
 ) -> int:
     """Nothing is trained again in runs that were cancelled or failed."""
     if run.status in ("cancelled", "failed"):
@@ -218,7 +220,7 @@ def _rounds_to_redo(
             return recovery_rounds(wanted, run, cut.cohort, method)
         case "unlearned":
             walked = len(forgetting.recallable(state, forgetting.line_of(state, cut.cohort)))
-            walked = walked // int(wanted.params.get("interval", 1)) if method.needs_history else 0
+            walked = walked // method.stride(wanted.params) if method.needs_history else 0
             return walked + recovery_rounds(wanted, run, cut.cohort, method)
         case "retired":
             return 0

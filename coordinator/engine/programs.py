@@ -16,6 +16,7 @@ from coordinator.engine.messages import RecallRound
 from coordinator.engine.views import history_of, reference_to, view_of
 from services.core.errors import InvariantBroken
 from services.core.seeds import derive
+from services.methods.running import program_named
 from services.program.contract import (
     Abort,
     AskClients,
@@ -31,7 +32,6 @@ from services.program.contract import (
     Recalled,
     Step,
 )
-from services.registry.plans import PLANS
 from services.selection.policies import POLICIES
 
 LOCKSTEP_FIELDS: Final = ("kind", "round", "model", "num_clients", "quorum", "deadline_s")
@@ -41,12 +41,12 @@ LOCKSTEP_FIELDS: Final = ("kind", "round", "model", "num_clients", "quorum", "de
 def start(draft: Draft, cohort_id: UUID) -> None:
     cohort = draft.state.cohorts[cohort_id]
     view = replace(view_of(draft, cohort), history=history_of(draft, cohort))
-    _take(draft, cohort_id, *PLANS[cohort.in_force].start(view))
+    _take(draft, cohort_id, *program_named(cohort.in_force).start(view))
 
 
 def resume(draft: Draft, cohort_id: UUID, outcome: Outcome) -> None:
     cohort = draft.state.cohorts[cohort_id]
-    program = PLANS[cohort.in_force]
+    program = program_named(cohort.in_force)
     if cohort.program_state is None:
         raise InvariantBroken(f"cohort {cohort_id} resumes a program that never started")
     state = program.state_type.model_validate(cohort.program_state)
@@ -115,7 +115,7 @@ def _take(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
     while isinstance(step, Publish):
         _publish(draft, cohort_id, step)
         cohort = draft.state.cohorts[cohort_id]
-        state, step = PLANS[cohort.in_force].resume(state, Published(), view_of(draft, cohort))
+        state, step = program_named(cohort.in_force).resume(state, Published(), view_of(draft, cohort))
     stored = state.model_dump(mode="json")
     match step:
         case AskClients():

@@ -26,7 +26,7 @@ def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
         settle(draft, erasure, "failed", wrong)
         return
     for line in _lines(draft, erasure):
-        if mending.gave_up(draft.state.cohorts[line.cohort_id]) and erasure.fallback == "retrain":
+        if mending.gave_up(draft.state.cohorts[line.cohort_id]) and erasure.fallback is not None:
             mending.fall_back(draft, line)
         _review_line(draft, draft.state.lines[line.key])
     lines = _lines(draft, erasure)

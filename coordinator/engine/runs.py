@@ -15,7 +15,6 @@ from coordinator.engine.programs import has_open_work
 from coordinator.engine.work import withdraw_task
 from services.core.errors import Rejected
 from services.core.figures import LARGEST
-from services.training.fats.spec import Fats
 from services.wire.v1.runs import RunSpec
 
 
@@ -35,8 +34,7 @@ def create_run(draft: Draft, message: m.CreateRun) -> Run:
         wanted = getattr(spec.training, field, None)
         if wanted is not None and wanted > len(names):
             raise Rejected("invalid-run", f"training.{field} is {wanted} and the run has {len(names)} clients")
-    if isinstance(spec.training, Fats):
-        spec = spec.model_copy(update={"training": spec.training.settled(len(names), spec.stop.rounds)})
+    spec = spec.model_copy(update={"training": spec.training.settled(len(names), spec.stop.rounds)})
     run = Run(
         id=message.run_id,
         federation_id=message.federation_id,

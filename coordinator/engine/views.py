@@ -6,6 +6,7 @@ from coordinator.engine import families, forgetting
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import Cohort, State, Update
 from services.core.figures import bounded
+from services.methods.catalogue import WALK_THEIR_HISTORY
 from services.program.contract import CohortView, PastRound, Profiled, UpdateRef
 
 
@@ -44,7 +45,7 @@ def history_of(draft: Draft, cohort: Cohort) -> tuple[PastRound, ...]:
     Where a round was made several times, what followed the last making counts. What a client sent that has had to
     leave samples out may have been trained on them: from its first round on, clients train again.
     """
-    if cohort.program != families.WALKS_ITS_HISTORY or cohort.head_id is None:
+    if cohort.program not in WALK_THEIR_HISTORY or cohort.head_id is None:
         return ()
     made = sorted((c for c in draft.state.checkpoints.values() if c.cohort_id == cohort.id), key=lambda c: c.epoch)
     after = {c.base_id: c for c in made if c.epoch < cohort.epoch and c.base_id is not None}

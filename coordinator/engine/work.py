@@ -21,8 +21,8 @@ from coordinator.engine.entities import ENDED, Client, Cohort, Facts, Round, Run
 from coordinator.engine.programs import check_round
 from services.core.errors import InvariantBroken, Rejected
 from services.core.figures import LARGEST, MOST_SAMPLES, bounded, impossible
+from services.methods.running import local_training
 from services.training.local_spec import LocalTraining
-from services.unlearning.rapid.plan import local_training
 from services.wire.v1.work import FIGURES_ONLY, Work
 
 MAX_BACKOFF_S = 60.0

@@ -30,6 +30,7 @@ from services.audit.opening import Opening
 from services.audit.predicate import ArtefactKind, Disposition
 from services.core import digests
 from services.core.errors import InvariantBroken
+from services.methods.catalogue import package_of
 
 OF_BYTES: Final = frozenset[ArtefactKind]({"update", "history", "checkpoint", "merge", "step", "upload", "part"})
 """Kinds that lie in the blob store."""
@@ -89,7 +90,7 @@ class Certifying:
         predicate = p.ErasurePredicate(
             federation=found.erasure.federation_id,
             request=_request(found, opening, now),
-            method=p.Method(name=_method(found), parameters=_parameters(found)),
+            method=_method(found),
             guarantee=p.Guarantee.plain(_guarantee(found)),
             cohorts=tuple(outcome(found, line) for line in found.lines),
             num_cohorts=p.Count(planned=len(found.lines), done=done),
@@ -163,10 +164,12 @@ def served(found: Dossier) -> list[tuple[str, UUID, str]]:
     return sorted(rows)
 
 
-def _method(found: Dossier) -> str:
-    if found.erasure.chosen is None:
+def _method(found: Dossier) -> p.Method:
+    if (name := found.erasure.chosen) is None:
         raise InvariantBroken("a certificate without a method")
-    return found.erasure.chosen
+    package = package_of(name)
+    came_with = None if package is None else p.Package(name=package.name, version=package.version)
+    return p.Method(name=name, parameters=_parameters(found), package=came_with)
 
 
 def _guarantee(found: Dossier) -> p.GuaranteeKind:

@@ -41,6 +41,7 @@ from coordinator.runtime.uploads import Uploads
 from coordinator.store.database import Database, Unavailable
 from coordinator.tombstones.files import FileTombstoneLog
 from services.core.private_files import make_directory, tighten, tighten_directory
+from services.methods.catalogue import LEFT_OUT
 
 log = structlog.get_logger()
 CHORE_KINDS = ("post", "drop-blob", "fence", "purge")
@@ -126,6 +127,8 @@ class Coordinator:
             await self.keeping.sweep()
             await self.bus.start()
             self.supervisor.start("shell", self.shell.forever)
+            for one in LEFT_OUT:
+                log.warning("method.left-out", method=one.name, package=str(one.package), reason=one.reason)
 
     async def _mend_old(self) -> None:
         """What older releases left readable. A step that breaks is tried again at the next start and stops nobody."""

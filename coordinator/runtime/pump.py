@@ -44,7 +44,7 @@ from coordinator.store import blobs, outbox, references
 from coordinator.store.database import Database, TimedOut, Unavailable
 from coordinator.store.faults import fault_of
 from services.core.errors import InvariantBroken, Rejected
-from services.registry.kernels import run_kernel
+from services.methods.running import run_kernel
 from services.sealing.segments import Seal, Unreadable
 from services.tensors.errors import KernelFailed
 from services.tensors.inspection import InspectingWriter

@@ -15,7 +15,7 @@ from coordinator.store.kept import IN_LIVE_MODEL, IN_MODELS, IS_COPIED, LIVE
 from coordinator.store.paging import Position, page
 from services.history.coverage import FIRST_ROUND, cover, stride
 from services.history.spec import UpdateHistory
-from services.unlearning.methods import METHODS
+from services.methods.catalogue import UNLEARNING
 from services.wire.v1.resources import CohortHistory, KeptUpdate, Page
 
 k = t.kept_updates.c
@@ -91,7 +91,7 @@ def _cohort(
         report=_report(policy, {one.number: one.num_bytes for one in copies}, len(available)),
         suffices_for=[
             name
-            for name, method in METHODS.items()
+            for name, method in UNLEARNING.items()
             if any(getattr(method, need) for need in has) and all(has[n] for n in has if getattr(method, n))
         ],
     )

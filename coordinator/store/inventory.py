@@ -18,7 +18,7 @@ from coordinator.store.rows import fetch
 from coordinator.store.slices import load_lineage
 from services.audit.predicate import ArtefactKind, Disposition
 from services.core import digests
-from services.unlearning.methods import NOISY_KERNELS
+from services.methods.catalogue import NOISY_KERNELS
 
 ScrubbedKind = Literal["log-tail", "device", "figure", "canary", "failure-reason"]
 """What is taken out of rows that stay; named by a keyed digest of what was there."""

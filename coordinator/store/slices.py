@@ -38,19 +38,18 @@ from coordinator.engine.entities import (
     Task,
     Update,
 )
-from coordinator.engine.families import NEWCOMER, WALKS_ITS_HISTORY
+from coordinator.engine.families import NEWCOMER
 from coordinator.engine.programs import answers_to, is_filled
 from coordinator.store import history, kept, superseded
 from coordinator.store import tables as t
 from coordinator.store.needs import Needs, needs_of, steps_program
 from coordinator.store.prepared import prepared
 from coordinator.store.rows import fetch, fetch_by, to_entity
+from services.methods.catalogue import TRAIN_IN_ROUNDS, WALK_THEIR_HISTORY
 from services.training.rounds import only_computes
 
 E = TypeVar("E", bound=Entity)
 _OPEN = ("standby", "ready", "leased")
-TRAINS_IN_ROUNDS = ("fedavg", "fedbuff", "fats")
-"""Programs that are nothing but `services.training.rounds`."""
 
 
 async def load(connection: AsyncConnection, messages: Sequence[m.Message], known: State) -> State:
@@ -250,7 +249,7 @@ class _Loader:
 
     async def _load_rounds_to_walk(self) -> None:
         """What fenced lines that compute their old rounds again were made of."""
-        lines = [c for c in self.state.cohorts.values() if c.program == WALKS_ITS_HISTORY and c.phase == "starting"]
+        lines = [c for c in self.state.cohorts.values() if c.program in WALK_THEIR_HISTORY and c.phase == "starting"]
         ids = {c.id for c in lines if c.epoch > 0} if self.steps_program else set()
         if ids:
             await self._add(Checkpoint, t.checkpoints.c.cohort_id.in_(ids))
@@ -433,7 +432,7 @@ class _Loader:
     def _only_computes(self, cohort: Cohort) -> bool:
         """Whether the cohort's next step needs no members: there may be very many, and two of a round's three steps
         only start a kernel."""
-        if cohort.in_force not in TRAINS_IN_ROUNDS or cohort.id in self.needs.programs or cohort.awaiting is None:
+        if cohort.in_force not in TRAIN_IN_ROUNDS or cohort.id in self.needs.programs or cohort.awaiting is None:
             return False
         phase = (cohort.program_state or {}).get("phase")
         round, job = self.state.rounds.get(cohort.awaiting), self.state.jobs.get(cohort.awaiting)

@@ -14,7 +14,7 @@ from coordinator.store.record import Forgotten, Published, accuracy_of, loss_of
 from lethe.simulation.clock import virtual_s
 from lethe.simulation.results import ErasureRow, Results, RoundRow, ServedRow, SummaryRow
 from lethe.simulation.site import Site
-from services.registry.kernels import run_kernel
+from services.methods.running import run_kernel
 from services.tensors.streams import FileWriter
 from services.training.rounds import EVALUATION_BATCH
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from services.core.errors import InvariantBroken
 from services.program.contract import CohortView, Compute, Erasure, UpdateRef
-from services.training.algorithms import algorithm_of
+from services.training.rounds import algorithm_of
 
 
 def erasure_of(view: CohortView) -> Erasure:

@@ -8,8 +8,8 @@ import pytest
 
 from coordinator.engine.work import Granted
 from services.core.errors import Rejected
+from services.methods.running import local_training, recovery_of
 from services.training.local_spec import LocalTraining
-from services.unlearning.rapid.plan import local_training, recovery
 from tests.support.world import World, with_run
 from tests.unit.engine.test_erasures import go_on
 
@@ -22,15 +22,15 @@ def curved(under: dict[str, Any] | None, rounds: range) -> list[int]:
 
 
 def test_rounds_of_the_warm_up_and_every_fifth_after_it_train_as_the_run_does() -> None:
-    assert curved(recovery({}, 0, 22), range(1, 30)) == [11, 12, 13, 14, 16, 17, 18, 19, 21, 22]
+    assert curved(recovery_of("rapid", {}, 0, 22), range(1, 30)) == [11, 12, 13, 14, 16, 17, 18, 19, 21, 22]
 
 
 def test_rounds_are_counted_from_the_model_that_the_recovery_starts_from() -> None:
-    assert curved(recovery({}, 7, 22), range(8, 30)) == [18, 19, 20, 21]
+    assert curved(recovery_of("rapid", {}, 7, 22), range(8, 30)) == [18, 19, 20, 21]
 
 
 def test_only_optimiser_and_learning_rate_differ() -> None:
-    found = local_training(OWN, recovery({"warmup_rounds": 0, "learning_rate": 0.02}, 0, 9), 1)
+    found = local_training(OWN, recovery_of("rapid", {"warmup_rounds": 0, "learning_rate": 0.02}, 0, 9), 1)
     assert found == OWN.model_copy(update={"optimizer": "adahessian", "learning_rate": 0.02, "momentum": 0.0})
 
 

@@ -1,8 +1,8 @@
-"""What a run takes from a client; every training algorithm has these parameters."""
+"""The parameters that every training algorithm has: its name, and what a run takes from a client."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -10,7 +10,7 @@ from services.core.figures import MOST_SAMPLES
 from services.wire.message import Message
 
 
-class Bounds(Message):
+class AlgorithmSpec(Message):
     max_update_norm: Annotated[float, Field(gt=0, le=1e12)] | None = Field(
         default=None, description="The largest L2 norm of an update; none when absent."
     )
@@ -22,3 +22,8 @@ class Bounds(Message):
     max_samples_per_client: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] | None = Field(
         default=None, description="A result that claims more samples is refused; the client's own cap applies, too."
     )
+    algorithm: str
+
+    def settled(self, num_clients: int, num_rounds: int) -> Self:
+        """With what is fixed when a run starts, so that later draws do not depend on who left."""
+        return self
