@@ -1,0 +1,1 @@
+"""How a request to forget is carried out."""
