@@ -30,6 +30,7 @@ CohortPhase = Literal["starting", "waiting", "asking", "computing", "finished", 
 CohortKind = Literal["line", "root", "inner", "leaf", "profile", "merge"]
 CheckpointKind = Literal["init", "aggregate", "reinit", "merge", "forgotten"]
 SETTLED: frozenset[ErasureStatus] = frozenset({"completed", "denied", "cancelled", "failed"})
+JobKind = Literal["kernel", "post", "collect-updates", "keep-updates", "drop-blob", "fence", "purge", "notify"]
 JobStatus = Literal["ready", "leased", "done", "failed", "cancelled"]
 UpdateStatus = Literal["buffered", "consumed", "discarded"]
 
@@ -275,7 +276,7 @@ class Job:
     cohort_id: UUID | None
     federation_id: UUID
     epoch: int
-    kind: Literal["kernel", "post", "collect-updates", "keep-updates", "drop-blob", "fence", "purge", "notify"]
+    kind: JobKind
     """kernel: maths for the compute role; post: a message for a transaction of its own; collect-updates: retention;
     keep-updates: the sealed history, then retention; drop-blob: of a file that a newer one replaced;
     fence and purge: the steps of an erasure that reach outside the database; notify: a delivery to a callback."""

@@ -8,10 +8,11 @@ from typing import Any, Final, Literal, assert_never
 from uuid import UUID
 
 from coordinator.engine import events as e
-from coordinator.engine import families, forgetting
+from coordinator.engine import families
 from coordinator.engine.asking import asked, busy_clients, choose, leaver_tasks, new_task
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import Checkpoint, Cohort, Contribution, Parent, Round, State, Update
+from coordinator.engine.erasure import unlearning
 from coordinator.engine.messages import RecallRound
 from coordinator.engine.views import history_of, reference_to, view_of
 from services.core.errors import InvariantBroken
@@ -84,7 +85,7 @@ def recall(draft: Draft, message: RecallRound) -> None:
         if c.checkpoint_id != message.checkpoint_id or update is None:
             continue
         is_left = str(c.client_id) not in leavers and draft.state.clients[c.client_id].status != "erased"
-        if is_left and (digest := forgetting.recalled_digest(draft.state, c, update)) is not None:
+        if is_left and (digest := unlearning.recalled_digest(draft.state, c, update)) is not None:
             found.append(replace(reference_to(update), digest=digest))
     resume(draft, cohort.id, Recalled(tuple(sorted(found, key=lambda u: u.client))))
 

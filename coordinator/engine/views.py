@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from coordinator.engine import families, forgetting
+from coordinator.engine import families
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import Cohort, State, Update
+from coordinator.engine.erasure import unlearning
 from services.core.figures import bounded
 from services.program.contract import CohortView, PastRound, Profiled, UpdateRef
 
@@ -22,7 +23,7 @@ def view_of(draft: Draft, cohort: Cohort) -> CohortView:
         extra_rounds=cohort.extra_rounds,
         profiled=_profiled(draft, cohort),
         residuals=cohort.residuals,
-        erasure=forgetting.facts_of(cohort.unlearning) if cohort.unlearning is not None else None,
+        erasure=unlearning.facts_of(cohort.unlearning) if cohort.unlearning is not None else None,
         is_part=cohort.parent_id is not None,
     )
 

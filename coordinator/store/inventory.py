@@ -11,8 +11,8 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.engine import surgery
 from coordinator.engine.entities import Checkpoint, Cohort, Erasure, Line, Run, Subject
+from coordinator.engine.erasure import cuts
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch
 from coordinator.store.slices import load_lineage
@@ -83,7 +83,7 @@ async def inventory(connection: AsyncConnection, found: Dossier, ends_at: dateti
     An update that is in a clean model is clean: it was trained from bytes that came out the same without the leaver."""
     leavers = {s.client_id for s in found.subjects}
     lineage = await load_lineage(connection, leavers)
-    tainted = surgery.tainted_checkpoints(lineage, frozenset(leavers))
+    tainted = cuts.tainted_checkpoints(lineage, frozenset(leavers))
     given_up = {c.id for c in lineage.checkpoints.values() if c.superseded_by == found.erasure.id}
     models = [lineage.checkpoints[checkpoint_id] for checkpoint_id in tainted | given_up]
     if found.erasure.scope == "samples":  # who stays contributes again, without the samples

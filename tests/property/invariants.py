@@ -9,8 +9,9 @@ from collections.abc import Hashable, Iterable
 from itertools import pairwise
 from uuid import UUID
 
-from coordinator.engine import families, mending
+from coordinator.engine import families
 from coordinator.engine.entities import ENDED, OPEN_TASK, SETTLED, Checkpoint, Cohort, Erasure, Line, Round
+from coordinator.engine.erasure import fallback
 from coordinator.engine.events import CheckpointPublished
 from services.training.exact_fun.spec import ExactFun
 from services.training.fats.spec import Fats
@@ -356,7 +357,7 @@ def nobody_waits_for_nothing(world: World) -> None:
             continue
         if cohort.phase in ("finished", "failed", "retired", "waiting"):
             assert cohort.awaiting is None, "waits after its end, or for a group and for something else"
-            is_held = mending.gave_up(cohort)  # the request says why, and waits for a person
+            is_held = fallback.gave_up(cohort)  # the request says why, and waits for a person
             assert (cohort.phase == "waiting") <= bool(cohort.pending or is_held), "waits for a round that nobody wants"
             continue
         assert cohort.awaiting is not None, "a living program waits for nothing"

@@ -16,7 +16,6 @@ from typing import Any
 from uuid import UUID
 
 from coordinator.engine import messages as m
-from coordinator.engine import surgery
 from coordinator.engine.decide import Decision, decide
 from coordinator.engine.entities import (
     OPEN_TASK,
@@ -36,8 +35,9 @@ from coordinator.engine.entities import (
     Task,
     Update,
 )
+from coordinator.engine.erasure import cuts
+from coordinator.engine.erasure.unlearning import recalled_digest
 from coordinator.engine.events import CheckpointPublished, Event, UpdatesLeftOut
-from coordinator.engine.forgetting import recalled_digest
 from coordinator.engine.react import FollowUp, Wake, react
 from coordinator.engine.work import Granted, Refused
 from coordinator.runtime.pump import POSTS
@@ -482,7 +482,7 @@ class World:
         last = {line.cohort_id: line.epoch_before for line in lines}
         stay = erasure.scope == "samples"
         staying = {c for c in leavers if stay and state.clients[c].status != "erased"}
-        models = [state.checkpoints[c] for c in surgery.tainted_checkpoints(state, frozenset(leavers))]
+        models = [state.checkpoints[c] for c in cuts.tainted_checkpoints(state, frozenset(leavers))]
         models = [c for c in models if c.superseded_by is not None or not stay]
         models += [c for c in state.checkpoints.values() if c.superseded_by == erasure.id and c not in models]
         bases = {(c.cohort_id, c.digest) for c in models}

@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 
 from coordinator.engine import events as e
-from coordinator.engine import families, mending
+from coordinator.engine import families
 from coordinator.engine import messages as m
-from coordinator.engine.audits import failure, review_audit
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import GIVEN_UP, Cohort, Erasure, Line, Run
-from coordinator.engine.erasures import request, settle
-from coordinator.engine.exclusions import overdue, unacknowledged, unknown_samples
+from coordinator.engine.erasure import fallback
+from coordinator.engine.erasure.audit import failure, review_audit
+from coordinator.engine.erasure.completion import settle
+from coordinator.engine.erasure.samples import overdue, unacknowledged, unknown_samples
 
 
 def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
@@ -26,8 +27,8 @@ def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
         settle(draft, erasure, "failed", wrong)
         return
     for line in _lines(draft, erasure):
-        if mending.gave_up(draft.state.cohorts[line.cohort_id]) and erasure.fallback == "retrain":
-            mending.fall_back(draft, line)
+        if fallback.gave_up(draft.state.cohorts[line.cohort_id]) and erasure.fallback == "retrain":
+            fallback.fall_back(draft, line)
         _review_line(draft, draft.state.lines[line.key])
     lines = _lines(draft, erasure)
     if problem := overdue(draft, erasure) or next(filter(None, (_problem(draft, line) for line in lines)), None):
@@ -47,7 +48,7 @@ def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
             if client.needed_by == erasure.id:
                 draft.emit(e.ClientReleased(client.id))
         draft.emit(e.ErasureMoved(erasure.id, "verifying"))
-        request(draft, erasure, "purge")
+        draft.request(erasure, "purge", {"erasure_id": str(erasure.id)})
 
 
 def _review_unfenced(draft: Draft, erasure: Erasure) -> None:
@@ -61,7 +62,7 @@ def _review_unfenced(draft: Draft, erasure: Erasure) -> None:
             draft.emit(e.ErasureMoved(erasure.id, "requires_action", problem))
     elif not unacknowledged(draft.state, erasure):
         draft.emit(e.ErasureMoved(erasure.id, "received"))
-        request(draft, erasure, "fence")
+        draft.request(erasure, "fence", {"erasure_id": str(erasure.id)})
 
 
 def _is_audited(draft: Draft, erasure: Erasure) -> bool:
@@ -69,12 +70,12 @@ def _is_audited(draft: Draft, erasure: Erasure) -> bool:
     audited = [review_audit(draft, erasure, line) for line in _lines(draft, erasure)]  # of all lines side by side
     if not all(audited):
         return False
-    failed = [line for line in _lines(draft, erasure) if not mending.passed(line)]
+    failed = [line for line in _lines(draft, erasure) if not fallback.passed(line)]
     if failed and erasure.fallback is None:
         draft.emit(e.ErasureMoved(erasure.id, "requires_action", failure(failed[0]), is_held=True))
     elif failed:
         for line in failed:
-            mending.fall_back(draft, line)
+            fallback.fall_back(draft, line)
     return not failed
 
 
