@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any, Literal, assert_never
 
 from coordinator.engine import events as e
-from coordinator.engine.entities import SETTLED, Cohort, Entity, Round, State, Task
+from coordinator.engine.entities import SETTLED, Cohort, Entity, NextRound, Round, StartFrom, State, Task
+from services.program.contract import Source
 
 
 def evolve(state: State, event: e.Event) -> State:
@@ -155,21 +156,21 @@ def evolve(state: State, event: e.Event) -> State:
             return _unlearned(state, event)
         case e.UnlearningStopped(cohort_id=cohort_id, reason=reason):
             cohort = state.cohorts[cohort_id]
-            stopped = replace(cohort, unlearning={**(cohort.unlearning or {}), "stopped": reason})
-            return state.put(replace(stopped, phase="waiting", awaiting=None, program_state=None))
+            assert cohort.unlearning is not None
+            stopped = replace(cohort.unlearning, stopped=reason)
+            return state.put(replace(cohort, unlearning=stopped, phase="waiting", awaiting=None, program_state=None))
         case e.CohortRestarted(cohort_id=cohort_id, sources=sources, round=number):
             cohort = state.cohorts[cohort_id]
             return state.put(replace(cohort, round=number, **_fresh_program(sources)))
         case e.CohortRevived(cohort_id=cohort_id, epoch=epoch):
             cohort = state.cohorts[cohort_id]
-            sources = tuple((cohort.pending or {}).get("sources", ()))
-            # A method that was at work has nothing to read any more: such a line is trained from its beginning.
-            revived = replace(cohort, epoch=epoch, reason=None, unlearning=None, **_fresh_program(sources))
+            # A method that was at work has nothing to read any more: such a cohort is trained from its beginning.
+            revived = replace(cohort, epoch=epoch, reason=None, unlearning=None, **_fresh_program(cohort.sources))
             return state.put(revived)
         case e.CohortWaits(cohort_id=cohort_id, ask=ask):
             cohort = state.cohorts[cohort_id]
             return state.put(
-                replace(cohort, program_state=event.state, phase="waiting", awaiting=None, pending={"ask": ask})
+                replace(cohort, program_state=event.state, phase="waiting", awaiting=None, pending=NextRound(ask))
             )
         case e.CohortRetired(cohort_id=cohort_id, reason=reason):
             cohort = state.cohorts[cohort_id]
@@ -201,14 +202,14 @@ def evolve(state: State, event: e.Event) -> State:
         case e.ExclusionsRefused(client_id=client_id, problem=problem):
             own = [x for x in state.exclusions.values() if x.client_id == client_id and x.acked_at is None]
             return state.put_all(replace(exclusion, problem=problem) for exclusion in own)
-        case e.LineFenced(line=line):
-            return state.put(line)
-        case e.LineClean(erasure_id=erasure_id, cohort_id=cohort_id, at=at):
-            return state.put(replace(state.lines[erasure_id, cohort_id], clean_at=at))
-        case e.LineDone(erasure_id=erasure_id, cohort_id=cohort_id, at=at):
-            return state.put(replace(state.lines[erasure_id, cohort_id], done_at=at))
-        case e.LineAudited(erasure_id=erasure_id, cohort_id=cohort_id, audit=audit):
-            return state.put(replace(state.lines[erasure_id, cohort_id], audit=audit))
+        case e.AffectedCohortFenced(affected=affected):
+            return state.put(affected)
+        case e.AffectedCohortClean(erasure_id=erasure_id, cohort_id=cohort_id, at=at):
+            return state.put(replace(state.affected_cohorts[erasure_id, cohort_id], clean_at=at))
+        case e.AffectedCohortDone(erasure_id=erasure_id, cohort_id=cohort_id, at=at):
+            return state.put(replace(state.affected_cohorts[erasure_id, cohort_id], done_at=at))
+        case e.AffectedCohortAudited(erasure_id=erasure_id, cohort_id=cohort_id, audit=audit):
+            return state.put(replace(state.affected_cohorts[erasure_id, cohort_id], audit=audit))
         case e.CertificateIssued(certificate=certificate):
             return state.put(certificate)
         case e.DeliveryRequested(delivery=delivery):
@@ -223,24 +224,24 @@ def _resized(state: State, cohort: Cohort, change: int) -> Cohort:
     return replace(cohort, num_members=cohort.num_members + change, num_clients_of_run=num_clients)
 
 
-def _fresh_program(sources: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+def _fresh_program(sources: tuple[Source, ...]) -> dict[str, Any]:
     return {
         "phase": "starting",
         "awaiting": None,
         "stream_round_id": None,
         "num_buffered": 0,
         "program_state": None,
-        "pending": {"sources": list(sources)} if sources else None,
+        "pending": StartFrom(sources) if sources else None,
     }
 
 
 def _unlearned(state: State, event: e.CohortUnlearned) -> State:
     cohort = state.cohorts[event.cohort_id]
-    lines = [x for x in state.lines.values() if x.cohort_id == cohort.id and x.epoch_after == cohort.epoch]
-    mended = replace(cohort, unlearning=None, extra_rounds=cohort.extra_rounds + event.extra_rounds)
-    return state.put(
-        replace(mended, **_fresh_program(())), *(replace(line, target_round=event.target_round) for line in lines)
-    )
+    affected = [x for x in state.affected_cohorts.values() if x.cohort_id == cohort.id]
+    current = [x for x in affected if x.epoch_after == cohort.epoch]
+    mended = replace(cohort, unlearning=None, recovery=event.recovery)
+    mended = replace(mended, extra_rounds=cohort.extra_rounds + event.extra_rounds, **_fresh_program(()))
+    return state.put(mended, *(replace(one, target_round=event.recovery.until_round) for one in current))
 
 
 def _move_erasure(state: State, event: e.ErasureMoved) -> State:

@@ -7,12 +7,11 @@ restarts from cohorts whose members are subsets of its own). Both name their sou
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any
 from uuid import UUID
 
 from coordinator.engine import events as e
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import ENDED, Cohort, CohortKind, CohortPhase, Member, Run, State
+from coordinator.engine.entities import ENDED, Cohort, CohortKind, CohortPhase, Member, Run, StartFrom, State
 from services.core.seeds import derive
 from services.program.contract import Source
 from services.selection.policies import POLICIES
@@ -65,20 +64,15 @@ def drawn_together(draft: Draft, run: Run, group: str, round: int) -> set[str]:
     return draw(first) | {name for name in joined if name in draw(sorted([*first, name]))}
 
 
-def sources_of(cohort: Cohort) -> tuple[Source, ...]:
-    """The models a cohort is about to start from."""
-    rows: Iterable[Mapping[str, Any]] = (cohort.pending or {}).get("sources", ())
-    return tuple(Source(UUID(row["checkpoint_id"]), row["digest"], row["weight"]) for row in rows)
-
-
-def source(draft: Draft, cohort: Cohort) -> dict[str, Any]:
+def source(draft: Draft, cohort: Cohort) -> Source:
     """A cohort's head as a source, weighted by the samples of its active members."""
+    assert cohort.head_id is not None and cohort.head_digest is not None, "a source without a model"
     members = [m for m in draft.state.members.values() if m.cohort_id == cohort.id and m.active]
     samples = sum(draft.state.samples.get((cohort.id, m.client_id), 0) for m in members)
-    return {"checkpoint_id": str(cohort.head_id), "digest": cohort.head_digest, "weight": float(max(1, samples))}
+    return Source(cohort.head_id, cohort.head_digest, float(max(1, samples)))
 
 
-def merge_sources(draft: Draft, run: Run) -> list[dict[str, Any]]:
+def merge_sources(draft: Draft, run: Run) -> list[Source]:
     """What the run's merged model is to be made of now: the head of every top-level line that has been trained."""
     tops = [c for c in cohorts_of(draft.state, run.id) if c.parent_id is None and c.kind in ("line", "root", "leaf")]
     heads = [c for c in tops if c.phase != "retired" and is_trained(draft.state, c)]
@@ -130,9 +124,9 @@ def in_step_with(state: State, cohort: Cohort) -> list[Cohort]:
     return [c for c in cohorts_of(state, cohort.run_id) if c.is_lockstep and c.group == cohort.group]
 
 
-def _is_made_of(state: State, merged: Cohort, wanted: list[dict[str, Any]]) -> bool:
-    made_of = {str(p.parent_id) for p in state.parents.values() if p.checkpoint_id == merged.head_id}
-    return merged.head_id is not None and made_of == {row["checkpoint_id"] for row in wanted}
+def _is_made_of(state: State, merged: Cohort, wanted: list[Source]) -> bool:
+    made_of = {p.parent_id for p in state.parents.values() if p.checkpoint_id == merged.head_id}
+    return merged.head_id is not None and made_of == {source.checkpoint_id for source in wanted}
 
 
 def _accuracy(state: State, cohort: Cohort) -> float:
@@ -178,7 +172,7 @@ def form_one(
     group: str = "",
     joined: Container[str] = (),
     round: int = 0,
-    sources: Sequence[Mapping[str, Any]] = (),
+    sources: Sequence[Source] = (),
 ) -> UUID:
     """`joined`: who of the members was not there from the beginning; `round`: what the cohort counts on from;
     `sources`: the models that it starts from, instead of the initial one."""
@@ -196,7 +190,7 @@ def form_one(
         parent_id=parent_id,
         group=group,
         is_lockstep=kind in ("root", "inner", "leaf") and run.spec.topology.kind != "isolated",
-        pending={"sources": list(sources)} if sources else None,
+        pending=StartFrom(tuple(sources)) if sources else None,
         round=round,
     )
     draft.emit(e.CohortFormed(cohort, rows))

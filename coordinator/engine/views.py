@@ -5,7 +5,6 @@ from __future__ import annotations
 from coordinator.engine import families
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import Cohort, State, Update
-from coordinator.engine.erasure import unlearning
 from services.core.figures import bounded
 from services.program.contract import CohortView, PastRound, Profiled, UpdateRef
 
@@ -19,11 +18,11 @@ def view_of(draft: Draft, cohort: Cohort) -> CohortView:
         spec=run.spec,
         head=cohort.head_digest,
         round=cohort.round,
-        sources=families.sources_of(cohort),
+        sources=cohort.sources,
         extra_rounds=cohort.extra_rounds,
         profiled=_profiled(draft, cohort),
         residuals=cohort.residuals,
-        erasure=unlearning.facts_of(cohort.unlearning) if cohort.unlearning is not None else None,
+        erasure=cohort.unlearning.facts if cohort.unlearning is not None else None,
         is_part=cohort.parent_id is not None,
     )
 

@@ -18,11 +18,11 @@ from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Client, Cohort, Facts, Round, Run, Task, Update
+from coordinator.engine.erasure.recovery import local_training
 from coordinator.engine.programs import check_round
 from services.core.errors import InvariantBroken, Rejected
 from services.core.figures import LARGEST, MOST_SAMPLES, bounded, impossible
 from services.training.local_spec import LocalTraining
-from services.unlearning.rapid.plan import local_training
 from services.wire.v1.work import FIGURES_ONLY, Work
 
 MAX_BACKOFF_S = 60.0

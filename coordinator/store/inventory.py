@@ -11,7 +11,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.engine.entities import Checkpoint, Cohort, Erasure, Line, Run, Subject
+from coordinator.engine.entities import AffectedCohort, Checkpoint, Cohort, Erasure, Run, Subject
 from coordinator.engine.erasure import cuts
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch
@@ -52,7 +52,7 @@ class Dossier:
 
     erasure: Erasure
     subjects: list[Subject]
-    lines: list[Line]
+    lines: list[AffectedCohort]
     cohorts: dict[UUID, Cohort]
     runs: dict[UUID, Run]
 
@@ -60,7 +60,7 @@ class Dossier:
 async def dossier(connection: AsyncConnection, erasure_id: UUID) -> Dossier:
     (erasure,) = await fetch(connection, Erasure, t.erasures.c.id == erasure_id)
     subjects = await fetch(connection, Subject, t.subjects.c.erasure_id == erasure_id)
-    lines = await fetch(connection, Line, t.lines.c.erasure_id == erasure_id)
+    lines = await fetch(connection, AffectedCohort, t.lines.c.erasure_id == erasure_id)
     run_ids = {line.run_id for line in lines}
     cohorts = await fetch(connection, Cohort, t.cohorts.c.run_id.in_(run_ids))
     runs = await fetch(connection, Run, t.runs.c.id.in_(run_ids))

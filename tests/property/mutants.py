@@ -112,7 +112,7 @@ MUTANTS: Final = (
     ),
     mutant(
         "size of a cohort taken without those who left",
-        "re-initialised from a cohort without a model",
+        "a source without a model",
         (cuts.plan, "(size[c.id],", "(c.num_members,"),
     ),
     mutant(
@@ -156,7 +156,7 @@ MUTANTS: Final = (
     mutant(
         "erasure completed with an open line",
         "completed with an open line",
-        (review.review_erasure, "all(line.done_at is not None for line in lines)", "True"),
+        (review.review_erasure, "all(one.done_at is not None for one in affected)", "True"),
     ),
     mutant(
         "a run that began with a leaver's model goes on",
@@ -232,7 +232,7 @@ MUTANTS: Final = (
     mutant(
         "failed run holds its request for ever",
         "a request is stuck",
-        (review._review_line, " or run.status in GIVEN_UP", ""),
+        (review._review_cohort, " or run.status in GIVEN_UP", ""),
     ),
     mutant(
         "absent clients are not noticed",
@@ -244,8 +244,8 @@ MUTANTS: Final = (
         "merged again for no recovered line",
         (
             review.review_erasure,
-            "any(families.is_merging(draft.state, draft.state.runs[line.run_id]) for line in lines)",
-            "any([families.refresh_merge(draft, draft.state.runs[line.run_id]) for line in lines])",
+            "any(families.is_merging(draft.state, draft.state.runs[one.run_id]) for one in affected)",
+            "any([families.refresh_merge(draft, draft.state.runs[one.run_id]) for one in affected])",
         ),
     ),
     mutant(
@@ -256,7 +256,7 @@ MUTANTS: Final = (
     mutant(
         "line keeps its plan when its cohort is cut again",
         "a line of an epoch that is over",
-        (fence._cut_cohort, "fallback.plan_others_again(draft, line)", "pass"),
+        (fence._cut_cohort, "fallback.plan_others_again(draft, affected)", "pass"),
     ),
     mutant(
         "request verified while its cohort is cut again",

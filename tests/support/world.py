@@ -478,7 +478,7 @@ class World:
         outputs nobody published, and what was never submitted or finished."""
         state = self.state
         leavers = {s.client_id for s in state.subjects.values() if s.erasure_id == erasure.id}
-        lines = [line for line in state.lines.values() if line.erasure_id == erasure.id]
+        lines = [line for line in state.affected_cohorts.values() if line.erasure_id == erasure.id]
         last = {line.cohort_id: line.epoch_before for line in lines}
         stay = erasure.scope == "samples"
         staying = {c for c in leavers if stay and state.clients[c].status != "erased"}
@@ -565,7 +565,7 @@ class World:
         self.state = self.state.put_all(replace(row, stored=False) for row in rows)
         self.steps_gone |= {j.output for j in made if j.output is not None}
         self.drop_blobs(gone)
-        if any(x.action == "unlearned" for x in self.state.lines.values() if x.erasure_id == erasure.id):
+        if any(x.action == "unlearned" for x in self.state.affected_cohorts.values() if x.erasure_id == erasure.id):
             return  # what an approximate method leaves behind cannot be told from digests
         stored = {digest for digest in self.stored if digest is not None}
         self._look_again(stored)

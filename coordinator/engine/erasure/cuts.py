@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Literal
 from uuid import UUID
 
-from coordinator.engine.entities import GIVEN_UP, Checkpoint, Cohort, State
+from coordinator.engine.entities import GIVEN_UP, Action, Checkpoint, Cohort, State
 from coordinator.engine.families import is_trained
-
-Action = Literal["rolled-back", "re-initialised", "retired", "unlearned"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,18 @@ models and tombstones the client, in every run of the federation. Everything slo
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import assert_never
 from uuid import UUID
 
 from coordinator.engine import events as e
 from coordinator.engine import families
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import ENDED, GIVEN_UP, Erasure, Line, Run, State
+from coordinator.engine.entities import ENDED, GIVEN_UP, AffectedCohort, Erasure, Run, State
 from coordinator.engine.erasure import cuts, fallback, planner, samples, unlearning
+from coordinator.engine.erasure.recovery import recovery_of
+from coordinator.engine.erasure.stages import CleanModel, Recover, Unlearn
 from coordinator.engine.runs import stop_cohort
-from services.unlearning.rapid import plan as rapid
 
 
 def fence_erasure(draft: Draft, message: m.FenceErasure) -> Erasure:
@@ -43,7 +44,7 @@ def fence_erasure(draft: Draft, message: m.FenceErasure) -> Erasure:
 
 def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID], chosen: planner.Option) -> None:
     cut = planner.cuts(draft.state, erasure, leavers, run, chosen.method)
-    known = {one.cohort.id: _gather(draft, erasure, run, one, leavers, chosen) for one in cut.cuts}
+    methods = {one.cohort.id: _unlearn(draft, erasure, run, one, leavers, chosen) for one in cut.cuts}
     leaving = leavers if erasure.scope == "client" else frozenset[UUID]()
     if gone := _clients_of(draft.state, run) & leaving:
         draft.emit(e.RunResized(run.id, max(0, run.num_clients - len(gone))))
@@ -57,7 +58,7 @@ def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID
             if member is not None and member.active:
                 draft.emit(e.MemberLeft(one.cohort.id, client_id))
     for one in cut.cuts:
-        _cut_cohort(draft, erasure, run, one, chosen, known[one.cohort.id])
+        _cut_cohort(draft, erasure, run, one, chosen, methods[one.cohort.id])
     for cohort_id, parent_id in sorted(cut.moved.items(), key=lambda item: str(item[0])):
         draft.emit(e.CohortMoved(cohort_id, parent_id))
     merging = _fence_merged(draft, run, cut)
@@ -83,27 +84,23 @@ def _clients_of(state: State, run: Run) -> set[UUID]:
     return {m.client_id for m in state.members.values() if state.cohorts[m.cohort_id].run_id == run.id}
 
 
-def _gather(
+def _unlearn(
     draft: Draft, erasure: Erasure, run: Run, one: cuts.CohortCut, leavers: frozenset[UUID], chosen: planner.Option
-) -> dict[str, Any] | None:
-    """What the method is told of a line, while the line still has its head."""
+) -> Unlearn | None:
+    """The stage in which the chosen method runs, gathered while the cohort still has its head."""
     if one.action != "unlearned":
         return None
-    rounds = planner.recovery_rounds(erasure, run, one.cohort, chosen.method)
+    num_rounds = planner.recovery_rounds(erasure, run, one.cohort, chosen.method)
+    then = Recover(until_round=one.cohort.round, num_rounds=num_rounds)
     seed = draft.new_id().int % 2**62  # of an id that is used for nothing else, and so is not known
-    return unlearning.gather(draft.state, erasure, chosen.name, one.cohort, leavers, seed=seed, recovery_rounds=rounds)
+    return unlearning.gather(draft.state, erasure, one.cohort, leavers, method=chosen.name, seed=seed, then=then)
 
 
 def _cut_cohort(
-    draft: Draft,
-    erasure: Erasure,
-    run: Run,
-    one: cuts.CohortCut,
-    chosen: planner.Option,
-    unlearning: dict[str, Any] | None,
+    draft: Draft, erasure: Erasure, run: Run, one: cuts.CohortCut, chosen: planner.Option, unlearn: Unlearn | None
 ) -> None:
-    cohort, state = draft.state.cohorts[one.cohort.id], draft.state
-    line = Line(
+    cohort = draft.state.cohorts[one.cohort.id]
+    affected = AffectedCohort(
         erasure_id=erasure.id,
         cohort_id=cohort.id,
         run_id=run.id,
@@ -121,29 +118,31 @@ def _cut_cohort(
         case "retired":
             draft.emit(fenced)
             draft.emit(e.CohortRetired(cohort.id, "none of its members is left, or another cohort took its place"))
-            line = replace(line, clean_at=draft.now, done_at=draft.now)
+            affected = replace(affected, clean_at=draft.now, done_at=draft.now)
         case "rolled-back":
             if one.clean is not None:
                 fenced = replace(fenced, head_id=one.clean.id, head_digest=one.clean.digest, round=one.clean.round)
-            if chosen.name == "rapid":
-                fenced = replace(fenced, recovery=rapid.recovery(erasure.params, fenced.round, cohort.round))
-            draft.emit(fenced)
+            draft.emit(replace(fenced, recovery=recovery_of(erasure, chosen.name, cohort.round).begun(fenced.round)))
         case "re-initialised":
-            sources = [families.source(draft, state.cohorts[cohort_id]) for cohort_id in one.sources]
-            target = cohort.round + planner.recovery_rounds(erasure, run, cohort, chosen.method)
-            extra = max(0, target - run.spec.stop.rounds - cohort.extra_rounds)
-            draft.emit(replace(fenced, round=cohort.round, sources=tuple(sources), extra_rounds=extra))
-            line = replace(line, sources=sources, target_round=target)
+            sources = tuple(families.source(draft, draft.state.cohorts[cohort_id]) for cohort_id in one.sources)
+            num_rounds = planner.recovery_rounds(erasure, run, cohort, chosen.method)
+            recovery = Recover(until_round=cohort.round, num_rounds=num_rounds).begun(cohort.round)
+            extra = max(0, recovery.until_round - run.spec.stop.rounds - cohort.extra_rounds)
+            fenced = replace(fenced, round=cohort.round, sources=sources, extra_rounds=extra, recovery=recovery)
+            draft.emit(fenced)
+            affected = replace(affected, sources=sources, target_round=recovery.until_round)
         case "unlearned":
-            draft.emit(replace(fenced, unlearning=unlearning))
+            draft.emit(replace(fenced, unlearning=unlearn))
             if one.clean is not None:
-                kept = {"id": str(one.clean.id), "digest": one.clean.digest, "round": one.clean.round}
-                line = replace(line, fallback=kept)
+                clean = CleanModel(one.clean.id, one.clean.digest, one.clean.round)
+                affected = replace(affected, fallback=clean)
+        case _:
+            assert_never(one.action)
     if run.status in GIVEN_UP and one.action != "retired":
         draft.emit(e.CohortEnded(cohort.id, "finished", f"the run was {run.status}"))
-        line = replace(line, clean_at=draft.now, done_at=draft.now)
-    draft.emit(e.LineFenced(line))
-    fallback.plan_others_again(draft, line)
+        affected = replace(affected, clean_at=draft.now, done_at=draft.now)
+    draft.emit(e.AffectedCohortFenced(affected))
+    fallback.plan_others_again(draft, affected)
 
 
 def _measure_newcomers_again(draft: Draft, run: Run) -> None:
@@ -160,7 +159,7 @@ def _fence_merged(draft: Draft, run: Run, cut: cuts.Cut) -> bool:
     if merged is None:
         return False
     is_tainted = merged.head_id in cut.tainted
-    is_made_of_tainted = any(source.checkpoint_id in cut.tainted for source in families.sources_of(merged))
+    is_made_of_tainted = any(source.checkpoint_id in cut.tainted for source in merged.sources)
     if not is_tainted and not is_made_of_tainted:
         return False
     stop_cohort(draft, merged)

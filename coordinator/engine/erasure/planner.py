@@ -154,13 +154,13 @@ def _why_not_approximate(
 
 def _is_measured(state: State, cohort: Cohort) -> bool:
     """Whether the distance of every contribution of the leavers, which are those loaded, is known."""
-    line = {c.id for c in unlearning.line_of(state, cohort)}
+    line = {c.id for c in unlearning.models_of(state, cohort)}
     return all(c.distance is not None for c in state.contributions.values() if c.checkpoint_id in line)
 
 
 def _missing_history(state: State, wanted: FileErasure | Erasure, cohort: Cohort) -> str | None:
     """Why the stored rounds do not carry a method that walks through them."""
-    line = unlearning.line_of(state, cohort)
+    line = unlearning.models_of(state, cohort)
     rounds, interval = sorted(unlearning.recallable(state, line)), int(wanted.params.get("interval", 1))
     if not rounds:
         return f"cohort {cohort.name} kept no updates: run with history.updates, or with retention.updates all"
@@ -214,7 +214,7 @@ def _rounds_to_redo(state: State, wanted: FileErasure | Erasure, run: Run, cut: 
         case "re-initialised":
             return recovery_rounds(wanted, run, cut.cohort, method)
         case "unlearned":
-            walked = len(unlearning.recallable(state, unlearning.line_of(state, cut.cohort)))
+            walked = len(unlearning.recallable(state, unlearning.models_of(state, cut.cohort)))
             walked = walked // int(wanted.params.get("interval", 1)) if method.needs_history else 0
             return walked + recovery_rounds(wanted, run, cut.cohort, method)
         case "retired":
