@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -9,7 +10,9 @@ from uuid import UUID
 from coordinator.engine import events as e
 from coordinator.engine import families
 from coordinator.engine import messages as m
-from coordinator.engine.entities import ENDED, GIVEN_UP, OPEN_TASK, AffectedCohort, Checkpoint, Cohort, State
+from coordinator.engine.entities import ENDED, GIVEN_UP, OPEN_TASK, AffectedCohort, Checkpoint, Cohort, Erasure, State
+from coordinator.engine.erasure.status import is_allowed
+from services.wire.v1.erasure import ErasureStatus
 from tests.property.invariants import checkpoint_is_what_its_lineage_says
 from tests.support.world import World
 
@@ -33,6 +36,7 @@ class Watch:
                     )
                 case m.JoinRun() | m.PlaceNewcomer():
                     joining_leaves_the_others_alone(before, decision.state)
+            requests_move_as_the_table_says(before, envelope.message, decision.events)
             for event in decision.events:
                 match event:
                     case e.RoundOpened(round=round) if round.kind == "train":
@@ -48,6 +52,22 @@ class Watch:
                         line_is_done(decision.state, decision.state.affected_cohorts[erasure_id, cohort_id])
                         merged_model_has_it(decision.state, cohort_id)
         self.num_seen = len(world.decisions)
+
+
+def requests_move_as_the_table_says(before: State, message: m.Message, events: Iterable[e.Event]) -> None:
+    known = dict(before.erasures)
+    for event in events:
+        match event:
+            case e.ErasureFiled(erasure=filed):
+                moves: list[tuple[ErasureStatus | None, Erasure]] = [(None, filed)]
+            case e.ErasureMoved(erasure_id=erasure_id, status=status):
+                moves = [(known[erasure_id].status, replace(known[erasure_id], status=status))]
+            case _:
+                moves = []
+        for source, moved in moves:
+            allowed = is_allowed(source, moved.status, type(message), is_duplicate=moved.duplicate_of is not None)
+            assert allowed, f"a move that is not in the table: {source} to {moved.status} by {type(message).__name__}"
+            known[moved.id] = moved
 
 
 def fence_is_exact(world: World, before: State, after: State, erasure_id: UUID) -> None:
