@@ -11,51 +11,26 @@ from services.program.contract import Source
 
 
 def evolve(state: State, event: e.Event) -> State:
+    """The state after the event. What happens most often is asked for first."""
+    if isinstance(event, e.TaskEvent):
+        return _of_task(state, event)
+    if isinstance(event, e.RoundEvent):
+        return _of_round(state, event)
+    if isinstance(event, e.CohortEvent):
+        return _of_cohort(state, event)
+    if isinstance(event, e.JobEvent):
+        return _of_job(state, event)
+    if isinstance(event, e.RunEvent):
+        return _of_run(state, event)
+    if isinstance(event, e.UnlearningEvent):
+        return _of_unlearning(state, event)
+    if isinstance(event, e.ErasureEvent):
+        return _of_erasure(state, event)
+    assert_never(event)
+
+
+def _of_task(state: State, event: e.TaskEvent) -> State:
     match event:
-        case e.RunCreated(run=run):
-            return state.put(run)
-        case e.CohortFormed(cohort=cohort, members=members):
-            num_clients = state.runs[cohort.run_id].num_clients
-            return state.put(replace(cohort, num_clients_of_run=num_clients), *members)
-        case e.RunPaused(run_id=run_id, hold=hold, reason=reason):
-            run = state.runs[run_id]
-            return state.put(replace(run, status="paused", hold=hold, reason=reason, version=run.version + 1))
-        case e.RunResumed(run_id=run_id):
-            run = state.runs[run_id]
-            return state.put(replace(run, status="running", hold=None, reason=None, version=run.version + 1))
-        case e.RunEnded(run_id=run_id, status=status, reason=reason, at=at):
-            run = state.runs[run_id]
-            ended = replace(run, status=status, hold=None, reason=reason, ended_at=at, version=run.version + 1)
-            return state.put(ended)
-        case e.SessionOpened(client_id=client_id, at=at, agent_version=version, devices=devices):
-            client = replace(state.clients[client_id], last_seen_at=at, agent_version=version, devices=devices)
-            client = replace(client, canary=event.canary or client.canary)
-            # Another machine may have another ledger and another cache.
-            return state.put(replace(client, exclusions_acked=None, dropped_at=None))
-        case e.ClientRemoved(client_id=client_id):
-            return state.put(replace(state.clients[client_id], status="removed"))
-        case e.MemberJoined(member=member):
-            return state.put(member, _resized(state, state.cohorts[member.cohort_id], 1))
-        case e.MemberLeft(cohort_id=cohort_id, client_id=client_id):
-            member = state.members[cohort_id, client_id]
-            return state.put(replace(member, active=False), _resized(state, state.cohorts[cohort_id], -1))
-        case e.RoundOpened(round=round, tasks=tasks):
-            cohort = state.cohorts[round.cohort_id]
-            stream_round_id = round.id if round.is_stream else cohort.stream_round_id
-            return state.put(round, *tasks, replace(cohort, stream_round_id=stream_round_id))
-        case e.QuorumAwaited(round_id=round_id):
-            return state.put(replace(state.rounds[round_id], waiting_for_quorum=True, due_at=None))
-        case e.RoundFilled() | e.RoundStarved():
-            return state
-        case e.OthersAsked(round_id=round_id, tasks=tasks):
-            round, num = state.rounds[round_id], len(tasks)
-            return state.put(
-                replace(round, num_selected=round.num_selected + num, num_open=round.num_open + num), *tasks
-            )
-        case e.RoundClosed():
-            return _close_round(state, event)
-        case e.RoundAbandoned(round_id=round_id, at=at):
-            return state.put(replace(state.rounds[round_id], status="abandoned", closed_at=at, due_at=None))
         case e.TaskLeased(task_id=task_id):
             task = state.tasks[task_id]
             leased = replace(
@@ -112,21 +87,44 @@ def evolve(state: State, event: e.Event) -> State:
         case e.UpdateRefused(round_id=round_id):
             round = state.rounds[round_id]
             return state.put(replace(round, num_late=round.num_late + 1))
+    assert_never(event)
+
+
+def _of_round(state: State, event: e.RoundEvent) -> State:
+    match event:
+        case e.RoundOpened(round=round, tasks=tasks):
+            cohort = state.cohorts[round.cohort_id]
+            stream_round_id = round.id if round.is_stream else cohort.stream_round_id
+            return state.put(round, *tasks, replace(cohort, stream_round_id=stream_round_id))
+        case e.QuorumAwaited(round_id=round_id):
+            return state.put(replace(state.rounds[round_id], waiting_for_quorum=True, due_at=None))
+        case e.RoundFilled() | e.RoundStarved():
+            return state
+        case e.OthersAsked(round_id=round_id, tasks=tasks):
+            round, num = state.rounds[round_id], len(tasks)
+            return state.put(
+                replace(round, num_selected=round.num_selected + num, num_open=round.num_open + num), *tasks
+            )
+        case e.RoundClosed():
+            return _close_round(state, event)
+        case e.RoundAbandoned(round_id=round_id, at=at):
+            return state.put(replace(state.rounds[round_id], status="abandoned", closed_at=at, due_at=None))
+    assert_never(event)
+
+
+def _of_cohort(state: State, event: e.CohortEvent) -> State:
+    match event:
+        case e.CohortFormed(cohort=cohort, members=members):
+            num_clients = state.runs[cohort.run_id].num_clients
+            return state.put(replace(cohort, num_clients_of_run=num_clients), *members)
+        case e.MemberJoined(member=member):
+            return state.put(member, _resized(state, state.cohorts[member.cohort_id], 1))
+        case e.MemberLeft(cohort_id=cohort_id, client_id=client_id):
+            member = state.members[cohort_id, client_id]
+            return state.put(replace(member, active=False), _resized(state, state.cohorts[cohort_id], -1))
         case e.ProgramAdvanced(cohort_id=cohort_id):
             cohort = state.cohorts[cohort_id]
             return state.put(replace(cohort, program_state=event.state, phase=event.phase, awaiting=event.awaiting))
-        case e.JobRequested(job=job):
-            return state.put(job)
-        case e.JobSettled(job_id=job_id, status=status, error=error, output=output):
-            return state.put(replace(state.jobs[job_id], status=status, error=error, output=output, due_at=None))
-        case e.JobReturned(job_id=job_id, not_before=not_before, error=error):
-            job = state.jobs[job_id]
-            num_failures = job.num_failures + event.counts_as_failure
-            return state.put(replace(job, status="ready", due_at=not_before, error=error, num_failures=num_failures))
-        case e.BlobRecorded(blob=blob, facts=facts):
-            assert blob.digest is not None
-            known = {**state.facts, (blob.federation_id, blob.digest): facts}
-            return state.put(blob).updated({"facts": known})
         case e.CheckpointPublished(checkpoint=checkpoint, contributions=contributions, parents=parents):
             cohort = state.cohorts[checkpoint.cohort_id]
             moved = replace(cohort, head_id=checkpoint.id, head_digest=checkpoint.digest, round=checkpoint.round)
@@ -135,30 +133,8 @@ def evolve(state: State, event: e.Event) -> State:
         case e.CohortEnded(cohort_id=cohort_id, phase=phase, reason=reason):
             cohort = state.cohorts[cohort_id]
             return state.put(replace(cohort, phase=phase, reason=reason, awaiting=None))
-        case e.CohortFenced(cohort_id=cohort_id):
-            cohort = state.cohorts[cohort_id]
-            fenced = replace(
-                cohort,
-                epoch=event.epoch,
-                head_id=event.head_id,
-                head_digest=event.head_digest,
-                round=event.round,
-                extra_rounds=cohort.extra_rounds + event.extra_rounds,
-                recovery=event.recovery,
-                unlearning=event.unlearning,
-                residuals=None,
-                **_fresh_program(event.sources),
-            )
-            return state.put(fenced)
-        case e.RoundRecalled() | e.UpdatesLeftOut():
+        case e.UpdatesLeftOut():
             return state
-        case e.CohortUnlearned():
-            return _unlearned(state, event)
-        case e.UnlearningStopped(cohort_id=cohort_id, reason=reason):
-            cohort = state.cohorts[cohort_id]
-            assert cohort.unlearning is not None
-            stopped = replace(cohort.unlearning, stopped=reason)
-            return state.put(replace(cohort, unlearning=stopped, phase="waiting", awaiting=None, program_state=None))
         case e.CohortRestarted(cohort_id=cohort_id, sources=sources, round=number):
             cohort = state.cohorts[cohort_id]
             return state.put(replace(cohort, round=number, **_fresh_program(sources)))
@@ -178,14 +154,89 @@ def evolve(state: State, event: e.Event) -> State:
             return state.put(replace(retired, head_id=None, head_digest=None))
         case e.CohortMoved(cohort_id=cohort_id, parent_id=parent_id):
             return state.put(replace(state.cohorts[cohort_id], parent_id=parent_id))
+    assert_never(event)
+
+
+def _of_job(state: State, event: e.JobEvent) -> State:
+    match event:
+        case e.JobRequested(job=job):
+            return state.put(job)
+        case e.JobSettled(job_id=job_id, status=status, error=error, output=output):
+            return state.put(replace(state.jobs[job_id], status=status, error=error, output=output, due_at=None))
+        case e.JobReturned(job_id=job_id, not_before=not_before, error=error):
+            job = state.jobs[job_id]
+            num_failures = job.num_failures + event.counts_as_failure
+            return state.put(replace(job, status="ready", due_at=not_before, error=error, num_failures=num_failures))
+        case e.BlobRecorded(blob=blob, facts=facts):
+            assert blob.digest is not None
+            known = {**state.facts, (blob.federation_id, blob.digest): facts}
+            return state.put(blob).updated({"facts": known})
+    assert_never(event)
+
+
+def _of_run(state: State, event: e.RunEvent) -> State:
+    match event:
+        case e.RunCreated(run=run):
+            return state.put(run)
+        case e.RunPaused(run_id=run_id, hold=hold, reason=reason):
+            run = state.runs[run_id]
+            return state.put(replace(run, status="paused", hold=hold, reason=reason, version=run.version + 1))
+        case e.RunResumed(run_id=run_id):
+            run = state.runs[run_id]
+            return state.put(replace(run, status="running", hold=None, reason=None, version=run.version + 1))
+        case e.RunEnded(run_id=run_id, status=status, reason=reason, at=at):
+            run = state.runs[run_id]
+            ended = replace(run, status=status, hold=None, reason=reason, ended_at=at, version=run.version + 1)
+            return state.put(ended)
+        case e.SessionOpened(client_id=client_id, at=at, agent_version=version, devices=devices):
+            client = replace(state.clients[client_id], last_seen_at=at, agent_version=version, devices=devices)
+            client = replace(client, canary=event.canary or client.canary)
+            # Another machine may have another ledger and another cache.
+            return state.put(replace(client, exclusions_acked=None, dropped_at=None))
+        case e.ClientRemoved(client_id=client_id):
+            return state.put(replace(state.clients[client_id], status="removed"))
         case e.RunReopened(run_id=run_id, reason=reason):
             run = state.runs[run_id]
             reopened = replace(run, status="running", reason=reason, ended_at=None, version=run.version + 1)
             return state.put(reopened)
         case e.RunResized(run_id=run_id, num_clients=num_clients):
             return state.put(replace(state.runs[run_id], num_clients=num_clients))
+    assert_never(event)
+
+
+def _of_unlearning(state: State, event: e.UnlearningEvent) -> State:
+    match event:
+        case e.CohortFenced(cohort_id=cohort_id):
+            cohort = state.cohorts[cohort_id]
+            fenced = replace(
+                cohort,
+                epoch=event.epoch,
+                head_id=event.head_id,
+                head_digest=event.head_digest,
+                round=event.round,
+                extra_rounds=cohort.extra_rounds + event.extra_rounds,
+                recovery=event.recovery,
+                unlearning=event.unlearning,
+                residuals=None,
+                **_fresh_program(event.sources),
+            )
+            return state.put(fenced)
+        case e.RoundRecalled():
+            return state
+        case e.CohortUnlearned():
+            return _unlearned(state, event)
+        case e.UnlearningStopped(cohort_id=cohort_id, reason=reason):
+            cohort = state.cohorts[cohort_id]
+            assert cohort.unlearning is not None
+            stopped = replace(cohort.unlearning, stopped=reason)
+            return state.put(replace(cohort, unlearning=stopped, phase="waiting", awaiting=None, program_state=None))
         case e.CheckpointsSuperseded(checkpoint_ids=checkpoint_ids, erasure_id=erasure_id):
             return state.put_all(replace(state.checkpoints[c], superseded_by=erasure_id) for c in checkpoint_ids)
+    assert_never(event)
+
+
+def _of_erasure(state: State, event: e.ErasureEvent) -> State:
+    match event:
         case e.ErasureFiled(erasure=erasure, subjects=subjects):
             return state.put(erasure, *subjects)
         case e.ErasureMoved():

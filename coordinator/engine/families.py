@@ -7,6 +7,7 @@ restarts from cohorts whose members are subsets of its own). Both name their sou
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from coordinator.engine import events as e
@@ -26,13 +27,32 @@ NEWCOMER = "newcomer"
 """The program of a cohort in which one client is measured before it joins a cluster."""
 
 
+@dataclass(frozen=True, slots=True)
+class NewCohort:
+    """A cohort that is about to be formed."""
+
+    name: str
+    kind: CohortKind
+    members: Sequence[tuple[str, UUID]]
+    """Name and id of each client."""
+    program: str
+    parent_id: UUID | None = None
+    group: str = ""
+    joined: Container[str] = ()
+    """The members who were not there from the beginning, by name."""
+    round: int = 0
+    """The round that the cohort counts on from."""
+    sources: tuple[Source, ...] = ()
+    """The models that it starts from, instead of the initial one."""
+
+
 def form(draft: Draft, run: Run, names: list[str], client_ids: Mapping[str, UUID]) -> None:
     """Form the run's first cohorts; clusters that depend on a profile come later."""
     topology = run.spec.topology
     if isinstance(topology, Clusters) and topology.assignment != "random":
         check_sizes(topology, len(names))
         members = [(name, client_ids[name]) for name in names]
-        form_one(draft, run, "profile", "profile", members, program="profile")
+        form_one(draft, run, NewCohort("profile", "profile", members, program="profile"))
     else:
         _form_all(draft, run, family(topology, names, _seed(run)), client_ids)
 
@@ -146,9 +166,7 @@ def _run_of(state: State, member: Member) -> UUID:
 def _form_all(draft: Draft, run: Run, plans: Iterable[CohortPlan], client_ids: Mapping[str, UUID]) -> None:
     ids: dict[str, UUID] = {}
     for plan in plans:
-        ids[plan.name] = form_one(
-            draft,
-            run,
+        new = NewCohort(
             plan.name,
             plan.kind,
             [(name, client_ids[name]) for name in plan.members],
@@ -156,42 +174,28 @@ def _form_all(draft: Draft, run: Run, plans: Iterable[CohortPlan], client_ids: M
             parent_id=ids[plan.parent] if plan.parent is not None else None,
             group=plan.group,
         )
+        ids[plan.name] = form_one(draft, run, new)
     if isinstance(run.spec.topology, Clusters | Isolated):
-        form_one(draft, run, MERGED, "merge", (), program="merge")
+        form_one(draft, run, NewCohort(MERGED, "merge", (), program="merge"))
 
 
-def form_one(
-    draft: Draft,
-    run: Run,
-    name: str,
-    kind: CohortKind,
-    members: Iterable[tuple[str, UUID]],
-    *,
-    program: str,
-    parent_id: UUID | None = None,
-    group: str = "",
-    joined: Container[str] = (),
-    round: int = 0,
-    sources: Sequence[Source] = (),
-) -> UUID:
-    """`joined`: who of the members was not there from the beginning; `round`: what the cohort counts on from;
-    `sources`: the models that it starts from, instead of the initial one."""
+def form_one(draft: Draft, run: Run, new: NewCohort) -> UUID:
     cohort_id = draft.new_id()
-    rows = tuple(Member(cohort_id, client_id, name, joined=name in joined) for name, client_id in members)
+    rows = tuple(Member(cohort_id, client_id, name, joined=name in new.joined) for name, client_id in new.members)
     cohort = Cohort(
         id=cohort_id,
         run_id=run.id,
-        name=name,
+        name=new.name,
         epoch=0,
-        phase="finished" if kind == "merge" else "starting",
-        program=program,
+        phase="finished" if new.kind == "merge" else "starting",
+        program=new.program,
         num_members=len(rows),
-        kind=kind,
-        parent_id=parent_id,
-        group=group,
-        is_lockstep=kind in ("root", "inner", "leaf") and run.spec.topology.kind != "isolated",
-        pending=StartFrom(tuple(sources)) if sources else None,
-        round=round,
+        kind=new.kind,
+        parent_id=new.parent_id,
+        group=new.group,
+        is_lockstep=new.kind in ("root", "inner", "leaf") and run.spec.topology.kind != "isolated",
+        pending=StartFrom(new.sources) if new.sources else None,
+        round=new.round,
     )
     draft.emit(e.CohortFormed(cohort, rows))
     return cohort.id

@@ -271,7 +271,7 @@ MUTANTS: Final = (
     mutant(
         "another session takes over the acknowledgement",
         "acknowledged and not in the ledger",
-        (evolve.evolve, "replace(client, exclusions_acked=None, dropped_at=None)", "client"),
+        (evolve._of_run, "replace(client, exclusions_acked=None, dropped_at=None)", "client"),
     ),
     mutant(
         "acknowledgement of an older state accepted",

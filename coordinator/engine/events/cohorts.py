@@ -136,10 +136,6 @@ CohortEvent = (
     | MemberJoined
     | MemberLeft
     | ProgramAdvanced
-    | JobRequested
-    | JobSettled
-    | JobReturned
-    | BlobRecorded
     | CheckpointPublished
     | UpdatesLeftOut
     | CohortWaits
@@ -149,3 +145,4 @@ CohortEvent = (
     | CohortEnded
     | CohortRetired
 )
+JobEvent = JobRequested | JobSettled | JobReturned | BlobRecorded

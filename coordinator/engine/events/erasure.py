@@ -183,13 +183,9 @@ class DeliveryAttempted:
     next_attempt_at: datetime | None
 
 
+UnlearningEvent = CohortFenced | RoundRecalled | CohortUnlearned | UnlearningStopped | CheckpointsSuperseded
 ErasureEvent = (
-    CohortFenced
-    | RoundRecalled
-    | CohortUnlearned
-    | UnlearningStopped
-    | CheckpointsSuperseded
-    | ErasureFiled
+    ErasureFiled
     | ErasureMoved
     | ClientErased
     | ClientReleased

@@ -188,21 +188,10 @@ class RunResized:
     num_clients: int
 
 
-TrainingEvent = (
-    RunCreated
-    | RunPaused
-    | RunResumed
-    | RunEnded
-    | SessionOpened
-    | ClientRemoved
-    | RoundOpened
-    | QuorumAwaited
-    | RoundFilled
-    | RoundStarved
-    | OthersAsked
-    | RoundClosed
-    | RoundAbandoned
-    | TaskLeased
+RunEvent = RunCreated | RunPaused | RunResumed | RunEnded | SessionOpened | ClientRemoved | RunReopened | RunResized
+RoundEvent = RoundOpened | QuorumAwaited | RoundFilled | RoundStarved | OthersAsked | RoundClosed | RoundAbandoned
+TaskEvent = (
+    TaskLeased
     | LeaseRenewed
     | TaskReleased
     | TaskPromoted
@@ -213,6 +202,4 @@ TrainingEvent = (
     | UpdateAccepted
     | UpdatesDiscarded
     | UpdateRefused
-    | RunReopened
-    | RunResized
 )

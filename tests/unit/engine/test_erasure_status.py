@@ -25,7 +25,7 @@ def moves_in(path: Path) -> set[tuple[str, str]]:
                 name, place = ast.unparse(call.func), f"{path.stem}.{function.name}"
                 if name.endswith("ErasureMoved"):
                     found.add((place, ast.unparse(call.args[1]).strip("'")))
-                elif name.endswith("settle"):
+                elif name == "settle":
                     found.add((place, ast.unparse(call.args[2]).strip("'")))
     return found
 
