@@ -32,7 +32,7 @@ class Erasure:
     samples: Mapping[str, list[int]]
     """scope samples: the indices to forget, by client name."""
     method: str
-    """As asked for."""
+    """The method that was asked for; `chosen` is the one that it is carried out with."""
     guarantee: Literal["exact", "approximate"]
     regulation: str
     requested_by: str
@@ -42,7 +42,7 @@ class Erasure:
     created_at: datetime
     legal_deadline: datetime
     params: Mapping[str, Any] = field(default_factory=dict)
-    """Of the method."""
+    """Parameters of the method."""
     recovery_rounds: int | None = None
     fallback: Literal["retrain"] | None = None
     """What follows when an approximate method gives up or its audit fails; None: the operator is asked."""
@@ -67,7 +67,7 @@ class Erasure:
 
     @property
     def awaits_fence(self) -> bool:
-        """Also when its tombstone could not be written so far."""
+        """Whether the fence is still to come, also because its tombstone could not be written so far."""
         return self.fenced_at is None and self.status in ("received", "requires_action")
 
 
@@ -98,7 +98,7 @@ class Exclusion:
     acked_at: datetime | None = None
     """When its worker first said that they are in its ledger, on disk."""
     unknown: list[int] = field(default_factory=list)
-    """Some of those that its data set does not have."""
+    """Some of the samples, if its data set does not have them."""
     problem: str | None = None
     """Why its worker cannot leave them out."""
 
@@ -158,9 +158,9 @@ class Delivery:
     id: UUID
     erasure_id: UUID
     seq: int
-    """Numbers the changes of the request."""
+    """The number of the change among those of the request."""
     callback: int
-    """Which of the request's callbacks."""
+    """The place of the callback among the request's."""
     url: str
     type: str
     payload: Mapping[str, Any]

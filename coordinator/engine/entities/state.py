@@ -29,7 +29,7 @@ class Traffic:
 
     updates_per_round: float
     bytes_per_update: float
-    """The model out and the update back."""
+    """The bytes of a model to the client and of an update back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Archive:
     num_others: int
     num_stored: int
     weight: float
-    """Of all its updates together, the leavers' included."""
+    """The weight of all its updates together, the leavers' included."""
 
 
 Entity = (
@@ -95,7 +95,7 @@ class State:
     """By update, where a method looks it up: what it has sealed copies of, as it was added to models."""
     blobs: Mapping[UUID, Blob] = field(default_factory=dict)
     facts: Mapping[tuple[UUID, str], Facts] = field(default_factory=dict)
-    """By federation and digest: of bytes that are stored by anybody."""
+    """What is known of stored bytes, whoever they are from, by federation and digest."""
     superseded: frozenset[tuple[UUID, str]] = frozenset()
     """(federation, digest) of models that an erasure superseded, among those that are about to be stored or used."""
 

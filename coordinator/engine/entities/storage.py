@@ -57,13 +57,13 @@ class Blob:
     origin_id: UUID | None
     """The task, the job, or the update that it is a copy of."""
     client_id: UUID | None
-    """Whose data it was made of alone."""
+    """The client whose data alone it was made of."""
     cohort_id: UUID | None
     epoch: int | None
     digest: str | None
-    """Of the plain bytes; None while a kernel is still at them."""
+    """The digest of the plain bytes; None while a kernel is still making them."""
     num_bytes: int
-    """Plain; as announced until they are stored."""
+    """The number of plain bytes; until they are stored, as it was announced."""
     layout_digest: str | None
     updatable_digest: str | None
     """Layout of the floating tensors alone: what an update of this model must look like."""

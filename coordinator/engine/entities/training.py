@@ -200,7 +200,7 @@ class Round:
     num_late: int = 0
     waiting_for_quorum: bool = False
     close_at_deadline: bool = False
-    """It closes then, or when nobody is left who could answer, with whatever there is."""
+    """The round closes at its deadline, or when nobody is left who could answer, with whatever there is."""
     closed_at: datetime | None = None
 
     @property
@@ -272,7 +272,7 @@ class Update:
     metrics: Mapping[str, float]
     received_at: datetime
     seconds: float = 0.0
-    """From handing out the model to receiving the answer."""
+    """The time from handing out the model to receiving the answer."""
     consumed_by: UUID | None = None
     """The round that used it; for an asynchronous update often a later one than it was asked in."""
     stored: bool = True
@@ -323,7 +323,7 @@ class Contribution:
     distance: float | None = None
     """L2 norm between the new model and the client's, where the run measures it."""
     factor: float | None = None
-    """By which the update was scaled down to the run's largest norm; None: it was added as it came."""
+    """The factor that scaled the update down to the run's largest norm; None: it was added as it came."""
 
     @property
     def key(self) -> tuple[UUID, UUID]:

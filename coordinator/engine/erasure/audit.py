@@ -26,7 +26,7 @@ from services.core.figures import bounded
 from services.models.spec import CUSTOM, params_of
 
 NUM_REMAINING: Final = 3
-"""How many of those who remain score the model."""
+"""This many of the clients who remain score the model."""
 
 
 def review_audit(draft: Draft, erasure: Erasure, affected: AffectedCohort) -> bool:
@@ -88,14 +88,15 @@ def _open(draft: Draft, erasure: Erasure, affected: AffectedCohort, cohort: Coho
 
 
 def _leavers(draft: Draft, erasure: Erasure, cohort_id: UUID) -> list[Member]:
-    """Those of the request who were in this cohort; another cohort may have held others."""
+    """The request's leavers who were in this cohort; another cohort may have held others."""
     forgotten = {s.client_id for s in draft.state.subjects.values() if s.erasure_id == erasure.id}
     own = [m for m in draft.state.members.values() if m.cohort_id == cohort_id and m.client_id in forgotten]
     return sorted(own, key=lambda m: m.name)
 
 
 def _leaver_work(draft: Draft, plan: AuditPlan, affected: AffectedCohort, cohort: Cohort, num_members: int) -> Audit:
-    """Shadows go on from the mended model as the run would: its training, one client's share of each round."""
+    """The task of a leaver. Shadow models go on from the mended model as the run would: by its training, with one
+    client's share of each round."""
     made = {c.digest for c in draft.state.checkpoints.values() if c.cohort_id == cohort.id and c.stored}
     known: dict[str, Any] = {"before": affected.head_before if affected.head_before in made else None}
     if plan.num_shadows:
@@ -106,7 +107,7 @@ def _leaver_work(draft: Draft, plan: AuditPlan, affected: AffectedCohort, cohort
 
 
 def _with_canary(draft: Draft, work: Audit, member: Member) -> Audit:
-    """Looks for the canary that the request names, else for the one that was registered for the client."""
+    """The task looks for the canary that the request names, else for the one that was registered for the client."""
     registered = draft.state.clients[member.client_id].canary
     if work.canary is not None or registered is None:
         return work
@@ -144,14 +145,14 @@ def _conclude(draft: Draft, erasure: Erasure, affected: AffectedCohort, answers:
 
 
 def _measured(metrics: Mapping[str, float]) -> Measured:
-    """From one leaver's answer. What is not finite is left out: a verdict then fails."""
+    """The figures in a leaver's answer. What is not finite is left out, so that a verdict on it fails."""
     finite = {name: value for name, value in sorted(bounded(metrics).items()) if name != "seconds"}
     before = {name.removeprefix(BEFORE): value for name, value in finite.items() if name.startswith(BEFORE)}
     return Measured({name: value for name, value in finite.items() if not name.startswith(BEFORE)}, before)
 
 
 def _chance(plan: AuditPlan, run: Run) -> float:
-    """Of guessing a class; none is granted when nobody said how many there are."""
+    """The chance of guessing a class; none is granted when nobody said how many classes there are."""
     if plan.num_classes is not None:
         return 1 / plan.num_classes
     model = run.spec.model
@@ -159,7 +160,7 @@ def _chance(plan: AuditPlan, run: Run) -> float:
 
 
 def _mean(answers: list[Update]) -> dict[str, float]:
-    """Of those who remain: by samples, and of figures that all of them have."""
+    """The mean of the answers by samples, of the figures that all of them have."""
     if not answers:
         return {}
     reported = [bounded(u.metrics) for u in answers]

@@ -1,4 +1,4 @@
-"""Changes of requests to forget, announced to callbacks: each at least once, within a bounded number of attempts."""
+"""Changes of requests to forget are announced to callbacks, each at least once, within a bounded number of attempts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coordinator.engine.draft import Draft
 from coordinator.engine.entities import Delivery, Erasure
 
 PAUSES_S: Final = (5, 30, 300, 1800, 7200, 18000, 36000, 86400)
-"""Before each further attempt: some two days in all. An attempt is not repeated after the last."""
+"""The pause before each further attempt: some two days in all. There is no attempt after the last one."""
 
 
 def announce(draft: Draft, message: m.AnnounceErasure) -> None:
@@ -48,7 +48,7 @@ def settle_delivery(draft: Draft, message: m.SettleDelivery) -> None:
 
 
 def _payload(draft: Draft, erasure: Erasure, message: m.AnnounceErasure, seq: int) -> dict[str, Any]:
-    """Thin, and without a client's name: whoever may know more asks the coordinator."""
+    """The payload is thin and names no client: whoever may know more asks the coordinator."""
     return {
         "type": f"erasure.{message.change}",
         "timestamp": draft.now.isoformat(),

@@ -36,7 +36,7 @@ def hold_erasure(draft: Draft, message: m.HoldErasure) -> Erasure:
 
 
 def settle(draft: Draft, erasure: Erasure, status: ErasureStatus, reason: str | None) -> None:
-    """End a request, and with it those that ask for the same."""
+    """End a request, and with it its duplicates."""
     draft.emit(e.ErasureMoved(erasure.id, status, reason, completed_at=draft.now))
     for other in sorted(draft.state.erasures.values(), key=lambda o: o.id):
         if other.duplicate_of == erasure.id and other.status not in SETTLED:

@@ -1,4 +1,4 @@
-"""What an erasure does to a run, as a plan: pure, used alike by the preview and by the fence.
+"""What an erasure does to the cohorts of a run, as a plan that both the preview and the fence make.
 
 The law: the cohorts that contain the client are discarded or rolled back, every other cohort keeps its bytes.
 """
@@ -106,7 +106,7 @@ def tainted_checkpoints(state: State, leavers: frozenset[UUID]) -> frozenset[UUI
 
 
 def _tainted(state: State, leavers: frozenset[UUID]) -> frozenset[UUID]:
-    """Of one client, where there are models that forget some."""
+    """The checkpoints with one of the leavers in them. Where models forget some clients, it is asked for one client."""
     direct = {c.checkpoint_id for c in state.contributions.values() if c.client_id in leavers}
     parents: dict[UUID, list[UUID]] = {}
     for edge in state.parents.values():

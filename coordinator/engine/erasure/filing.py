@@ -81,7 +81,7 @@ def cancel_erasure(draft: Draft, message: m.CancelErasure) -> Erasure:
 
 
 def retry_erasure(draft: Draft, message: m.RetryErasure) -> Erasure:
-    """Back to the review, which asks for another purge when all lines are done. A method that gave up begins again;
+    """The review goes on, and asks for another purge when all cohorts are done. A method that gave up begins again;
     what an audit refused is trained again without the client."""
     erasure = _open_request(draft.state, message, "requires_action", "tried again")
     if erasure.fenced_at is None:
@@ -97,7 +97,7 @@ def retry_erasure(draft: Draft, message: m.RetryErasure) -> Erasure:
 
 
 def _check_params(method: Method | None, params: Mapping[str, Any]) -> None:
-    """`auto` takes none: they would be those of a method that is not chosen yet."""
+    """Parameters fit the method that is asked for. `auto` takes none: the method is not chosen yet."""
     try:
         (method.spec if method is not None else Message).model_validate(params)
     except ValidationError as error:
@@ -170,7 +170,7 @@ def _open_request(state: State, message: Verdict, status: str, what: str) -> Era
 
 
 def begin(draft: Draft, erasure: Erasure, *, ask_first: bool = True) -> None:
-    """Fence, or first ask the workers whether they have the samples to be forgotten."""
+    """Have the fence put up, or first ask the workers whether they have the samples to be forgotten."""
     if erasure.scope == "samples" and ask_first:
         samples.order(draft, erasure)
         if waiting := samples.unconfirmed(draft.state, erasure):

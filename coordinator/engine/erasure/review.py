@@ -52,7 +52,7 @@ def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
 
 
 def _review_unfenced(draft: Draft, erasure: Erasure) -> None:
-    """See whether the workers have said that they have the samples; the fence falls when all have."""
+    """See whether the workers have said that they have the samples; when all have, the fence is put up."""
     if erasure.status not in ("received", "requires_action") or erasure.reason is None or erasure.is_held:
         return
     if wrong := unknown_samples(draft.state, erasure):

@@ -70,7 +70,7 @@ class CheckpointPublished:
     contributions: tuple[Contribution, ...] = field(default=())
     parents: tuple[Parent, ...] = field(default=())
     residuals: str | None = None
-    """Replace those that the cohort has."""
+    """The running vectors that replace the cohort's; None: it keeps those that it has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,11 +33,11 @@ class CohortFenced:
 
 @dataclass(frozen=True, slots=True)
 class RoundRecalled:
-    """A method asks who was in a model of the fenced line."""
+    """A method asks who contributed to an old model of the fenced cohort."""
 
     cohort_id: UUID
     checkpoint_id: UUID | None
-    """None: the line has no such round."""
+    """None: the cohort has no such round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,9 @@ class ErasureMoved:
     first_clean_at: datetime | None = None
     completed_at: datetime | None = None
     chosen: str | None = None
-    """At the fence: the method that it is carried out with."""
+    """The method that it is carried out with, which is settled at the fence."""
     is_held: bool = False
-    """requires_action: until somebody retries it."""
+    """requires_action: the request waits until somebody retries it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class DeliveryRequested:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryAttempted:
-    """`next_attempt_at` None: it is settled, delivered without an error, else failed for good."""
+    """An attempt was made. Without a next one the delivery is settled: delivered, or with an error failed for good."""
 
     delivery_id: UUID
     at: datetime
