@@ -74,7 +74,7 @@ def answers_to(state: State, round: Round) -> list[Update]:
 
 
 def recall(draft: Draft, message: RecallRound) -> None:
-    """Resume a method with the stored updates in a model of its line, without the leavers'."""
+    """Resume a method with the stored updates in an old model of its cohort, without the leavers'."""
     cohort = draft.state.cohorts[message.cohort_id]
     leavers = _unlearning(cohort).forgets
     found = []
@@ -178,7 +178,7 @@ def _end(draft: Draft, cohort_id: UUID, ended: e.CohortEnded) -> None:
         draft.emit(e.CohortRetired(cohort_id, ended.reason))
     else:
         draft.emit(ended)
-    # An audit is beside the program: it may have begun when the line had recovered, and goes on.
+    # An audit is beside the program: it may have begun when the cohort had recovered, and goes on.
     draft.revoke([task for task in draft.open_tasks(cohort_id) if task.kind != "audit"])
     draft.request(cohort, "post", {"message": "SettleRun", "run_id": str(cohort.run_id)})
 

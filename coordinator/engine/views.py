@@ -39,7 +39,7 @@ def _profiled(draft: Draft, cohort: Cohort) -> Profiled | None:
 
 
 def history_of(draft: Draft, cohort: Cohort) -> tuple[PastRound, ...]:
-    """The rounds that a line made after its head before it was fenced, as long as all that the others sent is kept.
+    """The rounds that a cohort made after its head before it was fenced, as long as all that the others sent is kept.
 
     Where a round was made several times, what followed the last making counts. What a client sent that has had to
     leave samples out may have been trained on them: from its first round on, clients train again.

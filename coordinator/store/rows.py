@@ -57,10 +57,11 @@ def to_entity(kind: type[E], row: Sequence[Any]) -> E:
     return kind(*row)
 
 
-def to_row(entity: Entity) -> dict[str, Any]:
-    values = {name: getattr(entity, name) for name in FIELDS[entity.table]}
+def to_row(entity: Entity, names: Iterable[str]) -> dict[str, Any]:
+    """These columns of the record's row."""
+    values = {name: getattr(entity, name) for name in names}
     for name, codec in CODECS.get(type(entity), {}).items():
-        if values[name] is not None:
+        if values.get(name) is not None:
             values[name] = codec.write(values[name])
     return values
 
@@ -107,7 +108,7 @@ async def write_changes(connection: AsyncConnection, before: State, after: State
 
 async def _insert(connection: AsyncConnection, table: sa.Table, new: Sequence[Entity]) -> None:
     if new:
-        await connection.execute(_insert_statement(table), [to_row(entity) for entity in new])
+        await connection.execute(_insert_statement(table), [to_row(entity, FIELDS[entity.table]) for entity in new])
 
 
 async def _update(connection: AsyncConnection, table: sa.Table, changed: Sequence[tuple[Entity, Entity]]) -> None:
@@ -117,8 +118,8 @@ async def _update(connection: AsyncConnection, table: sa.Table, changed: Sequenc
     for known, entity in changed:
         names = tuple(name for name in FIELDS[entity.table] if _differ(getattr(known, name), getattr(entity, name)))
         if names:
-            row = to_row(entity)
-            batches.setdefault(names, []).append({f"_{name}": row[name] for name in (*keys, *names)})
+            row = to_row(entity, (*keys, *names))
+            batches.setdefault(names, []).append({f"_{name}": value for name, value in row.items()})
     for names, rows in batches.items():
         await connection.execute(_update_statement(table, names), rows)
 
