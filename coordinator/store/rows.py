@@ -57,9 +57,9 @@ def to_entity(kind: type[E], row: Sequence[Any]) -> E:
     return kind(*row)
 
 
-def to_row(entity: Entity, names: Iterable[str]) -> dict[str, Any]:
-    """These columns of the record's row."""
-    values = {name: getattr(entity, name) for name in names}
+def to_row(entity: Entity, names: Iterable[str] | None = None) -> dict[str, Any]:
+    """The record's row, or only these columns of it."""
+    values = {name: getattr(entity, name) for name in names or FIELDS[entity.table]}
     for name, codec in CODECS.get(type(entity), {}).items():
         if values.get(name) is not None:
             values[name] = codec.write(values[name])
@@ -108,7 +108,7 @@ async def write_changes(connection: AsyncConnection, before: State, after: State
 
 async def _insert(connection: AsyncConnection, table: sa.Table, new: Sequence[Entity]) -> None:
     if new:
-        await connection.execute(_insert_statement(table), [to_row(entity, FIELDS[entity.table]) for entity in new])
+        await connection.execute(_insert_statement(table), [to_row(entity) for entity in new])
 
 
 async def _update(connection: AsyncConnection, table: sa.Table, changed: Sequence[tuple[Entity, Entity]]) -> None:
