@@ -200,7 +200,7 @@ def _judged(figures: dict[str, Any], model_id: UUID, leaving: Leaving) -> dict[s
 
 def _audited(value: Any, row: Any, leaving: Leaving) -> Any:
     """The certificate publishes the figures of cohorts that a method mended; all others have served their purpose."""
-    if row.action == "unlearned":
+    if value is None or row.action == "unlearned":
         return value
     codec = CODECS[AffectedCohort]["audit"]
     report: AuditReport = codec.read(value)
@@ -213,7 +213,7 @@ def _audited(value: Any, row: Any, leaving: Leaving) -> Any:
 
 def _told(value: Any, row: Any, leaving: Leaving) -> Any:
     """What a method was told of the leavers: their part in the cohort's models, and why it gave up."""
-    if leaving.stays:
+    if value is None or leaving.stays:
         return value
     codec = CODECS[Cohort]["unlearning"]
     stage: Unlearn = codec.read(value)
