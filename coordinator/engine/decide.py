@@ -8,11 +8,12 @@ from datetime import timedelta
 from typing import Any, assert_never
 from uuid import UUID
 
-from coordinator.engine import erasures, exclusions, joining, notices, programs, recovery, runs, work
 from coordinator.engine import events as e
+from coordinator.engine import joining, programs, runs, work
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Blob, Job, State
+from coordinator.engine.erasure import callbacks, completion, fence, filing, review, samples
 from services.core.errors import Rejected
 from services.core.figures import bounded
 from services.core.ids import IdSource
@@ -54,33 +55,33 @@ def _dispatch(draft: Draft, message: m.Message) -> Any:
         case m.RemoveClient():
             return runs.remove_client(draft, message)
         case m.FileErasure():
-            return erasures.file_erasure(draft, message)
+            return filing.file_erasure(draft, message)
         case m.ApproveErasure():
-            return erasures.approve_erasure(draft, message)
+            return filing.approve_erasure(draft, message)
         case m.DenyErasure():
-            return erasures.deny_erasure(draft, message)
+            return filing.deny_erasure(draft, message)
         case m.CancelErasure():
-            return erasures.cancel_erasure(draft, message)
+            return filing.cancel_erasure(draft, message)
         case m.RetryErasure():
-            return erasures.retry_erasure(draft, message)
+            return filing.retry_erasure(draft, message)
         case m.FenceErasure():
-            return erasures.fence_erasure(draft, message)
+            return fence.fence_erasure(draft, message)
         case m.ReviewErasure():
-            return recovery.review_erasure(draft, message)
+            return review.review_erasure(draft, message)
         case m.CompleteErasure():
-            return erasures.complete_erasure(draft, message)
+            return completion.complete_erasure(draft, message)
         case m.HoldErasure():
-            return erasures.hold_erasure(draft, message)
+            return completion.hold_erasure(draft, message)
         case m.AnnounceErasure():
-            return notices.announce(draft, message)
+            return callbacks.announce(draft, message)
         case m.SettleDelivery():
-            return notices.settle_delivery(draft, message)
+            return callbacks.settle_delivery(draft, message)
         case m.OpenRounds(run_id=run_id):
             return programs.open_rounds(draft, run_id)
         case m.OpenSession():
             return work.open_session(draft, message)
         case m.AcknowledgeExclusions():
-            return exclusions.acknowledge(draft, message)
+            return samples.acknowledge(draft, message)
         case m.ClaimTasks():
             return work.claim_tasks(draft, message)
         case m.RenewLease():

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
-from coordinator.engine.entities import OPEN_TASK, Cohort, Job, State, Task
+from coordinator.engine.entities import OPEN_TASK, Cohort, Erasure, Job, JobKind, State, Task
 from coordinator.engine.events import Event, JobRequested, TasksRevoked
 from coordinator.engine.evolve import evolve
 from services.core.ids import IdSource
@@ -37,19 +37,20 @@ class Draft:
 
     def request(
         self,
-        cohort: Cohort,
-        kind: Literal["kernel", "post", "collect-updates", "keep-updates", "drop-blob"],
+        of: Cohort | Erasure,
+        kind: JobKind,
         params: dict[str, Any],
         kernel: str | None = None,
         inputs: list[str] | None = None,
     ) -> UUID:
-        """Put a job into the outbox."""
+        """Put a job of a cohort, or of a request to forget, into the outbox."""
+        cohort = of if isinstance(of, Cohort) else None
         job = Job(
             id=self.new_id(),
-            run_id=cohort.run_id,
-            cohort_id=cohort.id,
-            federation_id=self.state.runs[cohort.run_id].federation_id,
-            epoch=cohort.epoch,
+            run_id=cohort.run_id if cohort is not None else None,
+            cohort_id=cohort.id if cohort is not None else None,
+            federation_id=of.federation_id if isinstance(of, Erasure) else self.state.runs[of.run_id].federation_id,
+            epoch=cohort.epoch if cohort is not None else 0,
             kind=kind,
             kernel=kernel,
             params=params,

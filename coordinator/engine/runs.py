@@ -92,9 +92,9 @@ def _revive(draft: Draft, run: Run) -> None:
         was_cut = cohort.phase == "finished" and cohort.program_state is None  # by an erasure, when nothing was trained
         if was_cut or cohort.phase != "finished":
             draft.emit(e.CohortRevived(cohort.id, cohort.epoch + 1))
-            for line in [one for one in draft.state.lines.values() if one.cohort_id == cohort.id]:
-                if line.epoch_after == cohort.epoch:
-                    draft.emit(e.LineFenced(replace(line, epoch_after=cohort.epoch + 1)))
+            for affected in [x for x in draft.state.affected_cohorts.values() if x.cohort_id == cohort.id]:
+                if affected.epoch_after == cohort.epoch:
+                    draft.emit(e.AffectedCohortFenced(replace(affected, epoch_after=cohort.epoch + 1)))
     for cohort in living:
         if cohort.kind == "merge" and cohort.phase != "finished":
             draft.emit(e.CohortEnded(cohort.id, "finished", "its models are merged anew when they are trained"))

@@ -18,10 +18,10 @@ from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Client, Cohort, Facts, Round, Run, Task, Update
+from coordinator.engine.erasure.recovery import local_training
 from coordinator.engine.programs import check_round
 from services.core.errors import InvariantBroken, Rejected
 from services.core.figures import LARGEST, MOST_SAMPLES, bounded, impossible
-from services.methods.running import local_training
 from services.training.local_spec import LocalTraining
 from services.wire.v1.work import FIGURES_ONLY, Work
 

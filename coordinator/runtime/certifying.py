@@ -14,7 +14,7 @@ from uuid import UUID
 from pydantic import JsonValue
 
 from coordinator.crashpoints import crashpoint
-from coordinator.engine.entities import GIVEN_UP, Erasure, Line
+from coordinator.engine.entities import GIVEN_UP, AffectedCohort, Erasure
 from coordinator.runtime.certificate_files import CertificateFiles, DraftList
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
@@ -183,15 +183,15 @@ def _audit(found: Dossier, opening: Opening) -> Iterator[p.AuditFigure]:
     for line in found.lines:
         if line.audit is None or line.action != "unlearned":
             continue
-        judged = {(check.get("client"), check["name"]): check["why"] for check in line.audit["checks"]}
-        for name, value in sorted(line.audit["figures"].items()):
+        judged = {(check.client, check.name): check.why for check in line.audit.checks}
+        for name, value in sorted(line.audit.figures.items()):
             why = judged.get((None, name), "")
             yield p.AuditFigure(name=f"{line.cohort_name}/{name}", value=value, reference_is=why)
-        for leaver, own in sorted(line.audit.get("leavers", {}).items()):
+        for leaver, own in sorted(line.audit.leavers.items()):
             place = f"{line.cohort_name}/{opening.commitment(leaver)}"
-            for name, value in sorted(own["figures"].items()):
+            for name, value in sorted(own.figures.items()):
                 why = judged.get((leaver, name), "")
-                before = own["before"].get(name)
+                before = own.before.get(name)
                 said = filter(None, ("" if before is None else "the model before the erasure", why))
                 yield p.AuditFigure(name=f"{place}/{name}", value=value, reference=before, reference_is="; ".join(said))
 
@@ -227,7 +227,7 @@ def _request(found: Dossier, opening: Opening, now: datetime) -> p.Request:
     )
 
 
-def outcome(found: Dossier, line: Line) -> p.CohortOutcome:
+def outcome(found: Dossier, line: AffectedCohort) -> p.CohortOutcome:
     cohort = found.cohorts[line.cohort_id]
     is_served = cohort.phase != "retired" and cohort.head_digest is not None
     became: p.Outcome = line.action if is_served else "retired"
@@ -241,7 +241,7 @@ def outcome(found: Dossier, line: Line) -> p.CohortOutcome:
         round_at_fence=line.round_at_fence,
         outcome=became,
         rollback_point=line.rollback_digest if is_served else None,
-        parents=tuple(p.Parent(digest=s["digest"], weight=s["weight"]) for s in line.sources if is_served),
+        parents=tuple(p.Parent(digest=s.digest, weight=s.weight) for s in line.sources if is_served),
         round_reached=cohort.round if is_served else 0,
         head=cohort.head_digest if is_served else None,
     )

@@ -14,11 +14,11 @@ from itertools import pairwise
 from statistics import median
 from uuid import UUID
 
-from coordinator.engine import planner
 from coordinator.engine.decide import decide
 from coordinator.engine.entities import Checkpoint, State
+from coordinator.engine.erasure import planner
+from coordinator.engine.erasure.planner import CutCost, Option
 from coordinator.engine.messages import Envelope, FileErasure
-from coordinator.engine.planner import CutCost, Option
 from coordinator.store.database import Database
 from coordinator.store.slices import load
 from services.wire.v1.erasure import ErasureOption, ErasurePreview, PreviewedCohort

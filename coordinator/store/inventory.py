@@ -11,8 +11,8 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.engine import surgery
-from coordinator.engine.entities import Checkpoint, Cohort, Erasure, Line, Run, Subject
+from coordinator.engine.entities import AffectedCohort, Checkpoint, Cohort, Erasure, Run, Subject
+from coordinator.engine.erasure import cuts
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch
 from coordinator.store.slices import load_lineage
@@ -52,7 +52,7 @@ class Dossier:
 
     erasure: Erasure
     subjects: list[Subject]
-    lines: list[Line]
+    lines: list[AffectedCohort]
     cohorts: dict[UUID, Cohort]
     runs: dict[UUID, Run]
 
@@ -60,7 +60,7 @@ class Dossier:
 async def dossier(connection: AsyncConnection, erasure_id: UUID) -> Dossier:
     (erasure,) = await fetch(connection, Erasure, t.erasures.c.id == erasure_id)
     subjects = await fetch(connection, Subject, t.subjects.c.erasure_id == erasure_id)
-    lines = await fetch(connection, Line, t.lines.c.erasure_id == erasure_id)
+    lines = await fetch(connection, AffectedCohort, t.lines.c.erasure_id == erasure_id)
     run_ids = {line.run_id for line in lines}
     cohorts = await fetch(connection, Cohort, t.cohorts.c.run_id.in_(run_ids))
     runs = await fetch(connection, Run, t.runs.c.id.in_(run_ids))
@@ -83,7 +83,7 @@ async def inventory(connection: AsyncConnection, found: Dossier, ends_at: dateti
     An update that is in a clean model is clean: it was trained from bytes that came out the same without the leaver."""
     leavers = {s.client_id for s in found.subjects}
     lineage = await load_lineage(connection, leavers)
-    tainted = surgery.tainted_checkpoints(lineage, frozenset(leavers))
+    tainted = cuts.tainted_checkpoints(lineage, frozenset(leavers))
     given_up = {c.id for c in lineage.checkpoints.values() if c.superseded_by == found.erasure.id}
     models = [lineage.checkpoints[checkpoint_id] for checkpoint_id in tainted | given_up]
     if found.erasure.scope == "samples":  # who stays contributes again, without the samples

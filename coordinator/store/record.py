@@ -11,7 +11,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.engine.entities import SETTLED, Client, Cohort, Erasure, Job, Line, Run, Subject, Task
+from coordinator.engine.entities import SETTLED, AffectedCohort, Client, Cohort, Erasure, Job, Run, Subject, Task
 from coordinator.engine.work import Granted
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch, fetch_by, to_entity
@@ -39,7 +39,7 @@ class Published:
 class Forgotten:
     erasure: Erasure
     subjects: list[str]
-    lines: list[Line]
+    lines: list[AffectedCohort]
     updates: int
     """Accepted in the lines' cohorts from the fence to completion."""
     seconds: float
@@ -220,7 +220,7 @@ async def forgotten(connection: AsyncConnection) -> list[Forgotten]:
     found = []
     for erasure in sorted(await fetch(connection, Erasure), key=lambda e: (e.created_at, e.id)):
         subjects = await fetch(connection, Subject, t.subjects.c.erasure_id == erasure.id)
-        lines = await fetch(connection, Line, t.lines.c.erasure_id == erasure.id)
+        lines = await fetch(connection, AffectedCohort, t.lines.c.erasure_id == erasure.id)
         lines.sort(key=lambda line: line.cohort_name)
         updates, seconds = await _redone(connection, erasure, [line.cohort_id for line in lines])
         found.append(Forgotten(erasure, sorted(s.name for s in subjects), lines, updates, seconds))

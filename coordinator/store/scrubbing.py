@@ -19,7 +19,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -27,8 +27,10 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.engine.entities import SETTLED
+from coordinator.engine.entities import SETTLED, AffectedCohort, Cohort
+from coordinator.engine.erasure.stages import AuditReport, Unlearn
 from coordinator.store import tables as t
+from coordinator.store.codecs import CODECS
 from coordinator.store.inventory import BATCH, Dossier, Found, ScrubbedKind, batched
 
 SCRUBBED: Final = "(scrubbed: it was about a client that was erased)"
@@ -197,8 +199,32 @@ def _judged(figures: dict[str, Any], model_id: UUID, leaving: Leaving) -> dict[s
 
 
 def _audited(value: Any, row: Any, leaving: Leaving) -> Any:
-    """The certificate publishes the figures of lines that a method mended; all others have served their purpose."""
-    return value if row.action == "unlearned" else _without(value, leaving)
+    """The certificate publishes the figures of cohorts that a method mended; all others have served their purpose."""
+    if value is None or row.action == "unlearned":
+        return value
+    codec = CODECS[AffectedCohort]["audit"]
+    report: AuditReport = codec.read(value)
+    leavers = {name: own for name, own in report.leavers.items() if name not in leaving.names}
+    checks = [check for check in report.checks if check.client not in leaving.names]
+    left = tuple(replace(check, why=_words(check.why, row, leaving)) for check in checks)
+    scrubbed = replace(report, leavers=leavers, checks=left)
+    return value if scrubbed == report else codec.write(scrubbed)
+
+
+def _told(value: Any, row: Any, leaving: Leaving) -> Any:
+    """What a method was told of the leavers: their part in the cohort's models, and why it gave up."""
+    if value is None or leaving.stays:
+        return value
+    codec = CODECS[Cohort]["unlearning"]
+    stage: Unlearn = codec.read(value)
+    facts = replace(
+        stage.facts,
+        params=_without(stage.facts.params, leaving),
+        participants=tuple(one for one in stage.facts.participants if one.client not in leaving.names),
+        movements=tuple(one for one in stage.facts.movements if one.client not in leaving.names),
+    )
+    scrubbed = replace(stage, facts=facts, stopped=stage.stopped and _words(stage.stopped, row, leaving))
+    return value if scrubbed == stage else codec.write(scrubbed)
 
 
 def _words(value: Any, row: Any, leaving: Leaving) -> Any:
@@ -267,7 +293,7 @@ SCRUBS: Final = (  # in the order in which the shell locks rows
     Scrub(t.runs.c.reason, "failure-reason", _of_runs(t.runs.c.id), _words),
     Scrub(t.cohorts.c.reason, "failure-reason", _of_runs(t.cohorts.c.run_id), _words),
     Scrub(t.cohorts.c.program_state, "figure", _at_rest, _spoken),
-    Scrub(t.cohorts.c.unlearning, "figure", _at_rest, _spoken),
+    Scrub(t.cohorts.c.unlearning, "figure", _at_rest, _told),
     Scrub(t.tasks.c.failure, "failure-reason", _of_clients(t.tasks.c.client_id), _failed),
     Scrub(t.tasks.c.log_tail, "log-tail", _of_clients(t.tasks.c.client_id), _failed),
     Scrub(t.tasks.c.work, "canary", _of_leavers(t.tasks.c.client_id), _without_canary),

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.engine import messages as m
 from coordinator.engine.entities import (
     SETTLED,
+    AffectedCohort,
     Blob,
     Checkpoint,
     Client,
@@ -28,7 +29,6 @@ from coordinator.engine.entities import (
     Exclusion,
     Facts,
     Job,
-    Line,
     Member,
     Parent,
     Round,
@@ -213,10 +213,12 @@ class _Loader:
         if leavers:
             await self._widen_to_runs_of(leavers)
         if needs.fences:
-            await self._add(Line, t.lines.c.run_id.in_(needs.whole) & t.lines.c.erasure_id.in_(self.state.erasures))
-        lines = await self._add(Line, t.lines.c.erasure_id.in_(needs.reviews)) if needs.reviews else []
+            await self._add(
+                AffectedCohort, t.lines.c.run_id.in_(needs.whole) & t.lines.c.erasure_id.in_(self.state.erasures)
+            )
+        lines = await self._add(AffectedCohort, t.lines.c.erasure_id.in_(needs.reviews)) if needs.reviews else []
         if mended := {line.cohort_id for line in lines if line.action == "unlearned"}:  # it may have to be cut again
-            others = await self._add_by(Line, t.lines.c.cohort_id, mended)
+            others = await self._add_by(AffectedCohort, t.lines.c.cohort_id, mended)
             await self._add(Erasure, t.erasures.c.id.in_({line.erasure_id for line in others}), lock=True)
         ordered = await self._add(Exclusion, t.exclusions.c.erasure_id.in_(needs.reviews)) if needs.reviews else []
         needs.clients |= {exclusion.client_id for exclusion in ordered}
@@ -267,9 +269,9 @@ class _Loader:
             {c.id for c in self.state.cohorts.values() if c.unlearning is not None} if self.steps_program else set()
         )
         if mended:
-            await self._add_by(Line, t.lines.c.cohort_id, mended)
+            await self._add_by(AffectedCohort, t.lines.c.cohort_id, mended)
         if self.needs.resuming:
-            await self._add(Line, t.lines.c.run_id.in_(self.needs.resuming))
+            await self._add(AffectedCohort, t.lines.c.run_id.in_(self.needs.resuming))
         if self.needs.reviews:
             own = t.lines.c.erasure_id.in_(self.needs.reviews) & (t.lines.c.action == "unlearned")
             since = t.lines.c.epoch_after <= t.checkpoints.c.epoch
@@ -432,7 +434,7 @@ class _Loader:
     def _only_computes(self, cohort: Cohort) -> bool:
         """Whether the cohort's next step needs no members: there may be very many, and two of a round's three steps
         only start a kernel."""
-        if cohort.in_force not in TRAIN_IN_ROUNDS or cohort.id in self.needs.programs or cohort.awaiting is None:
+        if cohort.active_program not in TRAIN_IN_ROUNDS or cohort.id in self.needs.programs or cohort.awaiting is None:
             return False
         phase = (cohort.program_state or {}).get("phase")
         round, job = self.state.rounds.get(cohort.awaiting), self.state.jobs.get(cohort.awaiting)

@@ -36,20 +36,11 @@ def run_kernel(name: str, params: dict[str, Any], inputs: Mapping[str, Stored], 
     return kernel(params, inputs, out)
 
 
-def recovery_of(method: str, params: Mapping[str, Any], from_round: int, until_round: int) -> dict[str, Any] | None:
-    """What a cohort remembers while it trains from `from_round` back to `until_round` by the method's own schedule;
-    None: it trains as the run does."""
-    if UNLEARNING[method].local_training is None:
-        return None
-    return {"method": method, "params": dict(params), "from_round": from_round, "until_round": until_round}
-
-
-def local_training(own: LocalTraining, under: Mapping[str, Any] | None, round: int) -> LocalTraining:
-    """How clients train for this round; `under`: the recovery of their cohort, if it is under one."""
-    if under is None or round > under["until_round"]:
+def local_training(own: LocalTraining, method: str, params: Mapping[str, Any], number: int) -> LocalTraining:
+    """How clients train in round `number`, counted from 1, of a recovery by the method's own schedule; as the run does
+    when the method has none."""
+    found = UNLEARNING.get(method)
+    if found is None or found.local_training is None:
         return own
-    method = UNLEARNING.get(under.get("method", UNNAMED_SCHEDULE))
-    if method is None or method.local_training is None:
-        return own
-    trained: LocalTraining = resolve(method.local_training)(own, under["params"], round - under["from_round"])
+    trained: LocalTraining = resolve(found.local_training)(own, params, number)
     return trained

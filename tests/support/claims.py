@@ -18,7 +18,7 @@ SALT = bytes(32)
 def objections_to(state: State, erasure: Erasure, now: datetime) -> list[str]:
     """Why the certificate of the request would be refused. Artefacts are not looked at: the world's purge does that."""
     assert erasure.fenced_at is not None
-    lines = [line for line in state.lines.values() if line.erasure_id == erasure.id]
+    lines = [line for line in state.affected_cohorts.values() if line.erasure_id == erasure.id]
     runs = {line.run_id: state.runs[line.run_id] for line in lines}
     cohorts = {c.id: c for c in state.cohorts.values() if c.run_id in runs}
     subjects = [s for s in state.subjects.values() if s.erasure_id == erasure.id]

@@ -16,7 +16,6 @@ from typing import Any
 from uuid import UUID
 
 from coordinator.engine import messages as m
-from coordinator.engine import surgery
 from coordinator.engine.decide import Decision, decide
 from coordinator.engine.entities import (
     OPEN_TASK,
@@ -36,8 +35,9 @@ from coordinator.engine.entities import (
     Task,
     Update,
 )
+from coordinator.engine.erasure import cuts
+from coordinator.engine.erasure.unlearning import recalled_digest
 from coordinator.engine.events import CheckpointPublished, Event, UpdatesLeftOut
-from coordinator.engine.forgetting import recalled_digest
 from coordinator.engine.react import FollowUp, Wake, react
 from coordinator.engine.work import Granted, Refused
 from coordinator.runtime.pump import POSTS
@@ -478,11 +478,11 @@ class World:
         outputs nobody published, and what was never submitted or finished."""
         state = self.state
         leavers = {s.client_id for s in state.subjects.values() if s.erasure_id == erasure.id}
-        lines = [line for line in state.lines.values() if line.erasure_id == erasure.id]
+        lines = [line for line in state.affected_cohorts.values() if line.erasure_id == erasure.id]
         last = {line.cohort_id: line.epoch_before for line in lines}
         stay = erasure.scope == "samples"
         staying = {c for c in leavers if stay and state.clients[c].status != "erased"}
-        models = [state.checkpoints[c] for c in surgery.tainted_checkpoints(state, frozenset(leavers))]
+        models = [state.checkpoints[c] for c in cuts.tainted_checkpoints(state, frozenset(leavers))]
         models = [c for c in models if c.superseded_by is not None or not stay]
         models += [c for c in state.checkpoints.values() if c.superseded_by == erasure.id and c not in models]
         bases = {(c.cohort_id, c.digest) for c in models}
@@ -565,7 +565,7 @@ class World:
         self.state = self.state.put_all(replace(row, stored=False) for row in rows)
         self.steps_gone |= {j.output for j in made if j.output is not None}
         self.drop_blobs(gone)
-        if any(x.action == "unlearned" for x in self.state.lines.values() if x.erasure_id == erasure.id):
+        if any(x.action == "unlearned" for x in self.state.affected_cohorts.values() if x.erasure_id == erasure.id):
             return  # what an approximate method leaves behind cannot be told from digests
         stored = {digest for digest in self.stored if digest is not None}
         self._look_again(stored)

@@ -43,7 +43,9 @@ def cluster_of(world: World, run_id: UUID, name: str) -> Cohort:
 
 
 def lines(world: World, erasure_id: UUID) -> dict[str, str]:
-    return {line.cohort_name: line.action for line in world.state.lines.values() if line.erasure_id == erasure_id}
+    return {
+        line.cohort_name: line.action for line in world.state.affected_cohorts.values() if line.erasure_id == erasure_id
+    }
 
 
 def provenance(world: World, cohort: Cohort) -> frozenset[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from services.core.errors import InvariantBroken
 from services.methods.description import ClientWork, TaskParameters, Training, Unlearning
-from services.methods.running import local_training, program_named, recovery_of
+from services.methods.running import local_training, program_named
 from services.training.algorithm_spec import AlgorithmSpec
 from services.training.local_spec import LocalTraining
 from services.wire.message import Message
@@ -64,17 +64,10 @@ def test_only_a_method_with_such_a_parameter_strides_through_the_history() -> No
     assert unlearning().stride({"every": 3}) == 1
 
 
-def test_a_recovery_that_was_stored_without_a_name_is_that_of_rapid_retraining() -> None:
-    own, now = LocalTraining(), recovery_of("rapid", {"warmup_rounds": 0}, 2, 9)
-    assert now is not None
-    before = {key: value for key, value in now.items() if key != "method"}
-    assert local_training(own, before, 3) == local_training(own, now, 3) != own
-
-
 def test_clients_train_as_the_run_does_where_a_method_has_no_schedule_or_is_gone() -> None:
-    own, under = LocalTraining(), {"method": "gone", "params": {}, "from_round": 0, "until_round": 9}
-    assert recovery_of("retrain", {}, 0, 9) is None
-    assert local_training(own, under, 1) is own
+    own = LocalTraining()
+    for method in ("retrain", "gone"):
+        assert local_training(own, method, {}, 1) is own
 
 
 def test_a_program_whose_package_is_gone_is_named() -> None:

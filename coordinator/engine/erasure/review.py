@@ -1,21 +1,22 @@
-"""How far a request to forget is: which of its lines are clean, done, or held up, and by what."""
+"""The review of a request under way: which of its cohorts are clean, done or held up, and what follows from that."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
 from coordinator.engine import events as e
-from coordinator.engine import families, mending
+from coordinator.engine import families
 from coordinator.engine import messages as m
-from coordinator.engine.audits import failure, review_audit
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import GIVEN_UP, Cohort, Erasure, Line, Run
-from coordinator.engine.erasures import request, settle
-from coordinator.engine.exclusions import overdue, unacknowledged, unknown_samples
+from coordinator.engine.entities import GIVEN_UP, AffectedCohort, Cohort, Erasure, Run
+from coordinator.engine.erasure import fallback
+from coordinator.engine.erasure.audit import failure, review_audit
+from coordinator.engine.erasure.completion import settle
+from coordinator.engine.erasure.samples import overdue, unacknowledged, unknown_samples
 
 
 def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
-    """See how far the lines are; move the request on when all are."""
+    """See how far the cohorts are; move the request on when all are there."""
     erasure = draft.state.erasures[message.erasure_id]
     if erasure.fenced_at is None:
         _review_unfenced(draft, erasure)
@@ -25,33 +26,33 @@ def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
     if wrong := unknown_samples(draft.state, erasure):
         settle(draft, erasure, "failed", wrong)
         return
-    for line in _lines(draft, erasure):
-        if mending.gave_up(draft.state.cohorts[line.cohort_id]) and erasure.fallback is not None:
-            mending.fall_back(draft, line)
-        _review_line(draft, draft.state.lines[line.key])
-    lines = _lines(draft, erasure)
-    if problem := overdue(draft, erasure) or next(filter(None, (_problem(draft, line) for line in lines)), None):
+    for one in _affected(draft, erasure):
+        if fallback.gave_up(draft.state.cohorts[one.cohort_id]) and erasure.fallback is not None:
+            fallback.fall_back(draft, one)
+        _review_cohort(draft, draft.state.affected_cohorts[one.key])
+    affected = _affected(draft, erasure)
+    if problem := overdue(draft, erasure) or next(filter(None, (_problem(draft, one) for one in affected)), None):
         if erasure.status != "requires_action" or erasure.reason != problem:
             draft.emit(e.ErasureMoved(erasure.id, "requires_action", problem))
         return
     if erasure.status != "executing":
         draft.emit(e.ErasureMoved(erasure.id, "executing"))
-    is_merging = any(families.is_merging(draft.state, draft.state.runs[line.run_id]) for line in lines)
-    if is_merging or any(line.clean_at is None for line in lines):
+    is_merging = any(families.is_merging(draft.state, draft.state.runs[one.run_id]) for one in affected)
+    if is_merging or any(one.clean_at is None for one in affected):
         return
     if erasure.first_clean_at is None:
         draft.emit(e.ErasureMoved(erasure.id, "executing", first_clean_at=draft.now))
-    all_done = all(line.done_at is not None for line in lines) and not unacknowledged(draft.state, erasure)
+    all_done = all(one.done_at is not None for one in affected) and not unacknowledged(draft.state, erasure)
     if all_done and _is_audited(draft, erasure):
         for client in sorted(draft.state.clients.values(), key=lambda c: c.id):
             if client.needed_by == erasure.id:
                 draft.emit(e.ClientReleased(client.id))
         draft.emit(e.ErasureMoved(erasure.id, "verifying"))
-        request(draft, erasure, "purge")
+        draft.request(erasure, "purge", {"erasure_id": str(erasure.id)})
 
 
 def _review_unfenced(draft: Draft, erasure: Erasure) -> None:
-    """See whether the workers have said that they have the samples; the fence falls when all have."""
+    """See whether the workers have said that they have the samples; when all have, the fence is put up."""
     if erasure.duplicate_of is not None:
         return
     if erasure.status not in ("received", "requires_action") or erasure.reason is None or erasure.is_held:
@@ -63,51 +64,51 @@ def _review_unfenced(draft: Draft, erasure: Erasure) -> None:
             draft.emit(e.ErasureMoved(erasure.id, "requires_action", problem))
     elif not unacknowledged(draft.state, erasure):
         draft.emit(e.ErasureMoved(erasure.id, "received"))
-        request(draft, erasure, "fence")
+        draft.request(erasure, "fence", {"erasure_id": str(erasure.id)})
 
 
 def _is_audited(draft: Draft, erasure: Erasure) -> bool:
-    """Whether every mended line has shown what the request asks for. One that has not is trained again, or held."""
-    audited = [review_audit(draft, erasure, line) for line in _lines(draft, erasure)]  # of all lines side by side
+    """Whether every mended cohort has shown what the request asks for. One that has not is trained again, or held."""
+    audited = [review_audit(draft, erasure, one) for one in _affected(draft, erasure)]  # of all cohorts side by side
     if not all(audited):
         return False
-    failed = [line for line in _lines(draft, erasure) if not mending.passed(line)]
+    failed = [one for one in _affected(draft, erasure) if not fallback.passed(one)]
     if failed and erasure.fallback is None:
         draft.emit(e.ErasureMoved(erasure.id, "requires_action", failure(failed[0]), is_held=True))
     elif failed:
-        for line in failed:
-            mending.fall_back(draft, line)
+        for one in failed:
+            fallback.fall_back(draft, one)
     return not failed
 
 
-def _lines(draft: Draft, erasure: Erasure) -> list[Line]:
-    own = [line for line in draft.state.lines.values() if line.erasure_id == erasure.id]
-    return sorted(own, key=lambda line: (line.run_id, line.cohort_name))
+def _affected(draft: Draft, erasure: Erasure) -> list[AffectedCohort]:
+    own = [one for one in draft.state.affected_cohorts.values() if one.erasure_id == erasure.id]
+    return sorted(own, key=lambda one: (one.run_id, one.cohort_name))
 
 
-def _review_line(draft: Draft, line: Line) -> None:
-    """Mark a line that is clean, or done: it has the round it had, or its cohort has ended, or nobody goes on with the
-    run. The merged model is then made anew, once; the line waits while another merge is under way."""
-    cohort, run = draft.state.cohorts[line.cohort_id], draft.state.runs[line.run_id]
+def _review_cohort(draft: Draft, affected: AffectedCohort) -> None:
+    """Mark a cohort that is clean, or done: it has recovered, or it has ended, or nobody goes on with the run. The
+    merged model is then made anew, once; the cohort waits while another merge is under way."""
+    cohort, run = draft.state.cohorts[affected.cohort_id], draft.state.runs[affected.run_id]
     is_over = cohort.phase in ("finished", "retired") or run.status in GIVEN_UP
     is_mended = cohort.head_id is not None and cohort.unlearning is None
-    if line.clean_at is None and (is_mended or is_over):
-        draft.emit(e.LineClean(line.erasure_id, cohort.id, draft.now))
-    reached = is_mended and cohort.round >= line.target_round
-    if line.done_at is None and (reached or is_over) and not families.is_merging(draft.state, run):
-        draft.emit(e.LineDone(line.erasure_id, cohort.id, draft.now))
+    if affected.clean_at is None and (is_mended or is_over):
+        draft.emit(e.AffectedCohortClean(affected.erasure_id, cohort.id, draft.now))
+    has_recovered = is_mended and cohort.round >= affected.target_round
+    if affected.done_at is None and (has_recovered or is_over) and not families.is_merging(draft.state, run):
+        draft.emit(e.AffectedCohortDone(affected.erasure_id, cohort.id, draft.now))
         families.refresh_merge(draft, run)
 
 
-def _problem(draft: Draft, line: Line) -> str | None:
-    """What keeps a line from going on by itself, if anything does."""
-    cohort, run = draft.state.cohorts[line.cohort_id], draft.state.runs[line.run_id]
-    if run.status == "paused" and (line.done_at is None or families.is_merging(draft.state, run)):
+def _problem(draft: Draft, affected: AffectedCohort) -> str | None:
+    """What keeps a cohort from going on by itself, if anything does."""
+    cohort, run = draft.state.cohorts[affected.cohort_id], draft.state.runs[affected.run_id]
+    if run.status == "paused" and (affected.done_at is None or families.is_merging(draft.state, run)):
         return f"run {run.name} is paused: {run.reason}"
-    if line.done_at is not None:
+    if affected.done_at is not None:
         return None
-    if cohort.unlearning is not None and "stopped" in cohort.unlearning:
-        return f"{cohort.unlearning['method']} gave up in cohort {cohort.name}: {cohort.unlearning['stopped']}"
+    if cohort.unlearning is not None and cohort.unlearning.stopped is not None:
+        return f"{cohort.unlearning.method} gave up in cohort {cohort.name}: {cohort.unlearning.stopped}"
     return next(filter(None, (_absence(draft, run, one) for one in families.in_step_with(draft.state, cohort))), None)
 
 

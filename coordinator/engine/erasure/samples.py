@@ -38,7 +38,7 @@ def same_request(state: State, message: m.FileErasure) -> UUID | None:
 
 
 def order(draft: Draft, erasure: Erasure) -> None:
-    """Who is no longer active gets no task anyway and needs no order."""
+    """Tell each client which samples to leave out. One that is no longer active gets no task anyway."""
     for subject in sorted(draft.state.subjects.values(), key=lambda s: s.name):
         if subject.erasure_id != erasure.id or draft.state.clients[subject.client_id].status != "active":
             continue
@@ -65,7 +65,7 @@ def acknowledge(draft: Draft, message: m.AcknowledgeExclusions) -> None:
 
 
 def unacknowledged(state: State, erasure: Erasure) -> list[Exclusion]:
-    """Of clients that may still be given tasks, by name."""
+    """The orders that no worker has acknowledged, of clients that may still be given tasks, by the client's name."""
     own = [x for x in state.exclusions.values() if x.erasure_id == erasure.id and x.acked_at is None]
     return sorted((x for x in own if state.clients[x.client_id].status == "active"), key=lambda x: x.client_name)
 
@@ -80,7 +80,7 @@ def unknown_samples(state: State, erasure: Erasure) -> str | None:
 
 
 def unconfirmed(state: State, erasure: Erasure) -> str | None:
-    """Whose word the fence waits for."""
+    """Why the fence waits, if a worker still has to confirm."""
     names = ", ".join(x.client_name for x in unacknowledged(state, erasure)[:5])
     return f"nothing is fenced before the worker has confirmed that it has these samples: {names}" if names else None
 

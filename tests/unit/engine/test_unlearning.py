@@ -88,8 +88,8 @@ def audited(
 def test_the_audit_is_the_last_thing_the_leaver_is_asked_for() -> None:
     world, erasure_id = audited(0.15)
     assert world.erasure(erasure_id).status == "completed"
-    (line,) = world.state.lines.values()
-    assert line.audit is not None and line.audit["passed"]
+    (line,) = world.state.affected_cohorts.values()
+    assert line.audit is not None and line.audit.passed
     assert all(run.status == "completed" for run in world.state.runs.values())
     with pytest.raises(Rejected, match="erased"):
         world.claim("a")
@@ -113,13 +113,13 @@ def leavers_audited(first: float, second: float) -> tuple[World, UUID]:
 @pytest.mark.parametrize(("first", "second"), [(0.02, 0.9), (0.9, 0.02)])
 def test_each_leaver_is_judged_by_itself_and_the_verdict_names_each(first: float, second: float) -> None:
     world, erasure_id = leavers_audited(first, second)
-    (line,) = world.state.lines.values()
-    assert line.audit is not None and not line.audit["passed"]
-    verdicts = {name: found["verdict"] for name, found in line.audit["leavers"].items()}
+    (line,) = world.state.affected_cohorts.values()
+    assert line.audit is not None and not line.audit.passed
+    verdicts = {name: found.verdict for name, found in line.audit.leavers.items()}
     assert verdicts == {"a": "passed" if first < second else "failed", "b": "passed" if second < first else "failed"}
     kept = "a" if first > second else "b"
     assert f"backdoor_success_rate of {kept}" in (world.erasure(erasure_id).reason or "")
-    assert {check["client"]: check["passed"] for check in line.audit["checks"]} == {kept: False, "ab".strip(kept): True}
+    assert {check.client: check.passed for check in line.audit.checks} == {kept: False, "ab".strip(kept): True}
 
 
 def test_a_leaver_at_2_percent_beside_one_at_88_does_not_pass() -> None:
@@ -141,17 +141,17 @@ def test_a_leaver_at_2_percent_beside_one_at_88_does_not_pass() -> None:
 
 def test_the_figures_of_each_leaver_stand_beside_those_of_the_model_before() -> None:
     world, erasure_id = leavers_audited(0.02, 0.04)
-    (line,) = world.state.lines.values()
+    (line,) = world.state.affected_cohorts.values()
     assert world.erasure(erasure_id).status == "completed" and line.audit is not None
     for name, success in (("a", 0.02), ("b", 0.04)):
-        found = line.audit["leavers"][name]
-        assert found["figures"] == {"backdoor_samples": 100.0, "backdoor_success_rate": success}
-        assert found["before"] == {"backdoor_success_rate": 0.9}
+        found = line.audit.leavers[name]
+        assert found.figures == {"backdoor_samples": 100.0, "backdoor_success_rate": success}
+        assert found.before == {"backdoor_success_rate": 0.9}
 
 
 def test_leavers_may_read_the_model_before_and_make_shadows_of_the_runs_own_line_and_nobody_else_may() -> None:
     world, _ = leavers_audited(0.02, 0.04)
-    (line,), (run,) = world.state.lines.values(), world.state.runs.values()
+    (line,), (run,) = world.state.affected_cohorts.values(), world.state.runs.values()
     works = {t.client_name: Audit.model_validate(t.work) for t in world.state.tasks.values() if t.kind == "audit"}
     cohort = world.cohort(run.id)
     assert works["c"].blobs() == works["d"].blobs() == ()
@@ -167,8 +167,8 @@ def test_an_audit_without_power_says_nothing_and_does_not_pass(before: float) ->
     erasure = world.erasure(erasure_id)
     assert erasure.status == "requires_action"
     assert "the audit of cohort all says nothing" in (erasure.reason or "")
-    (line,) = world.state.lines.values()
-    assert line.audit is not None and line.audit["verdict"] == "says-nothing"
+    (line,) = world.state.affected_cohorts.values()
+    assert line.audit is not None and line.audit.verdict == "says-nothing"
 
 
 def test_a_line_with_one_of_two_leavers_waits_for_that_one_alone() -> None:
@@ -185,7 +185,8 @@ def test_a_line_with_one_of_two_leavers_waits_for_that_one_alone() -> None:
     world.claim_and_submit("a", "b", "c", "d")
     world.settle()
     assert world.erasure(erasure_id).status == "completed", world.erasure(erasure_id).reason
-    assert sorted(name for line in world.state.lines.values() for name in (line.audit or {})["leavers"]) == leavers
+    reports = [one.audit for one in world.state.affected_cohorts.values() if one.audit is not None]
+    assert sorted(name for report in reports for name in report.leavers) == leavers
 
 
 @pytest.mark.parametrize(("name", "status"), [(None, "completed"), ("max_relative_distance", "requires_action")])
@@ -244,7 +245,7 @@ def test_a_failed_audit_falls_back_on_retraining_when_the_request_says_so() -> N
     world, erasure_id = audited(0.9, fallback="retrain")
     go_on(world, 3)
     assert world.erasure(erasure_id).status == "completed"
-    (line,) = world.state.lines.values()
+    (line,) = world.state.affected_cohorts.values()
     assert line.action == "rolled-back"
 
 
@@ -262,7 +263,7 @@ def test_a_method_that_gave_up_begins_again_when_it_is_retried() -> None:
     world.settle()
     go_on(world, 3)
     assert world.erasure(erasure_id).status == "completed", world.erasure(erasure_id).reason
-    (line,) = world.state.lines.values()
+    (line,) = world.state.affected_cohorts.values()
     assert (line.action, line.epoch_after) == ("unlearned", 2)
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from coordinator.engine import messages as m
-from coordinator.engine.entities import Line
+from coordinator.engine.entities import AffectedCohort
 from tests.support.world import World, with_run
 from tests.unit.engine.test_erasures import go_on, trained
 
@@ -17,8 +17,8 @@ CLUSTERS = {"kind": "clusters", "num_clusters": 2, "assignment": "random"}
 TREE = {"kind": "tree", "shape": "balanced"}
 
 
-def line_of(world: World, erasure_id: UUID, run_id: UUID, name: str | None = None) -> Line:
-    return world.state.lines[erasure_id, world.cohort(run_id, name).id]
+def line_of(world: World, erasure_id: UUID, run_id: UUID, name: str | None = None) -> AffectedCohort:
+    return world.state.affected_cohorts[erasure_id, world.cohort(run_id, name).id]
 
 
 def test_paused_run_holds_its_request_up_and_says_why() -> None:
@@ -233,7 +233,7 @@ def test_line_of_a_cohort_that_another_erasure_retires_is_done() -> None:
     go_on(world, 2)
     first = world.fence("a")
     second = world.fence("b")
-    lines = [one for one in world.state.lines.values() if one.erasure_id == first]
+    lines = [one for one in world.state.affected_cohorts.values() if one.erasure_id == first]
     retired = [one for one in lines if world.state.cohorts[one.cohort_id].phase == "retired"]
     assert len(retired) > 1 and all(one.action == "retired" and one.done_at is not None for one in retired)
     (root,) = [one for one in lines if one.cohort_name == "root"]

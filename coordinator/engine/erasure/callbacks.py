@@ -1,4 +1,4 @@
-"""Changes of requests to forget, announced to callbacks: each at least once, within a bounded number of attempts."""
+"""Changes of requests to forget are announced to callbacks, each at least once, within a bounded number of attempts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Final
 from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import Delivery, Erasure, Job
+from coordinator.engine.entities import Delivery, Erasure
 
 PAUSES_S: Final = (5, 30, 300, 1800, 7200, 18000, 36000, 86400)
-"""Before each further attempt: some two days in all. An attempt is not repeated after the last."""
+"""The pause before each further attempt: some two days in all. There is no attempt after the last one."""
 
 
 def announce(draft: Draft, message: m.AnnounceErasure) -> None:
@@ -30,7 +30,7 @@ def announce(draft: Draft, message: m.AnnounceErasure) -> None:
             next_attempt_at=draft.now,
         )
         draft.emit(e.DeliveryRequested(delivery))
-        draft.emit(e.JobRequested(_job(draft, erasure, delivery)))
+        draft.request(erasure, "notify", {"delivery_id": str(delivery.id)})
 
 
 def settle_delivery(draft: Draft, message: m.SettleDelivery) -> None:
@@ -48,7 +48,7 @@ def settle_delivery(draft: Draft, message: m.SettleDelivery) -> None:
 
 
 def _payload(draft: Draft, erasure: Erasure, message: m.AnnounceErasure, seq: int) -> dict[str, Any]:
-    """Thin, and without a client's name: whoever may know more asks the coordinator."""
+    """The payload is thin and names no client: whoever may know more asks the coordinator."""
     return {
         "type": f"erasure.{message.change}",
         "timestamp": draft.now.isoformat(),
@@ -60,19 +60,3 @@ def _payload(draft: Draft, erasure: Erasure, message: m.AnnounceErasure, seq: in
             "reason": message.reason,
         },
     }
-
-
-def _job(draft: Draft, erasure: Erasure, delivery: Delivery) -> Job:
-    return Job(
-        id=draft.new_id(),
-        run_id=None,
-        cohort_id=None,
-        federation_id=erasure.federation_id,
-        epoch=0,
-        kind="notify",
-        kernel=None,
-        params={"delivery_id": str(delivery.id)},
-        inputs=[],
-        status="ready",
-        created_at=draft.now,
-    )

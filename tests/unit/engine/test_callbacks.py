@@ -7,7 +7,7 @@ from typing import Any
 
 from coordinator.engine import messages as m
 from coordinator.engine.entities import Delivery, Job
-from coordinator.engine.notices import PAUSES_S
+from coordinator.engine.erasure.callbacks import PAUSES_S
 from tests.support.world import World
 
 CALLBACKS: tuple[dict[str, Any], ...] = ({"url": "https://a.example/x", "secret": None},) * 2

@@ -1,4 +1,4 @@
-"""What an erasure does to a run, as a plan: pure, used alike by the preview and by the fence.
+"""What an erasure does to the cohorts of a run, as a plan that both the preview and the fence make.
 
 The law: the cohorts that contain the client are discarded or rolled back, every other cohort keeps its bytes.
 """
@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Literal
 from uuid import UUID
 
-from coordinator.engine.entities import GIVEN_UP, Checkpoint, Cohort, State
+from coordinator.engine.entities import GIVEN_UP, Action, Checkpoint, Cohort, State
 from coordinator.engine.families import is_trained
-
-Action = Literal["rolled-back", "re-initialised", "retired", "unlearned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +106,7 @@ def tainted_checkpoints(state: State, leavers: frozenset[UUID]) -> frozenset[UUI
 
 
 def _tainted(state: State, leavers: frozenset[UUID]) -> frozenset[UUID]:
-    """Of one client, where there are models that forget some."""
+    """The checkpoints with one of the leavers in them. Where models forget some clients, it is asked for one client."""
     direct = {c.checkpoint_id for c in state.contributions.values() if c.client_id in leavers}
     parents: dict[UUID, list[UUID]] = {}
     for edge in state.parents.values():

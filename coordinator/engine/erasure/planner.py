@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from coordinator.engine import forgetting, surgery
 from coordinator.engine.entities import Cohort, Erasure, Run, State
+from coordinator.engine.erasure import cuts as plans
+from coordinator.engine.erasure import unlearning
 from coordinator.engine.messages import FileErasure
 from services.history.coverage import FIRST_ROUND, stride
 from services.methods.catalogue import UNLEARNING
@@ -26,7 +27,7 @@ class CutCost:
     """What becomes of one cohort, and what that takes."""
 
     run: Run
-    cut: surgery.CohortCut
+    cut: plans.CohortCut
     num_rounds: int
     num_updates: int
     """Of clients, to be made again."""
@@ -101,8 +102,8 @@ def _option(
 
 def cuts(
     state: State, wanted: FileErasure | Erasure, leavers: frozenset[UUID], run: Run, method: Unlearning
-) -> surgery.Cut:
-    return surgery.plan(
+) -> plans.Cut:
+    return plans.plan(
         state,
         run.id,
         leavers,
@@ -157,19 +158,19 @@ def _why_not_approximate(
 
 def _is_measured(state: State, cohort: Cohort) -> bool:
     """Whether the distance of every contribution of the leavers, which are those loaded, is known."""
-    line = {c.id for c in forgetting.line_of(state, cohort)}
+    line = {c.id for c in unlearning.models_of(state, cohort)}
     return all(c.distance is not None for c in state.contributions.values() if c.checkpoint_id in line)
 
 
 def _missing_history(state: State, method: Unlearning, wanted: FileErasure | Erasure, cohort: Cohort) -> str | None:
     """Why the stored rounds do not carry a method that walks through them."""
-    line = forgetting.line_of(state, cohort)
-    rounds, interval = sorted(forgetting.recallable(state, line)), method.stride(wanted.params)
+    line = unlearning.models_of(state, cohort)
+    rounds, interval = sorted(unlearning.recallable(state, line)), method.stride(wanted.params)
     if not rounds:
         return f"cohort {cohort.name} kept no updates: run with history.updates, or with retention.updates all"
     if rounds[0] != FIRST_ROUND:
         return f"the stored updates of cohort {cohort.name} begin with round {rounds[0]}, and {FIRST_ROUND} is needed"
-    lost = forgetting.lost(state, line)
+    lost = unlearning.lost(state, line)
     missed = [round for round in lost if (round - FIRST_ROUND) % interval == 0]
     if missed:
         named = ", ".join(map(str, missed[:5])) + (", …" if len(missed) > 5 else "")
@@ -183,7 +184,7 @@ def _cost(
     wanted: FileErasure | Erasure,
     leavers: frozenset[UUID],
     run: Run,
-    cut: surgery.CohortCut,
+    cut: plans.CohortCut,
     method: Unlearning,
 ) -> CutCost:
     num_rounds = _rounds_to_redo(state, wanted, run, cut, method)
@@ -208,7 +209,7 @@ def _num_remaining(state: State, cohort: Cohort, leavers: frozenset[UUID]) -> in
 
 
 def _rounds_to_redo(
-    state: State, wanted: FileErasure | Erasure, run: Run, cut: surgery.CohortCut, method: Unlearning
+    state: State, wanted: FileErasure | Erasure, run: Run, cut: plans.CohortCut, method: Unlearning
 ) -> int:
     """Nothing is trained again in runs that were cancelled or failed."""
     if run.status in ("cancelled", "failed"):
@@ -219,7 +220,7 @@ def _rounds_to_redo(
         case "re-initialised":
             return recovery_rounds(wanted, run, cut.cohort, method)
         case "unlearned":
-            walked = len(forgetting.recallable(state, forgetting.line_of(state, cut.cohort)))
+            walked = len(unlearning.recallable(state, unlearning.models_of(state, cut.cohort)))
             walked = walked // method.stride(wanted.params) if method.needs_history else 0
             return walked + recovery_rounds(wanted, run, cut.cohort, method)
         case "retired":
