@@ -118,7 +118,7 @@ async def file_erasure(
         fingerprint=digests.of_json({**body.model_dump(mode="json"), "federation_id": str(message.federation_id)}),
         makes=message.erasure_id,
     )
-    reply = await caller.context.coordinator.shell.handle(message, inbox_key)
+    reply = await caller.context.coordinator.shell.handle_once(message, inbox_key)
     erasure_id = reply.made if isinstance(reply, Replayed) else message.erasure_id
     return await _answer_request(caller, erasure_id, 202)
 

@@ -80,7 +80,7 @@ async def create_run(
         fingerprint=digests.of_json({**body.model_dump(mode="json"), "federation_id": str(federation_id)}),
         makes=run_id,
     )
-    reply = await coordinator.shell.handle(CreateRun(run_id, federation_id, body.spec), inbox_key)
+    reply = await coordinator.shell.handle_once(CreateRun(run_id, federation_id, body.spec), inbox_key)
     if isinstance(reply, Replayed):
         run_id = reply.made
     return await _answer_run(caller, run_id, 201)

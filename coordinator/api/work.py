@@ -17,7 +17,7 @@ from coordinator.api.bodies import JsonRoute, answer
 from coordinator.api.problems import problems
 from coordinator.engine.messages import FailTask, OpenSession, RenewLease, SubmitResult
 from coordinator.engine.react import client_key
-from coordinator.engine.work import Accepted, FailureNoted, Granted, Renewed
+from coordinator.engine.replies import Accepted, FailureNoted, Granted, Renewed
 from coordinator.runtime.granting import HEARTBEAT_EVERY_S, grant_of
 from services.core.errors import Rejected
 from services.wire.v1.caches import SUPERSEDED_HEADER

@@ -24,7 +24,6 @@ from coordinator.engine.entities import (
     Certificate,
     Client,
     Erasure,
-    Job,
     Line,
     Run,
     State,
@@ -256,20 +255,7 @@ def _open_request(state: State, message: Verdict, status: str, what: str) -> Era
 
 def request(draft: Draft, erasure: Erasure, kind: Literal["fence", "purge"]) -> None:
     """Put a step that reaches outside the database into the outbox."""
-    job = Job(
-        id=draft.new_id(),
-        run_id=None,
-        cohort_id=None,
-        federation_id=erasure.federation_id,
-        epoch=0,
-        kind=kind,
-        kernel=None,
-        params={"erasure_id": str(erasure.id)},
-        inputs=[],
-        status="ready",
-        created_at=draft.now,
-    )
-    draft.emit(e.JobRequested(job))
+    draft.request(erasure, kind, {"erasure_id": str(erasure.id)})
 
 
 # --- the fence --------------------------------------------------------------------------------------------------------
@@ -298,8 +284,7 @@ def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID
     if cut.cuts:
         _measure_newcomers_again(draft, run)
     if run.status not in ENDED and any(one.action == "retired" for one in cut.cuts):
-        params = {"message": "SettleRun", "run_id": str(run.id)}
-        draft.request(draft.state.cohorts[cut.cuts[0].cohort.id], "post", params)
+        draft.post(draft.state.cohorts[cut.cuts[0].cohort.id], m.SettleRun(run.id))
     retraining = any(one.action != "retired" for one in cut.cuts)
     if run.status == "completed" and (merging or retraining):
         draft.emit(e.RunReopened(run.id, "retraining without what was erased"))

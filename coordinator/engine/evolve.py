@@ -124,8 +124,7 @@ def evolve(state: State, event: e.Event) -> State:
             return state.put(replace(job, status="ready", due_at=not_before, error=error, num_failures=num_failures))
         case e.BlobRecorded(blob=blob, facts=facts):
             assert blob.digest is not None
-            known = {**state.facts, (blob.federation_id, blob.digest): facts}
-            return state.put(blob).updated({"facts": known})
+            return state.put(blob).with_rows({"facts": {(blob.federation_id, blob.digest): facts}})
         case e.CheckpointPublished(checkpoint=checkpoint, contributions=contributions, parents=parents):
             cohort = state.cohorts[checkpoint.cohort_id]
             moved = replace(cohort, head_id=checkpoint.id, head_digest=checkpoint.digest, round=checkpoint.round)

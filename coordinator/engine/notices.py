@@ -8,7 +8,7 @@ from typing import Any, Final
 from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import Delivery, Erasure, Job
+from coordinator.engine.entities import Delivery, Erasure
 
 PAUSES_S: Final = (5, 30, 300, 1800, 7200, 18000, 36000, 86400)
 """Before each further attempt: some two days in all. An attempt is not repeated after the last."""
@@ -30,7 +30,7 @@ def announce(draft: Draft, message: m.AnnounceErasure) -> None:
             next_attempt_at=draft.now,
         )
         draft.emit(e.DeliveryRequested(delivery))
-        draft.emit(e.JobRequested(_job(draft, erasure, delivery)))
+        draft.request(erasure, "notify", {"delivery_id": str(delivery.id)})
 
 
 def settle_delivery(draft: Draft, message: m.SettleDelivery) -> None:
@@ -60,19 +60,3 @@ def _payload(draft: Draft, erasure: Erasure, message: m.AnnounceErasure, seq: in
             "reason": message.reason,
         },
     }
-
-
-def _job(draft: Draft, erasure: Erasure, delivery: Delivery) -> Job:
-    return Job(
-        id=draft.new_id(),
-        run_id=None,
-        cohort_id=None,
-        federation_id=erasure.federation_id,
-        epoch=0,
-        kind="notify",
-        kernel=None,
-        params={"delivery_id": str(delivery.id)},
-        inputs=[],
-        status="ready",
-        created_at=draft.now,
-    )

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import structlog
@@ -144,7 +144,7 @@ class Clockwork:
         await sweep_uploads(self._database, self._storage, timedelta(seconds=ABANDONED_AFTER_S))
 
 
-def _due(message: Message, owner: UUID) -> Due:
+def _due(message: Message[Any], owner: UUID) -> Due:
     return Due(message, owner, owner)
 
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from coordinator.engine.entities import Client
 from coordinator.engine.messages import ClaimTasks, OpenSession
-from coordinator.engine.work import Granted
+from coordinator.engine.replies import Granted
 from coordinator.runtime.quarantine import Quarantine, Thing
 from coordinator.runtime.shell import Shell
 from coordinator.store import outbox

@@ -27,7 +27,7 @@ from services.wire.v1.erasure import ErasureOption, ErasurePreview, PreviewedCoh
 async def preview(database: Database, request: FileErasure) -> ErasurePreview:
     async with database.read() as connection:  # its locks go with it: nothing on it is kept
         now = await database.now(connection)
-        state = await load(connection, [request], State())
+        state = await load(connection, [request])
     decide(state, Envelope(request, now, os.urandom(16)))
     leavers = frozenset(client.id for client in state.clients.values() if client.name in request.subjects)
     options = planner.options(state, request, leavers)

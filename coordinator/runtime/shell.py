@@ -28,9 +28,9 @@ from coordinator.engine.decide import decide
 from coordinator.engine.entities import State
 from coordinator.engine.events import Event
 from coordinator.engine.journal import Entry, entry
-from coordinator.engine.messages import Envelope, Message
+from coordinator.engine.messages import Envelope, Message, Reply
 from coordinator.engine.react import FollowUp, Wake, erasure_key, react, run_key
-from coordinator.engine.work import Refused
+from coordinator.engine.replies import Refused
 from coordinator.gathering import others_have_come
 from coordinator.runtime.supervision import Pulse
 from coordinator.store import tables
@@ -76,7 +76,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class _Letter:
-    message: Message
+    message: Message[Any]
     inbox_key: InboxKey | None
     waiting: asyncio.Future[Answer]
 
@@ -88,7 +88,7 @@ class _Work:
     state: State
     now: datetime
     events: list[tuple[Event, State]] = field(default_factory=list)
-    follow_ups: deque[Message] = field(default_factory=deque)
+    follow_ups: deque[Message[Any]] = field(default_factory=deque)
     wakes: set[str] = field(default_factory=set)
 
 
@@ -97,7 +97,7 @@ class Shell:
         self,
         database: Database,
         bus: Bus,
-        entropy: Callable[[Message], bytes] = lambda message: os.urandom(16),
+        entropy: Callable[[Message[Any]], bytes] = lambda message: os.urandom(16),
         observe: Callable[[Event], None] = lambda event: None,
     ) -> None:
         self._database = database
@@ -119,12 +119,21 @@ class Shell:
                 await self._drainer
         _fail(self._mailbox, Unavailable("the coordinator is shutting down"))
 
-    async def handle(self, message: Message, inbox_key: InboxKey | None = None) -> Any:
+    async def handle(self, message: Message[Reply]) -> Reply:
         """Decide one message; returns its reply after the commit.
 
         Raises `Rejected` (the sender is wrong), or `Unavailable` (the database is away; the message may or may not
-        have been decided, and sending it again is safe). With an `inbox_key`, a repeated request gets `Replayed`.
+        have been decided, and sending it again is safe).
         """
+        reply: Reply = await self._answer(message, None)
+        return reply
+
+    async def handle_once(self, message: Message[Reply], inbox_key: InboxKey) -> Reply | Replayed:
+        """Like `handle`, for a request that may be repeated: whoever repeats it gets `Replayed`."""
+        reply: Reply | Replayed = await self._answer(message, inbox_key)
+        return reply
+
+    async def _answer(self, message: Message[Any], inbox_key: InboxKey | None) -> Any:
         waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._mailbox.append(_Letter(message, inbox_key, waiting))
         self._bell.set()
@@ -195,7 +204,7 @@ class Shell:
 
     async def _decide_all(self, connection: AsyncConnection, batch: Sequence[_Letter]) -> tuple[_Work, list[Answer]]:
         now = await self._database.now(connection)
-        work = _Work(await load(connection, [letter.message for letter in batch], State()), now)
+        work = _Work(await load(connection, [letter.message for letter in batch]), now)
         before = work.state
         answers = []
         for letter in batch:
@@ -216,7 +225,7 @@ class Shell:
         await self._write_journal(connection, work)
         return work, answers
 
-    def _decide_one(self, work: _Work, message: Message) -> Answer:
+    def _decide_one(self, work: _Work, message: Message[Any]) -> Answer:
         try:
             decision = decide(work.state, Envelope(message, work.now, self._entropy(message)))
         except Rejected as rejection:

@@ -154,7 +154,7 @@ _PASSED = prepared(
 class Due(NamedTuple):
     """A message that nobody sends but the clock."""
 
-    message: Message
+    message: Message[Any]
     about: UUID
     owner: UUID
     """The run or the request that it belongs to."""

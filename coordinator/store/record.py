@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.entities import SETTLED, Client, Cohort, Erasure, Job, Line, Run, Subject, Task
-from coordinator.engine.work import Granted
+from coordinator.engine.replies import Granted
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch, fetch_by, to_entity
 

@@ -7,15 +7,15 @@ change a run lock the run and all its cohorts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.engine import messages as m
 from coordinator.engine.entities import (
+    NOTHING_LOADED,
     SETTLED,
     Blob,
     Checkpoint,
@@ -39,10 +39,11 @@ from coordinator.engine.entities import (
     Update,
 )
 from coordinator.engine.families import NEWCOMER, WALKS_ITS_HISTORY
+from coordinator.engine.messages import Message, needs_of
+from coordinator.engine.needs import Needs
 from coordinator.engine.programs import answers_to, is_filled
 from coordinator.store import history, kept, superseded
 from coordinator.store import tables as t
-from coordinator.store.needs import Needs, needs_of, steps_program
 from coordinator.store.prepared import prepared
 from coordinator.store.rows import fetch, fetch_by, to_entity
 from services.training.rounds import only_computes
@@ -53,15 +54,16 @@ TRAINS_IN_ROUNDS = ("fedavg", "fedbuff", "fats")
 """Programs that are nothing but `services.training.rounds`."""
 
 
-async def load(connection: AsyncConnection, messages: Sequence[m.Message], known: State) -> State:
+async def load(connection: AsyncConnection, messages: Sequence[Message[Any]], known: State = NOTHING_LOADED) -> State:
     """`known` plus what these messages need. Records already known win: they may carry changes not yet written."""
-    return await _Loader(connection, needs_of(messages), known, any(map(steps_program, messages))).load()
+    needs = needs_of(messages)
+    return await _Loader(connection, needs, known.with_loaded(needs.tables())).load()
 
 
 async def load_lineage(connection: AsyncConnection, client_ids: set[UUID]) -> State:
     """The models of every run that one of the clients was ever in, or that began with a model of such a run, with
     their parents and the clients' contributions."""
-    return await _Loader(connection, Needs(), State(), steps_program=False).load_lineage(client_ids)
+    return await _Loader(connection, Needs(), State()).load_lineage(client_ids)
 
 
 _CLAIMABLE = sa.and_(
@@ -156,11 +158,15 @@ class _Loader:
     connection: AsyncConnection
     needs: Needs
     state: State
-    steps_program: bool
+    whole: set[UUID] = field(default_factory=set)
+    """Runs whose lineage and membership are needed completely."""
 
     async def load(self) -> State:
         needs = self.needs
+        needs.erasures |= needs.fences | needs.reviews | needs.announced | needs.begun
+        needs.tasks |= needs.submitted
         leaver_ids = await self._load_erasures()
+        needs.runs |= self.whole | needs.merging
         if needs.announced or needs.deliveries:
             of_request = t.deliveries.c.erasure_id.in_(needs.announced)
             await self._add(Delivery, of_request | t.deliveries.c.id.in_(needs.deliveries), lock=True)
@@ -214,7 +220,7 @@ class _Loader:
         if leavers:
             await self._widen_to_runs_of(leavers)
         if needs.fences:
-            await self._add(Line, t.lines.c.run_id.in_(needs.whole) & t.lines.c.erasure_id.in_(self.state.erasures))
+            await self._add(Line, t.lines.c.run_id.in_(self.whole) & t.lines.c.erasure_id.in_(self.state.erasures))
         lines = await self._add(Line, t.lines.c.erasure_id.in_(needs.reviews)) if needs.reviews else []
         if mended := {line.cohort_id for line in lines if line.action == "unlearned"}:  # it may have to be cut again
             others = await self._add_by(Line, t.lines.c.cohort_id, mended)
@@ -224,7 +230,6 @@ class _Loader:
         needs.clients |= {s.client_id for s in self.state.subjects.values() if s.erasure_id in needs.reviews}
         needs.acknowledging |= {s.client_id for s in self.state.subjects.values() if s.erasure_id in needs.begun}
         needs.merging |= {line.run_id for line in lines}
-        needs.runs |= needs.whole | needs.merging
         return leavers
 
     async def _lock_newcomers(self) -> None:
@@ -236,7 +241,7 @@ class _Loader:
 
     async def _load_what_newcomers_are_measured_against(self) -> None:
         needs, cohorts = self.needs, self.state.cohorts.values()
-        measuring = {c.run_id for c in cohorts if c.program == NEWCOMER} if self.steps_program else set()
+        measuring = {c.run_id for c in cohorts if c.program == NEWCOMER} if self.needs.steps_program else set()
         if not measuring and not needs.measured:
             return
         of_cohorts = sa.select(t.cohorts.c.id).where(
@@ -251,7 +256,7 @@ class _Loader:
     async def _load_rounds_to_walk(self) -> None:
         """What fenced lines that compute their old rounds again were made of."""
         lines = [c for c in self.state.cohorts.values() if c.program == WALKS_ITS_HISTORY and c.phase == "starting"]
-        ids = {c.id for c in lines if c.epoch > 0} if self.steps_program else set()
+        ids = {c.id for c in lines if c.epoch > 0} if self.needs.steps_program else set()
         if ids:
             await self._add(Checkpoint, t.checkpoints.c.cohort_id.in_(ids))
             made = sa.select(t.checkpoints.c.id).where(t.checkpoints.c.cohort_id.in_(ids))
@@ -265,7 +270,9 @@ class _Loader:
     async def _load_what_methods_need(self) -> None:
         """The lines that an erasure's method works on, and the round that it looks up."""
         mended = (
-            {c.id for c in self.state.cohorts.values() if c.unlearning is not None} if self.steps_program else set()
+            {c.id for c in self.state.cohorts.values() if c.unlearning is not None}
+            if self.needs.steps_program
+            else set()
         )
         if mended:
             await self._add_by(Line, t.lines.c.cohort_id, mended)
@@ -288,7 +295,7 @@ class _Loader:
     async def _load_copies(self, updates: Iterable[Update]) -> None:
         """Which of the updates are in the sealed history."""
         found = await kept.copied(self.connection, [update.id for update in updates])
-        self.state = replace(self.state, kept={**self.state.kept, **found})
+        self.state = self.state.with_rows({"kept": found})
 
     async def _load_other_requests(self, leaver_ids: set[UUID]) -> None:
         """After the runs are locked: two requests that are filed at once see each other."""
@@ -311,23 +318,23 @@ class _Loader:
             .where(t.members.c.client_id.in_(client_ids))
             .distinct()
         )
-        self.needs.whole |= set((await self.connection.execute(touched)).scalars())
+        self.whole |= set((await self.connection.execute(touched)).scalars())
         made, begun = t.checkpoints, t.checkpoints.alias("begun")
         old, new = t.runs, t.runs.alias("new")
-        while self.needs.whole:
+        while self.whole:
             statement = (
                 sa.select(begun.c.run_id)
                 .join(new, new.c.id == begun.c.run_id)
                 .join(made, (made.c.digest == begun.c.digest) & (made.c.kind != "init"))
                 .join(old, (old.c.id == made.c.run_id) & (old.c.federation_id == new.c.federation_id))
-                .where(begun.c.kind == "init", begun.c.run_id.not_in(self.needs.whole))
-                .where(made.c.run_id.in_(self.needs.whole))
+                .where(begun.c.kind == "init", begun.c.run_id.not_in(self.whole))
+                .where(made.c.run_id.in_(self.whole))
                 .distinct()
             )
             found = set((await self.connection.execute(statement)).scalars())
             if not found:
                 return
-            self.needs.whole |= found
+            self.whole |= found
 
     async def _add(self, kind: type[E], *where: sa.ColumnElement[bool], lock: bool = False) -> list[E]:
         return self._merge(kind, await fetch(self.connection, kind, *where, lock=lock))
@@ -399,7 +406,9 @@ class _Loader:
     def _cohorts_with_open_work(self) -> set[UUID]:
         """Cohorts whose open tasks matter as a whole: asynchronous ones and those that may step."""
         streams = {c.id for c in self.state.cohorts.values() if c.stream_round_id is not None}
-        stepping = set(self.state.cohorts) if self.steps_program or self.needs.rounds or self.needs.jobs else set()
+        stepping = (
+            set(self.state.cohorts) if self.needs.steps_program or self.needs.rounds or self.needs.jobs else set()
+        )
         return streams | stepping | self.needs.programs
 
     async def _load_jobs_and_rounds(self) -> None:
@@ -418,14 +427,14 @@ class _Loader:
         done = {task.id for task in self.state.tasks.values() if task.id in self.needs.tasks and task.status == "done"}
         if done:
             await self._add_by(Update, t.updates.c.task_id, done)
-        if self.steps_program or self.needs.whole or self.needs.resuming:
+        if self.needs.steps_program or self.whole or self.needs.resuming:
             await self._add_found(Update, _BUFFERED, self.state.cohorts.keys())
 
     async def _load_members(self) -> None:
         if self.needs.leaving:
             await self._add(Member, t.members.c.client_id.in_(self.needs.leaving))
         cohort_ids = self._cohorts_of(self.needs.runs)
-        if self.steps_program:
+        if self.needs.steps_program:
             cohort_ids |= {cohort.id for cohort in self.state.cohorts.values() if not self._only_computes(cohort)}
         if cohort_ids:
             await self._add_by(Member, t.members.c.cohort_id, cohort_ids)
@@ -444,7 +453,7 @@ class _Loader:
         return {c.id for c in self.state.cohorts.values() if c.run_id in run_ids}
 
     async def _load_lineage(self, leaver_ids: set[UUID]) -> None:
-        whole, merging = self.needs.whole, self.needs.merging
+        whole, merging = self.whole, self.needs.merging
         if self.needs.models:
             same = t.checkpoints.c.digest.in_(self.needs.models)
             await self._add(Checkpoint, same)
@@ -464,11 +473,7 @@ class _Loader:
             gone = () if self.needs.all_stay else leaver_ids
             traffic = await history.traffic(self.connection, self._cohorts_of(whole), gone)
             archives = await history.archives(self.connection, whole, leaver_ids)
-            self.state = replace(
-                self.state,
-                traffic={**self.state.traffic, **traffic},
-                archives={**self.state.archives, **archives},
-            )
+            self.state = self.state.with_rows({"traffic": traffic, "archives": archives})
         if merging:
             heads = [c.head_id for c in self.state.cohorts.values() if c.run_id in merging and c.head_id is not None]
             await self._add(Checkpoint, t.checkpoints.c.id.in_(heads))
@@ -493,7 +498,7 @@ class _Loader:
             .order_by(updates.c.id)
         )
         samples = {(row.cohort_id, row.client_id): row.num_samples for row in await self.connection.execute(statement)}
-        self.state = replace(self.state, samples={**self.state.samples, **samples})
+        self.state = self.state.with_rows({"samples": samples})
 
     async def _load_blobs(self) -> None:
         needs = self.needs
@@ -508,7 +513,7 @@ class _Loader:
         for wanted, with_updates in ((needs.superseded, False), (needs.named, True)):
             if wanted:
                 found = await superseded.superseded(self.connection, wanted, with_updates=with_updates)
-                self.state = self.state.updated({"superseded": self.state.superseded | found})
+                self.state = self.state.with_rows({"superseded": dict.fromkeys(found, True)})
         await self._load_facts()
 
     async def _load_facts(self) -> None:
@@ -530,4 +535,4 @@ class _Loader:
                 )
                 for row in rows
             }
-            self.state = self.state.updated({"facts": {**self.state.facts, **found}})
+            self.state = self.state.with_rows({"facts": found})

@@ -210,7 +210,7 @@ class _Simulation:
         run_id = uuid7(BEGINNING, site.entropy.draw("run"))
         inbox_key = InboxKey(PRINCIPAL, "run", "run", digests.of_json(spec.model_dump(mode="json")), run_id)
         try:
-            await site.shell.handle(CreateRun(run_id, site.federation_id, spec), inbox_key)
+            await site.shell.handle_once(CreateRun(run_id, site.federation_id, spec), inbox_key)
         except Rejected as rejected:
             raise CommandFailed(f"the run was refused: {rejected.detail}", exit_code=UNUSABLE) from rejected
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from coordinator.engine.entities import ENDED, Run
@@ -78,19 +78,19 @@ class Script:
             except Rejected as rejected:
                 raise CommandFailed(f"script.{number} was refused: {rejected.detail}") from rejected
 
-    async def _file(self, message: Message, inbox_key: InboxKey) -> None:
+    async def _file(self, message: Message[Any], inbox_key: InboxKey) -> None:
         """Nobody is there to ask for another method when one does not apply, so an erasure's fallback does that."""
         try:
-            await self._site.shell.handle(message, inbox_key)
+            await self._site.shell.handle_once(message, inbox_key)
         except Rejected as rejected:
             if rejected.code != "method-unavailable" or not isinstance(message, FileErasure):
                 raise
             if message.fallback is None:
                 raise
             instead = replace(message, method=message.fallback, params={}, guarantee="exact", fallback=None, audit=None)
-            await self._site.shell.handle(instead, inbox_key)
+            await self._site.shell.handle_once(instead, inbox_key)
 
-    def _messages(self, number: int, event: Event, run: Run) -> list[Message]:
+    def _messages(self, number: int, event: Event, run: Run) -> list[Message[Any]]:
         if event.join is not None:
             return [JoinRun(run.id, run.federation_id, tuple(self._newcomers(number)))]
         if event.leave is not None:

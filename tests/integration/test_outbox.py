@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from coordinator.engine.entities import Job, State
+from coordinator.engine.entities import Job
 from coordinator.engine.messages import ClaimTasks
 from coordinator.store import blobs, outbox, reading, schema, slices
 from coordinator.store import tables as t
@@ -73,7 +73,7 @@ async def test_looking_for_work_does_not_go_through_what_is_done(database: Datab
         await outbox.due_messages(connection, NOW)
         await outbox.claimable_clients(connection, [client], NOW)
         await blobs.held_tasks(connection, [client])
-        await slices.load(connection, [ClaimTasks(client)], State())
+        await slices.load(connection, [ClaimTasks(client)])
         own.set_trace_callback(None)
         looks = [sql for sql in executed if " jobs" in sql or " tasks" in sql]
         plans = [[detail for *_, detail in own.execute(f"EXPLAIN QUERY PLAN {sql}")] for sql in looks]
@@ -105,6 +105,6 @@ async def test_looking_for_work_compiles_nothing_anew(database: Database) -> Non
             await outbox.take_collections(connection, client, number)
             await blobs.held_tasks(connection, [client])
             await reading.for_client(connection, FEDERATION, f"sha256:{number:064}", client)
-            await slices.load(connection, [ClaimTasks(client)], State())
+            await slices.load(connection, [ClaimTasks(client)])
             assert bool(compiled) == (number == 0), compiled
         own.set_authorizer(None)

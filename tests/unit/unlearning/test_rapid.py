@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.engine.work import Granted
+from coordinator.engine.replies import Granted
 from services.core.errors import Rejected
 from services.training.local_spec import LocalTraining
 from services.unlearning.rapid.plan import local_training, recovery
