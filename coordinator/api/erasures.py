@@ -17,10 +17,11 @@ from coordinator.api.problems import problems
 from coordinator.engine.messages import ApproveErasure, CancelErasure, DenyErasure, FileErasure, RetryErasure
 from coordinator.runtime.evidence import described
 from coordinator.runtime.preview import preview
-from coordinator.runtime.shell import InboxKey, Replayed
+from coordinator.runtime.shell import Replayed
 from coordinator.store import accounts, erasures
 from coordinator.store.database import NotReady
 from coordinator.store.erasures import Certified, View
+from coordinator.store.inbox import InboxKey
 from coordinator.store.paging import Position
 from services.audit import artefact_list, opening
 from services.audit.certificate import PAYLOAD_TYPE, artefact_root

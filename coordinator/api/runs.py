@@ -15,8 +15,9 @@ from coordinator.api.problems import problems
 from coordinator.engine.messages import CancelRun, CreateRun, JoinRun, PauseRun, ResumeRun
 from coordinator.runtime.quarantine import Thing
 from coordinator.runtime.rehearsal import check_files, rehearse
-from coordinator.runtime.shell import InboxKey, Replayed
+from coordinator.runtime.shell import Replayed
 from coordinator.store import accounts, queries
+from coordinator.store.inbox import InboxKey
 from coordinator.store.paging import Position
 from services.core import digests
 from services.core.ids import uuid7

@@ -28,7 +28,7 @@ from coordinator.runtime.shell import Shell
 from coordinator.runtime.shredding import Shredding
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
-from coordinator.store import accounts, blobs, caches, inventory, outbox, plain, scrubbing
+from coordinator.store import accounts, blobs, caches, erasure_steps, inventory, plain, scrubbing
 from coordinator.store import artefacts as artefact_rows
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.inventory import Dossier, Found
@@ -79,7 +79,7 @@ class Erasing:
         reason = f"its {job.kind} failed: {what}; it is tried again by itself, at the latest every five minutes"
         try:
             async with self._database.read() as connection:
-                version = await outbox.erasure_version(connection, erasure_id)
+                version = await erasure_steps.version(connection, erasure_id)
             if version is not None:
                 await self._shell.handle(HoldErasure(erasure_id, None, version, reason))
         except Exception as other:
@@ -90,7 +90,7 @@ class Erasing:
         erasure_id = UUID(job.params["erasure_id"])
         async with self._database.read() as connection:
             found = await inventory.dossier(connection, erasure_id)
-            touched = await outbox.cohorts_with(connection, [s.client_id for s in found.subjects])
+            touched = await erasure_steps.cohorts_with(connection, [s.client_id for s in found.subjects])
             now = await self._database.now(connection)
         entry = Tombstone(
             request_id=erasure_id,

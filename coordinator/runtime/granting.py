@@ -15,7 +15,7 @@ from coordinator.engine.messages import ClaimTasks, OpenSession
 from coordinator.engine.replies import Granted
 from coordinator.runtime.quarantine import Quarantine, Thing
 from coordinator.runtime.shell import Shell
-from coordinator.store import outbox
+from coordinator.store import due
 from coordinator.store.database import Database, Unavailable
 from services.core.errors import InvariantBroken, Rejected
 from services.core.seeds import derive
@@ -60,7 +60,7 @@ class Granting:
 
     async def _claim_run_by_run(self, client_id: UUID) -> list[Granted]:
         async with self._database.read() as connection:
-            run_ids = await outbox.runs_to_claim_from(connection, client_id)
+            run_ids = await due.runs_to_claim_from(connection, client_id)
         granted: list[Granted] = []
         for run_id in run_ids:
             thing = Thing(CLAIM, run_id, run_id)

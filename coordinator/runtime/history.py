@@ -20,7 +20,7 @@ from coordinator.keys.port import KeyStore, earlier_client_key
 from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.storage import SealedFile, Storage, name_of, not_found
 from coordinator.runtime.writing import SealedWriter
-from coordinator.store import blobs, kept, outbox
+from coordinator.store import blobs, kept, outbox, retention
 from coordinator.store.database import Database
 from coordinator.store.kept import Copy, Wanted
 from services.core.errors import InvariantBroken, Rejected
@@ -68,12 +68,12 @@ class Keeping:
             (place,) = await kept.places(connection, [job.cohort_id])
             up_to_round = job.params["up_to_round"]
             if job.kind == "collect-updates":
-                others = await outbox.take_collections(connection, job.cohort_id, job.epoch)
+                others = await retention.take_collections(connection, job.cohort_id, job.epoch)
                 up_to_round = max(up_to_round, *others, 0)
             if not place.is_unlearning:
-                found = await outbox.updates_to_collect(connection, job.cohort_id, job.epoch, up_to_round)
+                found = await retention.updates_to_collect(connection, job.cohort_id, job.epoch, up_to_round)
                 if found:
-                    await outbox.forget_updates(connection, job.federation_id, found)
+                    await retention.forget_updates(connection, job.federation_id, found)
             await outbox.finish_chore(connection, job.id, token)
         await self._storage.delete_dropped()
 

@@ -21,8 +21,8 @@ import structlog
 from coordinator.engine import events as e
 from coordinator.engine.entities import ENDED, Run
 from coordinator.engine.messages import CreateRun
-from coordinator.runtime.shell import InboxKey
 from coordinator.store import accounts, record
+from coordinator.store.inbox import InboxKey
 from lethe.failures import UNUSABLE, CommandFailed
 from lethe.simulation.agents import Agents
 from lethe.simulation.clock import BEGINNING, virtual_s

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from coordinator.engine.entities import ENDED, Run
 from coordinator.engine.messages import FileErasure, JoinRun, Message, RemoveClient
-from coordinator.runtime.shell import InboxKey
 from coordinator.store import record
+from coordinator.store.inbox import InboxKey
 from lethe.failures import CommandFailed
 from lethe.simulation.scenario import Event, Scenario, client_name
 from lethe.simulation.site import Site
