@@ -20,7 +20,7 @@ from coordinator.runtime.quota import Upload
 from coordinator.runtime.reception import Partial, unfit
 from coordinator.runtime.storage import SMALL_BYTES
 from coordinator.runtime.uploads import Wanted
-from coordinator.store import accounts, doorway, reading
+from coordinator.store import access_queries, accounts, reading
 from coordinator.store.reading import Found
 from services.core.digests import PATTERN
 from services.core.errors import Rejected
@@ -248,7 +248,7 @@ async def _pause_runs(caller: Caller, error: StorageFull) -> None:
         return
     coordinator = caller.context.coordinator
     async with coordinator.database.read() as connection:
-        run_ids = await doorway.runs_waiting_for(connection, caller.principal.client_id)
+        run_ids = await access_queries.runs_waiting_for(connection, caller.principal.client_id)
     reason = f"the blob store is full: {error}; free some space and the run goes on by itself"
     for run_id in run_ids:
         with contextlib.suppress(Rejected):

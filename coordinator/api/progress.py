@@ -11,7 +11,7 @@ from coordinator.api.auth import Reader
 from coordinator.api.bodies import answer, answer_page, wanted_page
 from coordinator.api.problems import problems
 from coordinator.engine.entities import TaskStatus
-from coordinator.store import histories, queries
+from coordinator.store import history_queries, queries
 from coordinator.store.paging import Position
 from services.wire.v1.resources import Cohort, CohortHistory, KeptUpdate, Member, Page, Round, Task
 
@@ -71,7 +71,7 @@ async def list_histories(request: Request, run_id: UUID, caller: Reader, positio
     """What is kept of each cohort's updates, and which methods that suffices for."""
     async with caller.context.coordinator.database.read() as connection:
         run = await queries.run(connection, run_id, caller.within)
-        page = await histories.cohorts(connection, run_id, run.spec.history.updates, position)
+        page = await history_queries.cohorts(connection, run_id, run.spec.history.updates, position)
     return answer_page(request, page)
 
 
@@ -80,5 +80,5 @@ async def list_kept_updates(request: Request, run_id: UUID, caller: Reader, posi
     """The sealed copies, the oldest first."""
     async with caller.context.coordinator.database.read() as connection:
         await queries.require_run(connection, run_id, caller.within)
-        page = await histories.kept_updates(connection, run_id, position)
+        page = await history_queries.kept_updates(connection, run_id, position)
     return answer_page(request, page)

@@ -42,7 +42,7 @@ from coordinator.engine.families import NEWCOMER, WALKS_ITS_HISTORY
 from coordinator.engine.messages import Message, needs_of
 from coordinator.engine.needs import Needs
 from coordinator.engine.programs import answers_to, is_filled
-from coordinator.store import history, kept, superseded
+from coordinator.store import erasure_costs, kept_updates, superseded
 from coordinator.store import tables as t
 from coordinator.store.prepared import prepared
 from coordinator.store.rows import fetch, fetch_by, to_entity
@@ -294,7 +294,7 @@ class _Loader:
 
     async def _load_copies(self, updates: Iterable[Update]) -> None:
         """Which of the updates are in the sealed history."""
-        found = await kept.copied(self.connection, [update.id for update in updates])
+        found = await kept_updates.copied(self.connection, [update.id for update in updates])
         self.state = self.state.with_rows({"kept": found})
 
     async def _load_other_requests(self, leaver_ids: set[UUID]) -> None:
@@ -471,8 +471,8 @@ class _Loader:
             )
             await self._load_copies(await self._add(Update, t.updates.c.id.in_(in_heads)))
             gone = () if self.needs.all_stay else leaver_ids
-            traffic = await history.traffic(self.connection, self._cohorts_of(whole), gone)
-            archives = await history.archives(self.connection, whole, leaver_ids)
+            traffic = await erasure_costs.traffic(self.connection, self._cohorts_of(whole), gone)
+            archives = await erasure_costs.archives(self.connection, whole, leaver_ids)
             self.state = self.state.with_rows({"traffic": traffic, "archives": archives})
         if merging:
             heads = [c.head_id for c in self.state.cohorts.values() if c.run_id in merging and c.head_id is not None]

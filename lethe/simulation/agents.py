@@ -27,7 +27,7 @@ from coordinator.engine.messages import (
 )
 from coordinator.engine.replies import Granted
 from coordinator.runtime.granting import grant_of
-from coordinator.store import exclusions, record
+from coordinator.store import exclusions, experiment_queries
 from lethe.simulation.clock import virtual_s, whole
 from lethe.simulation.scenario import Scenario
 from lethe.simulation.site import Site
@@ -71,7 +71,7 @@ class Agents:
     async def resume(self) -> None:
         """Take up what an earlier life of this process had in hand: it ends when it would have ended then."""
         async with self._site.database.read() as connection:
-            found = await record.claimed_together(connection)
+            found = await experiment_queries.claimed_together(connection)
         for client in sorted({one.task.client_name for one in found if one.exclusions is not None}):
             await self._read_exclusions(client)
         claims: dict[tuple[str, float], list[Granted]] = {}

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from coordinator.engine.entities import ENDED, Run
 from coordinator.engine.messages import FileErasure, JoinRun, Message, RemoveClient
-from coordinator.store import record
+from coordinator.store import experiment_queries
 from coordinator.store.inbox import InboxKey
 from lethe.failures import CommandFailed
 from lethe.simulation.scenario import Event, Scenario, client_name
@@ -32,7 +32,7 @@ class Script:
     async def resume(self) -> None:
         """Forget what happened before; put what has its time into the agenda."""
         async with self._site.database.read() as connection:
-            done = await record.answered(connection, PRINCIPAL)
+            done = await experiment_queries.answered(connection, PRINCIPAL)
         self.pending = {number: event for number, event in self.pending.items() if str(number) not in done}
         for number, event in self.pending.items():
             if event.at_s is not None:
@@ -63,9 +63,9 @@ class Script:
             return False
         async with self._site.database.read() as connection:
             if event.after_round is not None:
-                reached = await record.slowest_round(connection)
+                reached = await experiment_queries.slowest_round(connection)
                 return reached is not None and reached >= event.after_round
-            return run.status in ENDED and not await record.open_erasures(connection)
+            return run.status in ENDED and not await experiment_queries.open_erasures(connection)
 
     async def _happen(self, number: int, event: Event, run: Run) -> None:
         if event.join is not None:
