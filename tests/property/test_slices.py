@@ -18,7 +18,7 @@ from coordinator.engine.decide import decide
 from coordinator.engine.entities import NOTHING_LOADED, Erasure, Member, State
 from coordinator.engine.react import FollowUp, react
 from coordinator.engine.replies import Refused
-from coordinator.store import blobs, slices, tables
+from coordinator.store import blobs, loading, tables
 from coordinator.store.database import Database
 from coordinator.store.inventory import Found, blobs_of, dossier, inventory, record
 from coordinator.store.rows import TABLES, fetch, fetch_by, write_changes
@@ -179,7 +179,7 @@ def test_a_round_reads_the_members_of_its_cohort_once(store: Store, monkeypatch:
         read.append(kind)
         return await fetch_by(connection, kind, *arguments)
 
-    monkeypatch.setattr(slices, "fetch_by", fetch_noted)
+    monkeypatch.setattr(loading, "fetch_by", fetch_noted)
     world.claim_and_submit("a", "b", "c")
     world.settle()
     assert world.cohort(run_id).round == 1
