@@ -21,6 +21,8 @@ from fastapi.security.base import SecurityBase
 from coordinator.api.context import Context, context_of
 from coordinator.bus.port import CREDENTIALS_DROPPED, Bus
 from coordinator.runtime.accounts import hash_of, name_of_client, split_token
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.shell import Shell
 from coordinator.store import access_queries, accounts
 from coordinator.store.database import Database
 from services.core.errors import Rejected
@@ -135,6 +137,18 @@ class Caller:
 
     principal: Principal
     context: Context
+
+    @property
+    def coordinator(self) -> Coordinator:
+        return self.context.coordinator
+
+    @property
+    def database(self) -> Database:
+        return self.context.coordinator.database
+
+    @property
+    def shell(self) -> Shell:
+        return self.context.coordinator.shell
 
     @property
     def within(self) -> UUID | None:

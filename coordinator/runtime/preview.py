@@ -21,6 +21,7 @@ from coordinator.engine.messages import Envelope, FileErasure
 from coordinator.engine.planner import CutCost, Option
 from coordinator.store.database import Database
 from coordinator.store.slices import load
+from services.core.figures import accuracy_of
 from services.wire.v1.erasure import ErasureOption, ErasurePreview, PreviewedCohort
 
 
@@ -121,5 +122,4 @@ def _starts_from(cost: CutCost, state: State) -> Checkpoint | None:
 
 
 def _accuracy(checkpoint: Checkpoint | None) -> float | None:
-    metrics = checkpoint.metrics if checkpoint is not None else {}
-    return metrics.get("validation_accuracy", metrics.get("clients_accuracy"))
+    return None if checkpoint is None else accuracy_of(checkpoint.metrics)
