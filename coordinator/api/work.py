@@ -105,7 +105,7 @@ async def renew_lease(task_id: UUID, body: Heartbeat, caller: Worker) -> Respons
     await coordinator.presence.hear(caller.client_id)
     message = RenewLease(task_id, caller.client_id, body.lease_token, body.progress)
     renewed: Renewed = await coordinator.shell.handle(message)
-    reply = HeartbeatReply(lease_expires_at=renewed.until, directive=renewed.directive)
+    reply = HeartbeatReply(lease_expires_at=renewed.until, directive="continue")
     return answer(reply, headers=_superseded(caller.principal.superseded_at))
 
 

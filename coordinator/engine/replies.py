@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 from uuid import UUID
 
 from pydantic import TypeAdapter
@@ -40,8 +39,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    until: datetime | None
-    directive: Literal["continue", "cancel"]
+    until: datetime
 
 
 @dataclass(frozen=True, slots=True)

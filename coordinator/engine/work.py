@@ -68,7 +68,7 @@ def renew_lease(draft: Draft, message: m.RenewLease) -> Renewed:
     run = draft.state.runs[task.run_id]
     until = draft.now + timedelta(seconds=run.spec.lease_s)
     draft.emit(e.LeaseRenewed(task.id, until, message.progress))
-    return Renewed(until, "continue")
+    return Renewed(until)
 
 
 def submit_result(draft: Draft, message: m.SubmitResult) -> Accepted | Refused:

@@ -31,7 +31,7 @@ from coordinator.runtime.storage import Storage
 from coordinator.store import accounts, blobs, caches, erasure_steps, inventory, plain, scrubbing
 from coordinator.store import artefacts as artefact_rows
 from coordinator.store.database import Database, Unavailable
-from coordinator.store.inventory import Dossier, Found
+from coordinator.store.inventory import ErasureRecord, Found
 from coordinator.tombstones.port import ErasedSamples, FencedCohort, Tombstone, TombstoneLog
 from services.audit.certificate import CertificateRefused
 from services.core.errors import InvariantBroken
@@ -89,7 +89,7 @@ class Erasing:
         """Write the tombstone to the log outside the database, then fence."""
         erasure_id = UUID(job.params["erasure_id"])
         async with self._database.read() as connection:
-            found = await inventory.dossier(connection, erasure_id)
+            found = await inventory.erasure_record(connection, erasure_id)
             touched = await erasure_steps.cohorts_with(connection, [s.client_id for s in found.subjects])
             now = await self._database.now(connection)
         entry = Tombstone(
@@ -131,14 +131,14 @@ class Erasing:
         """Delete what is derived from the leavers, destroy their keys, look for what is left, sign, complete."""
         erasure_id = UUID(job.params["erasure_id"])
         async with self._database.read() as connection:
-            found = await inventory.dossier(connection, erasure_id)
+            found = await inventory.erasure_record(connection, erasure_id)
             planned = await inventory.inventory(connection, found, None)
             cohort_ids = {line.cohort_id for line in found.lines}
             cohort_ids |= await inventory.cohorts_of(connection, planned)
         doomed = await self._shredding.doomed(found, cohort_ids)
         keys = [Found("sealing-key", digest) for digest in self._shredding.digests_of(doomed)]
         async with self._database.write() as connection:
-            found = await inventory.dossier(connection, erasure_id)
+            found = await inventory.erasure_record(connection, erasure_id)
             await plain.hold_off(connection, found.erasure.federation_id)
             if not _may_purge(found, job):
                 return
@@ -176,7 +176,7 @@ class Erasing:
         await self._shell.handle(CompleteErasure(erasure_id, job.id, found.erasure.version, envelope.decode()))
         await self._keeping.thin([line.cohort_id for line in found.lines])
 
-    async def _made_meanwhile(self, found: Dossier, doomed: set[KeyName], cohort_ids: set[UUID]) -> set[KeyName]:
+    async def _made_meanwhile(self, found: ErasureRecord, doomed: set[KeyName], cohort_ids: set[UUID]) -> set[KeyName]:
         """Keys that were made after the others were looked up, to seal what lay plain; nobody makes any from now on."""
         late = await self._shredding.doomed(found, cohort_ids) - doomed
         if late:
@@ -185,7 +185,7 @@ class Erasing:
                 await inventory.record(connection, found.erasure.id, keys)
         return late
 
-    async def _note_caches(self, found: Dossier) -> None:
+    async def _note_caches(self, found: ErasureRecord) -> None:
         """What workers have said by now; who says nothing holds up no request."""
         salt = bytes.fromhex(found.erasure.salt)
         async with self._database.write() as connection:
@@ -214,14 +214,14 @@ class Erasing:
             erasure_ids = await scrubbing.unscrubbed(connection)
         for erasure_id in erasure_ids:
             async with self._database.write() as connection:
-                found = await inventory.dossier(connection, erasure_id)
+                found = await inventory.erasure_record(connection, erasure_id)
                 await scrubbing.scrub(connection, found, await inventory.inventory(connection, found, None))
         if erasure_ids:
             await self._database.forget_pages()
         return len(erasure_ids)
 
 
-def _may_purge(found: Dossier, job: Job) -> bool:
+def _may_purge(found: ErasureRecord, job: Job) -> bool:
     """Whether all models are clean: the request says so, or it said so and an earlier attempt of this job broke."""
     if found.erasure.status == "requires_action":
         return job.num_failures > 0 and bool(found.erasure.fenced_at) and all(line.done_at for line in found.lines)

@@ -20,7 +20,7 @@ from coordinator.engine.react import FollowUp, react
 from coordinator.engine.replies import Refused
 from coordinator.store import blobs, loading, tables
 from coordinator.store.database import Database
-from coordinator.store.inventory import Found, blobs_of, dossier, inventory, record
+from coordinator.store.inventory import Found, blobs_of, erasure_record, inventory, record
 from coordinator.store.rows import TABLES, fetch, fetch_by, write_changes
 from coordinator.store.slices import load
 from services.core.digests import of_json
@@ -100,7 +100,7 @@ class StoredWorld(World):
     async def _inventory(self, erasure: Erasure) -> tuple[list[Found], set[UUID]]:
         async with self.store.database.write() as connection:
             await self._mirror(connection, self.state)
-            request = await dossier(connection, erasure.id)
+            request = await erasure_record(connection, erasure.id)
             found = await inventory(connection, request, None)
             await record(connection, erasure.id, found)
             return found, set(await blobs_of(connection, request, found))
