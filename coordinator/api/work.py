@@ -17,7 +17,7 @@ from coordinator.api.bodies import JsonRoute, answer
 from coordinator.api.problems import problems
 from coordinator.engine.messages import FailTask, OpenSession, RenewLease, SubmitResult
 from coordinator.engine.react import client_key
-from coordinator.engine.replies import Accepted, FailureNoted, Granted, Renewed
+from coordinator.engine.replies import Granted
 from coordinator.runtime.granting import HEARTBEAT_EVERY_S, grant_of
 from services.core.errors import Rejected
 from services.wire.v1.caches import SUPERSEDED_HEADER
@@ -104,7 +104,7 @@ async def renew_lease(task_id: UUID, body: Heartbeat, caller: Worker) -> Respons
     coordinator = caller.coordinator
     await coordinator.presence.hear(caller.client_id)
     message = RenewLease(task_id, caller.client_id, body.lease_token, body.progress)
-    renewed: Renewed = await coordinator.shell.handle(message)
+    renewed = await coordinator.shell.handle(message)
     reply = HeartbeatReply(lease_expires_at=renewed.until, directive="continue")
     return answer(reply, headers=_superseded(caller.principal.superseded_at))
 
@@ -130,7 +130,7 @@ async def renew_lease(task_id: UUID, body: Heartbeat, caller: Worker) -> Respons
 async def submit_result(task_id: UUID, body: Submission, caller: Worker) -> Response:
     """Hand in a result whose update is uploaded already. The same submission again gets the same answer."""
     message = SubmitResult(task_id, caller.client_id, body.lease_token, body.update, body.num_samples, body.metrics)
-    accepted: Accepted = await caller.shell.handle(message)
+    accepted = await caller.shell.handle(message)
     return answer(SubmissionReply(status="accepted", update_id=accepted.update_id))
 
 
@@ -144,7 +144,7 @@ async def report_failure(task_id: UUID, body: Failure, caller: Worker) -> Respon
     message = FailTask(
         task_id, caller.client_id, body.lease_token, body.retryable, body.reason, body.log_tail, body.handed_back
     )
-    noted: FailureNoted = await caller.shell.handle(message)
+    noted = await caller.shell.handle(message)
     return answer(FailureReply(status="will-retry" if noted.will_retry else "given-up"))
 
 

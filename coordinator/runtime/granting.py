@@ -38,7 +38,7 @@ class Granting:
             self._hindered.clear()
         if client_id not in self._hindered:
             try:
-                granted: Sequence[Granted] = await self._shell.handle(ClaimTasks(client_id))
+                granted = await self._shell.handle(ClaimTasks(client_id))
                 for run_id in {one.run.id for one in granted} if len(self._quarantine) else ():
                     self._quarantine.clear(Thing(CLAIM, run_id, run_id))
                 return granted
@@ -51,12 +51,11 @@ class Granting:
     async def open_session(self, message: OpenSession) -> Client:
         """A client whose tasks cannot be read gets on without them."""
         try:
-            client: Client = await self._shell.handle(message)
+            return await self._shell.handle(message)
         except (Rejected, Unavailable):
             raise
         except Exception:
-            client = await self._shell.handle(replace(message, frees_tasks=False))
-        return client
+            return await self._shell.handle(replace(message, frees_tasks=False))
 
     async def _claim_run_by_run(self, client_id: UUID) -> list[Granted]:
         async with self._database.read() as connection:
