@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from lethe.printing import cell, new_table
-from services.core.figures import accuracy_of, loss_of
+from services.core.model_figures import accuracy_of, loss_of
 
 ROUNDS_SHOWN: Final = 15
 PACE_ROUNDS: Final = 5

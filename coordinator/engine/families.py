@@ -13,7 +13,7 @@ from uuid import UUID
 from coordinator.engine import events as e
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Cohort, CohortKind, CohortPhase, Member, Run, State
-from services.core.figures import accuracy_of
+from services.core.model_figures import accuracy_of
 from services.core.seeds import derive
 from services.program.contract import Source
 from services.selection.policies import POLICIES

@@ -21,7 +21,7 @@ from coordinator.engine.messages import Envelope, FileErasure
 from coordinator.engine.planner import CutCost, Option
 from coordinator.store.database import Database
 from coordinator.store.slices import load
-from services.core.figures import accuracy_of
+from services.core.model_figures import accuracy_of
 from services.wire.v1.erasure import ErasureOption, ErasurePreview, PreviewedCohort
 
 

@@ -15,7 +15,7 @@ from coordinator.engine.entities import SETTLED, Client, Cohort, Erasure, Job, L
 from coordinator.engine.replies import Granted
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch, fetch_by, to_entity
-from services.core.figures import accuracy_of, loss_of
+from services.core.model_figures import accuracy_of, loss_of
 
 TOP_LINES = ("line", "root", "leaf")
 LINES = (*TOP_LINES, "inner")

@@ -17,7 +17,7 @@ from coordinator.engine.entities import ENDED
 from coordinator.store import tables as t
 from coordinator.store.paging import Position, page
 from services.core.errors import Rejected
-from services.core.figures import ACCURACIES, accuracy_of
+from services.core.model_figures import ACCURACIES, accuracy_of
 from services.wire.v1.resources import Cohort, Event, Member, Page, Round, Run, RunStatus, Task
 from services.wire.v1.runs import RunSpec
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from lethe.target import AsJson, connect, examples
-from services.core.figures import accuracy_of
+from services.core.model_figures import accuracy_of
 
 app = typer.Typer(no_args_is_help=True, help="Checkpoints: the models of a run, their lineage and bytes.")
 

@@ -14,7 +14,7 @@ from coordinator.store.experiment_queries import Forgotten, Published
 from lethe.simulation.clock import virtual_s
 from lethe.simulation.results import ErasureRow, Results, RoundRow, ServedRow, SummaryRow
 from lethe.simulation.site import Site
-from services.core.figures import accuracy_of, loss_of
+from services.core.model_figures import accuracy_of, loss_of
 from services.registry.kernels import run_kernel
 from services.tensors.streams import FileWriter
 from services.training.rounds import EVALUATION_BATCH

@@ -35,8 +35,8 @@ from lethe.simulation.site import Site
 from lethe.simulation.training import Trainer, several
 from services.core import digests
 from services.core.errors import Rejected
-from services.core.figures import accuracy_of
 from services.core.ids import uuid7
+from services.core.model_figures import accuracy_of
 from services.data.dataset import Array
 from services.data.places import folders_of
 from services.models.spec import CUSTOM

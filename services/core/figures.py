@@ -15,8 +15,6 @@ MOST_SAMPLES: Final = 10**9
 LARGEST: Final = 1e12
 """The largest number in size that an update may hold: squares of it, and sums of a great many squares, are finite even
 in float32."""
-ACCURACIES: Final = ("validation_accuracy", "clients_accuracy")
-"""Figures that say how good a model is; the first that is known counts."""
 _SHARES: Final = ("accuracy", "_auc", "success_rate", "_f1", "at_low_fpr")
 """How the names of figures end that lie between 0 and 1."""
 _COUNTS: Final = ("seconds", "_samples")
@@ -43,16 +41,6 @@ def bounded(figures: Mapping[str, float]) -> dict[str, float]:
 
 def is_bounded(value: float) -> bool:
     return -MOST_FIGURE <= value <= MOST_FIGURE
-
-
-def accuracy_of(figures: Mapping[str, float]) -> float | None:
-    """A model's accuracy: on the coordinator's data if it was judged there, else at the clients."""
-    return next((figures[name] for name in ACCURACIES if name in figures), None)
-
-
-def loss_of(figures: Mapping[str, float]) -> float | None:
-    """A model's loss, where its accuracy was judged."""
-    return figures.get("validation_loss", figures.get("clients_loss"))
 
 
 def weighted_mean(pairs: Iterable[tuple[float, float]]) -> float | None:
