@@ -86,7 +86,7 @@ async def measure(home: Path, num_artefacts: int) -> dict[str, Any]:
     try:
         erasure_id = await prepared(coordinator, num_artefacts)
         async with coordinator.database.read() as connection:
-            found = await inventory.dossier(connection, erasure_id)
+            found = await inventory.erasure_record(connection, erasure_id)
         certifying = coordinator.erasing.certifying
         started, used = time.perf_counter(), time.process_time()
         certificate = await certifying.certificate(found)

@@ -21,7 +21,9 @@ from fastapi.security.base import SecurityBase
 from coordinator.api.context import Context, context_of
 from coordinator.bus.port import CREDENTIALS_DROPPED, Bus
 from coordinator.runtime.accounts import hash_of, name_of_client, split_token
-from coordinator.store import accounts, doorway
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.shell import Shell
+from coordinator.store import access_queries, accounts
 from coordinator.store.database import Database
 from services.core.errors import Rejected
 from services.wire.v1.resources import Role
@@ -137,6 +139,18 @@ class Caller:
     context: Context
 
     @property
+    def coordinator(self) -> Coordinator:
+        return self.context.coordinator
+
+    @property
+    def database(self) -> Database:
+        return self.context.coordinator.database
+
+    @property
+    def shell(self) -> Shell:
+        return self.context.coordinator.shell
+
+    @property
     def within(self) -> UUID | None:
         return self.principal.federation_id
 
@@ -191,14 +205,14 @@ class Allow(SecurityBase):
         if self._action not in ("upload", "download"):
             return self._action == "work"
         async with context.coordinator.database.read() as connection:
-            return await doorway.holds_task(connection, principal.client_id)
+            return await access_queries.holds_task(connection, principal.client_id)
 
 
 async def _what_is_left(principal: Principal, context: Context) -> str:
     """What an erased client is told that asks for more than it may."""
     assert principal.client_id is not None
     async with context.coordinator.database.read() as connection:
-        erasure_id = await doorway.erased_by(connection, principal.client_id)
+        erasure_id = await access_queries.erased_by(connection, principal.client_id)
     until = f" until {principal.ends_at:%Y-%m-%d}" if principal.ends_at is not None else ""
     return (
         f"this client was erased by request {erasure_id}; nothing more will be asked of it: stop its agent. Its token "

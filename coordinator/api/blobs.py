@@ -20,7 +20,7 @@ from coordinator.runtime.quota import Upload
 from coordinator.runtime.reception import Partial, unfit
 from coordinator.runtime.storage import SMALL_BYTES
 from coordinator.runtime.uploads import Wanted
-from coordinator.store import accounts, doorway, reading
+from coordinator.store import access_queries, accounts, reading
 from coordinator.store.reading import Found
 from services.core.digests import PATTERN
 from services.core.errors import Rejected
@@ -80,7 +80,7 @@ async def put_blob(
     """Upload a whole safetensors file: a client what it made for a task that it holds, an operator what a run names.
     When the connection breaks, what arrived stays and PATCH continues it."""
     owner, total = await _owner(caller, federation_id), _announced_bytes(request)
-    if total > caller.context.coordinator.settings.max_blob_bytes:
+    if total > caller.coordinator.settings.max_blob_bytes:
         raise _too_large(caller)
     wanted = Wanted(owner, caller.principal.client_id, lethe_task, digest, total)
     if total > SMALL_BYTES or "expect" in request.headers:  # else reading the body costs less than looking
@@ -121,7 +121,7 @@ async def append_to_blob(
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != PARTIAL_UPLOAD:
         raise Rejected("unsupported-media-type", f"a part of an upload is of the type {PARTIAL_UPLOAD}")
     owner, announced = await _owner(caller, federation_id), _announced_bytes(request)
-    if max(upload_length, upload_offset + announced) > caller.context.coordinator.settings.max_blob_bytes:
+    if max(upload_length, upload_offset + announced) > caller.coordinator.settings.max_blob_bytes:
         raise _too_large(caller)
     wanted = Wanted(owner, caller.principal.client_id, lethe_task, digest, upload_length)
     num_bytes = await _known_bytes(caller, wanted)
@@ -142,7 +142,7 @@ async def head_blob(
     digest: DigestPath, caller: Downloader, federation_id: FederationQuery = None, lethe_task: TaskHeader = None
 ) -> Response:
     """Whether a blob is here, or how much of the caller's unfinished upload."""
-    owner, coordinator = await _owner(caller, federation_id), caller.context.coordinator
+    owner, coordinator = await _owner(caller, federation_id), caller.coordinator
     part = None
     with contextlib.suppress(Rejected):  # who holds no task has no upload under way
         part = await coordinator.uploads.find(Wanted(owner, caller.principal.client_id, lethe_task, digest, 0))
@@ -246,9 +246,9 @@ async def _pause_runs(caller: Caller, error: StorageFull) -> None:
     """Work whose results find no room stops, visibly; the clockwork resumes it when there is room again."""
     if caller.principal.client_id is None:
         return
-    coordinator = caller.context.coordinator
+    coordinator = caller.coordinator
     async with coordinator.database.read() as connection:
-        run_ids = await doorway.runs_waiting_for(connection, caller.principal.client_id)
+        run_ids = await access_queries.runs_waiting_for(connection, caller.principal.client_id)
     reason = f"the blob store is full: {error}; free some space and the run goes on by itself"
     for run_id in run_ids:
         with contextlib.suppress(Rejected):
@@ -261,7 +261,7 @@ async def _pause_runs(caller: Caller, error: StorageFull) -> None:
 async def _owner(caller: Caller, federation_id: UUID | None) -> UUID:
     owner = caller.federation(federation_id)
     if caller.within is None:
-        async with caller.context.coordinator.database.read() as connection:
+        async with caller.database.read() as connection:
             await accounts.federation(connection, owner, None)
     return owner
 
@@ -269,7 +269,7 @@ async def _owner(caller: Caller, federation_id: UUID | None) -> UUID:
 async def _known_bytes(caller: Caller, wanted: Wanted) -> int | None:
     """The size of what the caller uploaded before; then its body need not be read. Nobody learns from an answer what
     others have sent. A model that is served need not be uploaded by an operator."""
-    coordinator = caller.context.coordinator
+    coordinator = caller.coordinator
     found = await coordinator.uploads.find(wanted)
     if found is not None and found.status == "stored":
         return found.num_bytes
@@ -282,7 +282,7 @@ async def _known_bytes(caller: Caller, wanted: Wanted) -> int | None:
 
 async def _readable(caller: Caller, owner: UUID, digest: str) -> Found:
     client_id = caller.principal.client_id
-    async with caller.context.coordinator.database.read() as connection:
+    async with caller.database.read() as connection:
         if client_id is None:
             return await reading.for_operator(connection, owner, digest)
         return await reading.for_client(connection, owner, digest, client_id)
@@ -296,7 +296,7 @@ def _announced_bytes(request: Request) -> int:
 
 
 def _too_large(caller: Caller) -> Rejected:
-    limit = caller.context.coordinator.settings.max_blob_bytes
+    limit = caller.coordinator.settings.max_blob_bytes
     return Rejected("too-large", f"a blob may have {limit} bytes here (LETHE_MAX_BLOB_BYTES)")
 
 

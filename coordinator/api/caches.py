@@ -18,7 +18,7 @@ _ALWAYS = ("unauthenticated", "forbidden", "client-removed", "client-erased")
 @router.get("", response_model=SupersededModels, responses=problems(*_ALWAYS))
 async def get_superseded_models(caller: Worker) -> Response:
     """Models that an erasure has superseded since this worker last said that it dropped all of them."""
-    async with caller.context.coordinator.database.read() as connection:
+    async with caller.database.read() as connection:
         return answer(await caches.superseded(connection, caller.client_id))
 
 
@@ -29,5 +29,5 @@ async def get_superseded_models(caller: Worker) -> Response:
 )
 async def confirm_dropped_models(body: ModelsDropped, caller: Worker) -> Response:
     """Say that none of them is in the cache any more. Certificates count who did; each session has to say it again."""
-    await note_dropped(caller.context.coordinator.database, caller.client_id, body.through)
+    await note_dropped(caller.database, caller.client_id, body.through)
     return answer(ModelsDroppedAccepted(through=body.through))

@@ -12,7 +12,7 @@ from uuid import UUID
 from coordinator.gathering import others_have_come
 from coordinator.runtime.granting import CLAIM
 from coordinator.runtime.quarantine import Quarantine
-from coordinator.store import outbox
+from coordinator.store import due
 from coordinator.store.database import Database
 
 MOST_AT_ONCE: Final = 200
@@ -42,7 +42,7 @@ class Lookout:
                 async with self._database.read() as connection:
                     now = await self._database.now(connection)
                     barred = self._quarantine.held(CLAIM)
-                    ready = set(await outbox.claimable_clients(connection, list(asked), now, barred))
+                    ready = set(await due.claimable_clients(connection, list(asked), now, barred))
             except Exception as error:
                 for answer in asked.values():
                     answer.set_exception(error)

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from coordinator.engine.events import Event
 from coordinator.runtime.quarantine import Quarantine
 from coordinator.runtime.supervision import Supervisor
-from coordinator.store.doorway import Figures
+from coordinator.store.access_queries import Figures
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 

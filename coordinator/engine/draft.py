@@ -11,6 +11,7 @@ from uuid import UUID
 from coordinator.engine.entities import OPEN_TASK, Cohort, Erasure, Job, JobKind, State, Task
 from coordinator.engine.events import Event, JobRequested, TasksRevoked
 from coordinator.engine.evolve import evolve
+from coordinator.engine.posting import Posted, to_params
 from services.core.ids import IdSource
 
 
@@ -37,19 +38,19 @@ class Draft:
 
     def request(
         self,
-        of: Cohort | Erasure,
+        about: Cohort | Erasure,
         kind: JobKind,
         params: dict[str, Any],
         kernel: str | None = None,
         inputs: list[str] | None = None,
     ) -> UUID:
         """Put a job of a cohort, or of a request to forget, into the outbox."""
-        cohort = of if isinstance(of, Cohort) else None
+        cohort, owner = (about, self.state.runs[about.run_id]) if isinstance(about, Cohort) else (None, about)
         job = Job(
             id=self.new_id(),
             run_id=cohort.run_id if cohort is not None else None,
             cohort_id=cohort.id if cohort is not None else None,
-            federation_id=of.federation_id if isinstance(of, Erasure) else self.state.runs[of.run_id].federation_id,
+            federation_id=owner.federation_id,
             epoch=cohort.epoch if cohort is not None else 0,
             kind=kind,
             kernel=kernel,
@@ -60,3 +61,7 @@ class Draft:
         )
         self.emit(JobRequested(job))
         return job.id
+
+    def post(self, cohort: Cohort, message: Posted) -> None:
+        """Have a message decided later, in a transaction of its own."""
+        self.request(cohort, "post", to_params(message))

@@ -169,8 +169,7 @@ def _of_job(state: State, event: e.JobEvent) -> State:
             return state.put(replace(job, status="ready", due_at=not_before, error=error, num_failures=num_failures))
         case e.BlobRecorded(blob=blob, facts=facts):
             assert blob.digest is not None
-            known = {**state.facts, (blob.federation_id, blob.digest): facts}
-            return state.put(blob).updated({"facts": known})
+            return state.put(blob).with_rows({"facts": {(blob.federation_id, blob.digest): facts}})
     assert_never(event)
 
 

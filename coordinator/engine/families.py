@@ -13,6 +13,7 @@ from uuid import UUID
 from coordinator.engine import events as e
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Cohort, CohortKind, CohortPhase, Member, Run, StartFrom, State
+from services.core.model_figures import accuracy_of
 from services.core.seeds import derive
 from services.program.contract import Source
 from services.selection.policies import POLICIES
@@ -149,8 +150,7 @@ def _is_made_of(state: State, merged: Cohort, wanted: list[Source]) -> bool:
 
 def _accuracy(state: State, cohort: Cohort) -> float:
     head = state.checkpoints.get(cohort.head_id) if cohort.head_id is not None else None
-    metrics = head.metrics if head is not None else {}
-    return metrics.get("validation_accuracy", metrics.get("clients_accuracy", 0.0))
+    return (accuracy_of(head.metrics) if head is not None else None) or 0.0
 
 
 def cohorts_of(state: State, run_id: UUID) -> list[Cohort]:

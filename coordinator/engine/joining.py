@@ -39,7 +39,7 @@ def join_run(draft: Draft, message: m.JoinRun) -> Run:
 
 def place_newcomer(draft: Draft, message: m.PlaceNewcomer) -> None:
     """A newcomer is measured: it joins the nearest cluster that has room now."""
-    if message.job_id in draft.state.jobs:
+    if message.job_id is not None and message.job_id in draft.state.jobs:
         draft.emit(e.JobSettled(message.job_id, "done"))
     run, measured = draft.state.runs[message.run_id], draft.state.cohorts[message.cohort_id]
     members = [x for x in draft.state.members.values() if x.cohort_id == measured.id and x.active]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, assert_never
 from uuid import UUID
 
 from coordinator.engine import events as e
@@ -145,5 +145,31 @@ def entry(event: e.Event, after: State) -> Entry | None:
         case e.JobSettled(job_id=job_id, status="failed", error=error):
             job = after.jobs[job_id]
             return Entry(job.run_id, job.cohort_id, kind, {"kernel": job.kernel, "error": error})
-        case _:
+        case (
+            e.SessionOpened()
+            | e.ClientRemoved()
+            | e.RoundFilled()
+            | e.RoundStarved()
+            | e.LeaseRenewed()
+            | e.TaskPromoted()
+            | e.TasksRevoked()
+            | e.UpdatesDiscarded()
+            | e.ProgramAdvanced()
+            | e.JobRequested()
+            | e.JobReturned()
+            | e.BlobRecorded()
+            | e.CohortWaits()
+            | e.CohortMoved()
+            | e.CohortRestarted()
+            | e.RoundRecalled()
+            | e.RunResized()
+            | e.ClientErased()
+            | e.ClientReleased()
+            | e.ExclusionsHonoured()
+            | e.ExclusionsRefused()
+            | e.DeliveryRequested()
+            | e.DeliveryAttempted()
+            | e.JobSettled()
+        ):
             return None
+    assert_never(event)

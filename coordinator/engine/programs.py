@@ -14,7 +14,7 @@ from coordinator.engine.draft import Draft
 from coordinator.engine.entities import Checkpoint, Cohort, Contribution, NextRound, Parent, Round, State, Update
 from coordinator.engine.erasure import unlearning
 from coordinator.engine.erasure.stages import Unlearn
-from coordinator.engine.messages import RecallRound
+from coordinator.engine.messages import PauseRun, PlaceNewcomer, RecallRound, SettleRun
 from coordinator.engine.views import history_of, reference_to, view_of
 from services.core.errors import InvariantBroken
 from services.core.seeds import derive
@@ -129,8 +129,7 @@ def _perform(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
         case JoinCluster():
             cohort = draft.state.cohorts[cohort_id]
             draft.emit(e.ProgramAdvanced(cohort_id, stored, "finished", None))
-            params = {"message": "PlaceNewcomer", "run_id": str(cohort.run_id), "cohort_id": str(cohort_id)}
-            draft.request(cohort, "post", params)
+            draft.post(cohort, PlaceNewcomer(cohort.run_id, cohort_id))
         case Compute(kernel=kernel, params=params, inputs=inputs):
             cohort = draft.state.cohorts[cohort_id]
             job_id = draft.request(cohort, "kernel", dict(params), kernel, sorted(set(inputs)))
@@ -180,7 +179,7 @@ def _end(draft: Draft, cohort_id: UUID, ended: e.CohortEnded) -> None:
         draft.emit(ended)
     # An audit is beside the program: it may have begun when the cohort had recovered, and goes on.
     draft.revoke([task for task in draft.open_tasks(cohort_id) if task.kind != "audit"])
-    draft.request(cohort, "post", {"message": "SettleRun", "run_id": str(cohort.run_id)})
+    draft.post(cohort, SettleRun(cohort.run_id))
 
 
 def _end_emptied(draft: Draft, cohort: Cohort, reason: str) -> None:
@@ -361,6 +360,4 @@ def _hold_for_quorum(draft: Draft, cohort: Cohort, round: Round, num_received: i
         f"round {round.number} of cohort {cohort.name}: {num_received} of {round.quorum} needed answers, "
         f"{round.num_failed} tasks failed and none is left; see the failures under tasks, then resume the run"
     )
-    draft.request(
-        cohort, "post", {"message": "PauseRun", "run_id": str(cohort.run_id), "hold": "quorum", "reason": reason}
-    )
+    draft.post(cohort, PauseRun(cohort.run_id, "quorum", reason))

@@ -21,7 +21,7 @@ from coordinator.runtime.storage import Storage
 from coordinator.store import artefacts, blobs, evidence, exclusions, inventory, reading
 from coordinator.store.artefacts import Listed
 from coordinator.store.database import Database
-from coordinator.store.inventory import Dossier
+from coordinator.store.inventory import ErasureRecord
 from services.audit import predicate as p
 from services.audit.artefact_list import Artefact
 from services.audit.certificate import issue
@@ -45,7 +45,7 @@ class Certifying:
         self._database, self._storage, self._keys = database, storage, keys
         self.files = CertificateFiles(keys.directory)
 
-    async def certificate(self, found: Dossier) -> bytes:
+    async def certificate(self, found: ErasureRecord) -> bytes:
         """Sign what was found. The list and the opening lie in the directory of evidence before anybody can have the
         certificate."""
         key = await asyncio.to_thread(self._keys.load)
@@ -76,7 +76,7 @@ class Certifying:
         return len(salted)
 
     async def _predicate(
-        self, found: Dossier, opening: Opening, listed: p.Artefacts, issuer: str
+        self, found: ErasureRecord, opening: Opening, listed: p.Artefacts, issuer: str
     ) -> tuple[p.ErasurePredicate, list[tuple[str, str]]]:
         """With the models that it speaks of."""
         heads = served(found)
@@ -108,7 +108,7 @@ class Certifying:
         )
         return predicate, [(name, digest) for name, _, digest in heads]
 
-    async def _listed(self, draft: DraftList, found: Dossier) -> p.Artefacts:
+    async def _listed(self, draft: DraftList, found: ErasureRecord) -> p.Artefacts:
         """Write every artefact of the request to the list, with what became of it."""
         keys = self._storage.sealing.keys
         left = {digests.of_bytes(key) for name in keys.names() if (key := keys.find(name)) is not None}
@@ -149,12 +149,12 @@ class Certifying:
         return [Artefact(one.kind, one.digest, became(one), one.reason) for one in page]
 
 
-def leavers(found: Dossier) -> list[UUID]:
+def leavers(found: ErasureRecord) -> list[UUID]:
     """Those who leave for good; who only forgets samples seals on with the same key."""
     return [s.client_id for s in found.subjects] if found.erasure.scope == "client" else []
 
 
-def served(found: Dossier) -> list[tuple[str, UUID, str]]:
+def served(found: ErasureRecord) -> list[tuple[str, UUID, str]]:
     """(name, checkpoint, digest) of every model that is served now by the runs concerned."""
     rows = [
         (f"{found.runs[c.run_id].name}/{c.run_id}/{c.name}", c.head_id, c.head_digest)
@@ -164,7 +164,7 @@ def served(found: Dossier) -> list[tuple[str, UUID, str]]:
     return sorted(rows)
 
 
-def _method(found: Dossier) -> p.Method:
+def _method(found: ErasureRecord) -> p.Method:
     if (name := found.erasure.chosen) is None:
         raise InvariantBroken("a certificate without a method")
     package = package_of(name)
@@ -172,12 +172,12 @@ def _method(found: Dossier) -> p.Method:
     return p.Method(name=name, parameters=_parameters(found), package=came_with)
 
 
-def _guarantee(found: Dossier) -> p.GuaranteeKind:
+def _guarantee(found: ErasureRecord) -> p.GuaranteeKind:
     """Of what was done, which may be more than was asked for."""
     return "approximate" if any(line.action == "unlearned" for line in found.lines) else "exact"
 
 
-def _audit(found: Dossier, opening: Opening) -> Iterator[p.AuditFigure]:
+def _audit(found: ErasureRecord, opening: Opening) -> Iterator[p.AuditFigure]:
     """What was measured of the mended cohorts: of each leaver, beside the same figure of the model before the erasure,
     and of those who remain; with the verdict on each figure that was judged."""
     for line in found.lines:
@@ -196,21 +196,21 @@ def _audit(found: Dossier, opening: Opening) -> Iterator[p.AuditFigure]:
                 yield p.AuditFigure(name=f"{place}/{name}", value=value, reference=before, reference_is="; ".join(said))
 
 
-def _opening(found: Dossier) -> Opening:
+def _opening(found: ErasureRecord) -> Opening:
     erasure = found.erasure
     names = tuple(sorted(s.name for s in found.subjects))
     return Opening(request=erasure.id, federation=erasure.federation_id, clients=names, salt=erasure.salt)
 
 
-def _parameters(found: Dossier) -> dict[str, JsonValue]:
+def _parameters(found: ErasureRecord) -> dict[str, JsonValue]:
     return {"recovery_rounds": found.erasure.recovery_rounds, **found.erasure.params}
 
 
-def _commitments(found: Dossier, opening: Opening, wanted: Callable[[UUID], bool]) -> tuple[str, ...]:
+def _commitments(found: ErasureRecord, opening: Opening, wanted: Callable[[UUID], bool]) -> tuple[str, ...]:
     return tuple(sorted(opening.commitment(s.name) for s in found.subjects if wanted(s.client_id)))
 
 
-def _request(found: Dossier, opening: Opening, now: datetime) -> p.Request:
+def _request(found: ErasureRecord, opening: Opening, now: datetime) -> p.Request:
     erasure = found.erasure
     if erasure.fenced_at is None:
         raise InvariantBroken("a certificate without a fence")
@@ -227,7 +227,7 @@ def _request(found: Dossier, opening: Opening, now: datetime) -> p.Request:
     )
 
 
-def outcome(found: Dossier, line: AffectedCohort) -> p.CohortOutcome:
+def outcome(found: ErasureRecord, line: AffectedCohort) -> p.CohortOutcome:
     cohort = found.cohorts[line.cohort_id]
     is_served = cohort.phase != "retired" and cohort.head_digest is not None
     became: p.Outcome = line.action if is_served else "retired"
@@ -247,7 +247,7 @@ def outcome(found: Dossier, line: AffectedCohort) -> p.CohortOutcome:
     )
 
 
-def _stopped_early(found: Dossier) -> tuple[str, ...]:
+def _stopped_early(found: ErasureRecord) -> tuple[str, ...]:
     """Lines that never got back to the round they had, because nobody goes on with their run."""
     stopped = []
     for line in found.lines:
@@ -258,7 +258,7 @@ def _stopped_early(found: Dossier) -> tuple[str, ...]:
     return tuple(stopped)
 
 
-def _still_shaped_by(found: Dossier) -> tuple[p.Influence, ...]:
+def _still_shaped_by(found: ErasureRecord) -> tuple[p.Influence, ...]:
     kinds = {run.spec.topology.kind for run in found.runs.values()}
     stop = any(run.spec.stop.accuracy is not None for run in found.runs.values())
     evaluated = any(run.spec.validation.at_clients for run in found.runs.values())

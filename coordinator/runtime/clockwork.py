@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import structlog
@@ -25,9 +25,9 @@ from coordinator.runtime.shell import Shell
 from coordinator.runtime.storage import Storage
 from coordinator.runtime.supervision import Pulse
 from coordinator.runtime.sweeping import sweep_uploads
-from coordinator.store import outbox
+from coordinator.store import due
 from coordinator.store.database import Database, TimedOut, Unavailable
-from coordinator.store.outbox import Due
+from coordinator.store.due import Due
 from services.core.errors import Rejected
 
 log = structlog.get_logger()
@@ -81,20 +81,20 @@ class Clockwork:
         barred = self._quarantine.held(CLAIM)
         async with self._database.read() as connection:
             now = await self._database.now(connection)
-            most = outbox.DUE_AT_ONCE + len(self._quarantine)  # what is set aside takes nobody's place
-            due = await outbox.due_messages(connection, now, most)
+            most = due.DUE_AT_ONCE + len(self._quarantine)  # what is set aside takes nobody's place
+            found = await due.due_messages(connection, now, most)
             if time.monotonic() - self._looked_ahead_at >= LOOK_AHEAD_EVERY_S:
                 self._looked_ahead_at = time.monotonic()
-                due += await outbox.leases_from_ahead(connection, now)
-            claimable = await outbox.claimable_clients(connection, waiting, now, barred) if waiting else []
-            held = await outbox.runs_held_for_storage(connection)
-            due += [_due(OpenRounds(run_id), run_id) for run_id in await outbox.runs_in_lockstep(connection)]
-            due += [_due(ReviewErasure(one), one) for one in await outbox.erasures_under_way(connection)]
+                found += await due.leases_from_ahead(connection, now)
+            claimable = await due.claimable_clients(connection, waiting, now, barred) if waiting else []
+            held = await due.runs_held_for_storage(connection)
+            found += [_due(OpenRounds(run_id), run_id) for run_id in await due.runs_in_lockstep(connection)]
+            found += [_due(ReviewErasure(one), one) for one in await due.erasures_under_way(connection)]
         if claimable:
             self._bus.wake(f"client:{client_id}" for client_id in claimable)
         if held and await self._has_room():
-            due += [_due(ResumeRun(run_id), run_id) for run_id in held]
-        await self._send(due)
+            found += [_due(ResumeRun(run_id), run_id) for run_id in held]
+        await self._send(found)
 
     async def _send(self, due: Sequence[Due]) -> None:
         """Raises `Unavailable` when the database is, after all others are settled."""
@@ -144,7 +144,7 @@ class Clockwork:
         await sweep_uploads(self._database, self._storage, timedelta(seconds=ABANDONED_AFTER_S))
 
 
-def _due(message: Message, owner: UUID) -> Due:
+def _due(message: Message[Any], owner: UUID) -> Due:
     return Due(message, owner, owner)
 
 

@@ -28,10 +28,10 @@ from coordinator.runtime.shell import Shell
 from coordinator.runtime.shredding import Shredding
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
-from coordinator.store import accounts, blobs, caches, inventory, outbox, plain, scrubbing
+from coordinator.store import accounts, blobs, caches, erasure_steps, inventory, plain, scrubbing
 from coordinator.store import artefacts as artefact_rows
 from coordinator.store.database import Database, Unavailable
-from coordinator.store.inventory import Dossier, Found
+from coordinator.store.inventory import ErasureRecord, Found
 from coordinator.tombstones.port import ErasedSamples, FencedCohort, Tombstone, TombstoneLog
 from services.audit.certificate import CertificateRefused
 from services.audit.keys import KeyUnreadable
@@ -80,7 +80,7 @@ class Erasing:
         reason = f"its {job.kind} failed: {what}; it is tried again by itself, at the latest every five minutes"
         try:
             async with self._database.read() as connection:
-                version = await outbox.erasure_version(connection, erasure_id)
+                version = await erasure_steps.version(connection, erasure_id)
             if version is not None:
                 await self._shell.handle(HoldErasure(erasure_id, None, version, reason))
         except Exception as other:
@@ -90,8 +90,8 @@ class Erasing:
         """Write the tombstone to the log outside the database, then fence."""
         erasure_id = UUID(job.params["erasure_id"])
         async with self._database.read() as connection:
-            found = await inventory.dossier(connection, erasure_id)
-            touched = await outbox.cohorts_with(connection, [s.client_id for s in found.subjects])
+            found = await inventory.erasure_record(connection, erasure_id)
+            touched = await erasure_steps.cohorts_with(connection, [s.client_id for s in found.subjects])
             now = await self._database.now(connection)
         entry = Tombstone(
             request_id=erasure_id,
@@ -132,14 +132,14 @@ class Erasing:
         """Delete what is derived from the leavers, destroy their keys, look for what is left, sign, complete."""
         erasure_id = UUID(job.params["erasure_id"])
         async with self._database.read() as connection:
-            found = await inventory.dossier(connection, erasure_id)
+            found = await inventory.erasure_record(connection, erasure_id)
             planned = await inventory.inventory(connection, found, None)
             cohort_ids = {line.cohort_id for line in found.lines}
             cohort_ids |= await inventory.cohorts_of(connection, planned)
         doomed = await self._shredding.doomed(found, cohort_ids)
         keys = [Found("sealing-key", digest) for digest in self._shredding.digests_of(doomed)]
         async with self._database.write() as connection:
-            found = await inventory.dossier(connection, erasure_id)
+            found = await inventory.erasure_record(connection, erasure_id)
             await plain.hold_off(connection, found.erasure.federation_id)
             if not _may_purge(found, job):
                 return
@@ -177,7 +177,7 @@ class Erasing:
         await self._shell.handle(CompleteErasure(erasure_id, job.id, found.erasure.version, envelope.decode()))
         await self._keeping.thin([line.cohort_id for line in found.lines])
 
-    async def _made_meanwhile(self, found: Dossier, doomed: set[KeyName], cohort_ids: set[UUID]) -> set[KeyName]:
+    async def _made_meanwhile(self, found: ErasureRecord, doomed: set[KeyName], cohort_ids: set[UUID]) -> set[KeyName]:
         """Keys that were made after the others were looked up, to seal what lay plain; nobody makes any from now on."""
         late = await self._shredding.doomed(found, cohort_ids) - doomed
         if late:
@@ -186,7 +186,7 @@ class Erasing:
                 await inventory.record(connection, found.erasure.id, keys)
         return late
 
-    async def _note_caches(self, found: Dossier) -> None:
+    async def _note_caches(self, found: ErasureRecord) -> None:
         """What workers have said by now; who says nothing holds up no request."""
         salt = bytes.fromhex(found.erasure.salt)
         async with self._database.write() as connection:
@@ -215,14 +215,14 @@ class Erasing:
             erasure_ids = await scrubbing.unscrubbed(connection)
         for erasure_id in erasure_ids:
             async with self._database.write() as connection:
-                found = await inventory.dossier(connection, erasure_id)
+                found = await inventory.erasure_record(connection, erasure_id)
                 await scrubbing.scrub(connection, found, await inventory.inventory(connection, found, None))
         if erasure_ids:
             await self._database.forget_pages()
         return len(erasure_ids)
 
 
-def _may_purge(found: Dossier, job: Job) -> bool:
+def _may_purge(found: ErasureRecord, job: Job) -> bool:
     """Whether all models are clean: the request says so, or it said so and an earlier attempt of this job broke."""
     if found.erasure.status == "requires_action":
         return job.num_failures > 0 and bool(found.erasure.fenced_at) and all(line.done_at for line in found.lines)

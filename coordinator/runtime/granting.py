@@ -12,10 +12,10 @@ from uuid import UUID
 
 from coordinator.engine.entities import Client
 from coordinator.engine.messages import ClaimTasks, OpenSession
-from coordinator.engine.work import Granted
+from coordinator.engine.replies import Granted
 from coordinator.runtime.quarantine import Quarantine, Thing
 from coordinator.runtime.shell import Shell
-from coordinator.store import outbox
+from coordinator.store import due
 from coordinator.store.database import Database, Unavailable
 from services.core.errors import InvariantBroken, Rejected
 from services.core.seeds import derive
@@ -38,7 +38,7 @@ class Granting:
             self._hindered.clear()
         if client_id not in self._hindered:
             try:
-                granted: Sequence[Granted] = await self._shell.handle(ClaimTasks(client_id))
+                granted = await self._shell.handle(ClaimTasks(client_id))
                 for run_id in {one.run.id for one in granted} if len(self._quarantine) else ():
                     self._quarantine.clear(Thing(CLAIM, run_id, run_id))
                 return granted
@@ -51,16 +51,15 @@ class Granting:
     async def open_session(self, message: OpenSession) -> Client:
         """A client whose tasks cannot be read gets on without them."""
         try:
-            client: Client = await self._shell.handle(message)
+            return await self._shell.handle(message)
         except (Rejected, Unavailable):
             raise
         except Exception:
-            client = await self._shell.handle(replace(message, frees_tasks=False))
-        return client
+            return await self._shell.handle(replace(message, frees_tasks=False))
 
     async def _claim_run_by_run(self, client_id: UUID) -> list[Granted]:
         async with self._database.read() as connection:
-            run_ids = await outbox.runs_to_claim_from(connection, client_id)
+            run_ids = await due.runs_to_claim_from(connection, client_id)
         granted: list[Granted] = []
         for run_id in run_ids:
             thing = Thing(CLAIM, run_id, run_id)

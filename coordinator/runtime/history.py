@@ -20,9 +20,9 @@ from coordinator.keys.port import KeyStore, earlier_client_key
 from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.storage import SealedFile, Storage, name_of, not_found
 from coordinator.runtime.writing import SealedWriter
-from coordinator.store import blobs, kept, outbox
+from coordinator.store import blobs, kept_updates, outbox, retention
 from coordinator.store.database import Database
-from coordinator.store.kept import Copy, Wanted
+from coordinator.store.kept_updates import Copy, Wanted
 from services.core.errors import InvariantBroken, Rejected
 from services.history.coverage import cover
 from services.history.sealed_before import restore_sealed
@@ -48,10 +48,10 @@ class Keeping:
         if job.cohort_id is None:
             raise InvariantBroken("a history without a cohort")
         async with self._database.read() as connection:
-            (place,) = await kept.places(connection, [job.cohort_id])
+            (place,) = await kept_updates.places(connection, [job.cohort_id])
             if place.policy is None:
                 raise InvariantBroken("a history without a policy")
-            found = await kept.wanted(connection, job.cohort_id, place.policy)
+            found = await kept_updates.wanted(connection, job.cohort_id, place.policy)
         for first in range(0, len(found), KEPT_AT_ONCE):
             if not await self._keep_some(job.federation_id, found[first : first + KEPT_AT_ONCE], place.policy):
                 return  # another process is at the same; when the lease runs out it is seen how that ended
@@ -65,34 +65,36 @@ class Keeping:
         if job.cohort_id is None:
             raise InvariantBroken("retention without a cohort")
         async with self._database.write() as connection:
-            (place,) = await kept.places(connection, [job.cohort_id])
+            (place,) = await kept_updates.places(connection, [job.cohort_id])
             up_to_round = job.params["up_to_round"]
             if job.kind == "collect-updates":
-                others = await outbox.take_collections(connection, job.cohort_id, job.epoch)
+                others = await retention.take_collections(connection, job.cohort_id, job.epoch)
                 up_to_round = max(up_to_round, *others, 0)
             if not place.is_unlearning:
-                found = await outbox.updates_to_collect(connection, job.cohort_id, job.epoch, up_to_round)
+                found = await retention.updates_to_collect(connection, job.cohort_id, job.epoch, up_to_round)
                 if found:
-                    await outbox.forget_updates(connection, job.federation_id, found)
+                    await retention.forget_updates(connection, job.federation_id, found)
             await outbox.finish_chore(connection, job.id, token)
         await self._storage.delete_dropped()
 
     async def thin(self, cohort_ids: Collection[UUID]) -> None:
         """Drop what is too much, and what is in no model any more; nothing while a request cuts the cohort."""
         async with self._database.read() as connection:
-            places = await kept.places(connection, cohort_ids)
+            places = await kept_updates.places(connection, cohort_ids)
         for place in places:
             async with self._database.write() as connection:
-                if place.policy is None or await kept.is_being_erased(connection, place.cohort_id):
+                if place.policy is None or await kept_updates.is_being_erased(connection, place.cohort_id):
                     continue
-                superfluous = cover(await kept.bytes_by_round(connection, place.cohort_id), place.policy).dropped
-                await kept.drop(connection, place.cohort_id, superfluous)
+                superfluous = cover(
+                    await kept_updates.bytes_by_round(connection, place.cohort_id), place.policy
+                ).dropped
+                await kept_updates.drop(connection, place.cohort_id, superfluous)
         await self._storage.delete_dropped()
 
     async def tidy(self) -> None:
         """What erasures left behind: copies of what is in no model any more."""
         async with self._database.read() as connection:
-            cohort_ids = await kept.cohorts_with_copies(connection)
+            cohort_ids = await kept_updates.cohorts_with_copies(connection)
         await self.thin(cohort_ids)
 
     async def sweep(self) -> None:
@@ -121,7 +123,7 @@ class Keeping:
 
     async def _restored(self, owner: UUID, missing: Sequence[str], stack: AsyncExitStack) -> dict[str, Stored]:
         async with self._database.read() as connection:
-            copies = await kept.copies(connection, owner, missing)
+            copies = await kept_updates.copies(connection, owner, missing)
         if lost := [digest for digest in missing if digest not in copies]:
             raise not_found(lost[0])
         stored = await stack.enter_async_context(self._storage.local(owner, [copy.digest for copy in copies.values()]))
@@ -142,7 +144,7 @@ class Keeping:
         with self._scratch.directory() as directory:
             made = {one: await self._copy(federation_id, one, directory / uuid4().hex, policy, now) for one in some}
             async with self._database.write() as connection:
-                announced = await kept.announce(connection, [(one, made[one][0]) for one in some], policy, now)
+                announced = await kept_updates.announce(connection, [(one, made[one][0]) for one in some], policy, now)
                 copies = [(blob, path) for one, _ in announced for _, blob, path in [made[one]] if blob is not None]
                 await blobs.announce(connection, [blob for blob, _ in copies])
             crashpoint("history.after-announcement")
@@ -150,9 +152,9 @@ class Keeping:
                 await self._storage.blobs.adopt(federation_id, name_of(blob), path)
         crashpoint("history.after-adoption")
         async with self._database.write() as connection:
-            unwanted = [blob.id for blob, _ in copies if not await kept.confirm(connection, blob)]
-            await blobs.drop(connection, await kept.copies_of(connection, [one.update_id for one in some]))
-            is_all = not await kept.are_being_sealed(connection, [one.update_id for one in some])
+            unwanted = [blob.id for blob, _ in copies if not await kept_updates.confirm(connection, blob)]
+            await blobs.drop(connection, await kept_updates.copies_of(connection, [one.update_id for one in some]))
+            is_all = not await kept_updates.are_being_sealed(connection, [one.update_id for one in some])
         await self._storage.give_up(federation_id, unwanted)
         return is_all
 
@@ -160,7 +162,7 @@ class Keeping:
         found = await self._storage.find(federation_id, [one.source for one in some])
         as_they_are = [(one, Kept(one.source, found[one.source].num_bytes)) for one in some if one.source in found]
         async with self._database.write() as connection:
-            await kept.announce(connection, as_they_are, policy, await self._database.now(connection))
+            await kept_updates.announce(connection, as_they_are, policy, await self._database.now(connection))
 
     async def _copy(
         self, federation_id: UUID, one: Wanted, path: Path, policy: UpdateHistory, now: datetime

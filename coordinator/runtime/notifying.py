@@ -22,9 +22,9 @@ from coordinator.runtime.callback_secrets import KEY_FILE, CallbackSecrets, Secr
 from coordinator.runtime.evidence import TROUBLE, described
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import SigningKeys
-from coordinator.store import callbacks, outbox
+from coordinator.store import callbacks
+from coordinator.store.callbacks import DeliveryWithSecret
 from coordinator.store.database import Database
-from coordinator.store.outbox import Parcel
 from services.core.errors import Rejected
 from services.wire.v1.erasure import secret_bytes
 
@@ -75,29 +75,31 @@ class Notifying:
         """Carry one delivery job out: one attempt."""
         delivery_id = UUID(job.params["delivery_id"])
         async with self._database.read() as connection:
-            parcel = await outbox.parcel(connection, delivery_id)
+            outgoing = await callbacks.delivery(connection, delivery_id)
             now = await self._database.now(connection)
-        error, is_final = await self._attempt(parcel, now) if parcel.delivery.status == "pending" else (None, True)
+        error, is_final = await self._attempt(outgoing, now) if outgoing.delivery.status == "pending" else (None, True)
         if error is not None:
-            log.warning("delivery.failed", delivery=str(delivery_id), attempt=parcel.delivery.attempts + 1, error=error)
+            log.warning(
+                "delivery.failed", delivery=str(delivery_id), attempt=outgoing.delivery.attempts + 1, error=error
+            )
         await self._shell.handle(SettleDelivery(delivery_id, job.id, error, is_final))
 
-    async def _attempt(self, parcel: Parcel, now: datetime) -> tuple[str | None, bool]:
+    async def _attempt(self, outgoing: DeliveryWithSecret, now: datetime) -> tuple[str | None, bool]:
         """(what went wrong, whether it is no use to try again)."""
-        if not self._is_allowed(parcel.delivery.url):
+        if not self._is_allowed(outgoing.delivery.url):
             return f"its host is no longer among those that {SETTING} allows", True
         try:
-            headers, body = await self._signed(parcel, now)
+            headers, body = await self._signed(outgoing, now)
         except TROUBLE as error:
             return described(error), False
         except SecretUnreadable:
             return "the key that its secret was sealed with is lost: restore it, or file again with a callback", False
-        trust_env = urlsplit(parcel.delivery.url).hostname not in _LOOPBACK
+        trust_env = urlsplit(outgoing.delivery.url).hostname not in _LOOPBACK
         try:
             async with (
                 asyncio.timeout(TIMEOUT_S),
                 httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=trust_env) as client,
-                client.stream("POST", parcel.delivery.url, content=body, headers=headers) as response,
+                client.stream("POST", outgoing.delivery.url, content=body, headers=headers) as response,
             ):
                 status = response.status_code  # the answer's body is never read
         except TimeoutError:
@@ -106,13 +108,13 @@ class Notifying:
             return f"{type(error).__name__}: {error}"[:300], False
         return (None, False) if 200 <= status < 300 else (f"answered {status}", status == _GONE)
 
-    async def _signed(self, parcel: Parcel, now: datetime) -> tuple[dict[str, str], bytes]:
-        body = orjson.dumps(parcel.delivery.payload)
-        webhook_id, timestamp = str(parcel.delivery.id), str(int(now.timestamp()))
+    async def _signed(self, outgoing: DeliveryWithSecret, now: datetime) -> tuple[dict[str, str], bytes]:
+        body = orjson.dumps(outgoing.delivery.payload)
+        webhook_id, timestamp = str(outgoing.delivery.id), str(int(now.timestamp()))
         content = f"{webhook_id}.{timestamp}.".encode() + body
-        if parcel.secret is not None:
-            about = parcel.delivery
-            secret = await asyncio.to_thread(self._secrets.open, parcel.secret, about.erasure_id, about.url)
+        if outgoing.secret is not None:
+            about = outgoing.delivery
+            secret = await asyncio.to_thread(self._secrets.open, outgoing.secret, about.erasure_id, about.url)
             version, signature = "v1", hmac.digest(secret_bytes(secret), content, hashlib.sha256)
         else:
             key = await asyncio.to_thread(self._keys.load)

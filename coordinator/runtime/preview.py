@@ -21,13 +21,14 @@ from coordinator.engine.erasure.planner import CutCost, Option
 from coordinator.engine.messages import Envelope, FileErasure
 from coordinator.store.database import Database
 from coordinator.store.slices import load
+from services.core.model_figures import accuracy_of
 from services.wire.v1.erasure import ErasureOption, ErasurePreview, PreviewedCohort
 
 
 async def preview(database: Database, request: FileErasure) -> ErasurePreview:
     async with database.read() as connection:  # its locks go with it: nothing on it is kept
         now = await database.now(connection)
-        state = await load(connection, [request], State())
+        state = await load(connection, [request])
     decide(state, Envelope(request, now, os.urandom(16)))
     leavers = frozenset(client.id for client in state.clients.values() if client.name in request.subjects)
     options = planner.options(state, request, leavers)
@@ -121,5 +122,4 @@ def _starts_from(cost: CutCost, state: State) -> Checkpoint | None:
 
 
 def _accuracy(checkpoint: Checkpoint | None) -> float | None:
-    metrics = checkpoint.metrics if checkpoint is not None else {}
-    return metrics.get("validation_accuracy", metrics.get("clients_accuracy"))
+    return None if checkpoint is None else accuracy_of(checkpoint.metrics)

@@ -22,16 +22,9 @@ import structlog
 from coordinator.blobs.port import StorageFull
 from coordinator.bus.port import Bus
 from coordinator.crashpoints import crashpoint
+from coordinator.engine import posting
 from coordinator.engine.entities import Blob, Facts, Job
-from coordinator.engine.messages import (
-    JobDone,
-    JobFailed,
-    Message,
-    PauseRun,
-    PlaceNewcomer,
-    RecordBlob,
-    SettleRun,
-)
+from coordinator.engine.messages import JobDone, JobFailed, Message, RecordBlob, Reply
 from coordinator.runtime.erasure import Erasing
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.quarantine import Quarantine, Thing, pause_after, reason_of
@@ -54,12 +47,6 @@ log = structlog.get_logger()
 LOOK_EVERY_S = 0.5
 """How often to look without having been rung: the price of a lost wake-up."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-
-POSTS: Final[dict[str, Callable[[Job], Message]]] = {
-    "PlaceNewcomer": lambda job: PlaceNewcomer(UUID(job.params["run_id"]), UUID(job.params["cohort_id"]), job.id),
-    "SettleRun": lambda job: SettleRun(UUID(job.params["run_id"]), job.id),
-    "PauseRun": lambda job: PauseRun(UUID(job.params["run_id"]), job.params["hold"], job.params["reason"]),
-}
 
 
 class Pump:
@@ -276,7 +263,7 @@ def chore_runner(database: Database, shell: Shell, storage: Storage, erasing: Er
         match job.kind:
             case "post":
                 with contextlib.suppress(Rejected):
-                    await shell_patiently(shell, POSTS[job.params["message"]](job))
+                    await shell_patiently(shell, posting.from_job(job))
             case "drop-blob":
                 async with database.write() as connection:
                     await references.release(connection, job.federation_id, [job.params["digest"]])
@@ -291,7 +278,7 @@ def chore_runner(database: Database, shell: Shell, storage: Storage, erasing: Er
     return run
 
 
-async def shell_patiently(shell: Shell, message: Message) -> Any:
+async def shell_patiently(shell: Shell, message: Message[Reply]) -> Reply:
     """Post a message and keep trying while the database is away; not for ever when it takes too long."""
     while True:
         try:

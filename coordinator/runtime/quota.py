@@ -18,7 +18,7 @@ from typing import Final
 from uuid import UUID
 
 from coordinator.runtime.settings import Settings
-from coordinator.store import doorway
+from coordinator.store import access_queries
 from coordinator.store.database import Database
 from services.core.errors import Rejected
 
@@ -82,7 +82,7 @@ class Quota:
         """Take the figures from the database."""
         started_at = time.monotonic()
         async with self._database.read() as connection:
-            found = await doorway.stored_bytes(connection)
+            found = await access_queries.stored_bytes(connection)
         stored: Counter[UUID] = Counter()
         for federation_id, client_id, num_bytes in found:
             stored[federation_id] += num_bytes

@@ -23,7 +23,7 @@ from coordinator.engine.messages import ApproveErasure, FenceErasure, FileErasur
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import EvidenceLost, SigningKeys
 from coordinator.runtime.supervision import Pulse
-from coordinator.store import evidence, outbox
+from coordinator.store import erasure_steps, evidence
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.evidence import Incident
 from coordinator.store.gate import Mark
@@ -140,7 +140,7 @@ class Refencing:
         try:
             for index, entry in enumerate(entries):
                 async with self._database.read() as connection:
-                    status = await outbox.erasure_status(connection, entry.request_id)
+                    status = await erasure_steps.status(connection, entry.request_id)
                 if status != "received":
                     num_restored += await self._fence_one(shell, entry, status)
                 elif leave_received or not await self._could_fence(shell, entry):
@@ -168,11 +168,11 @@ class Refencing:
         if status not in _UNFENCED:
             return False
         async with self._database.read() as connection:
-            names = await outbox.names_to_erase(connection, list(entry.client_ids))
+            names = await erasure_steps.names_to_erase(connection, list(entry.client_ids))
             samples = {
                 name: list(one.samples)
                 for one in entry.samples
-                for name in await outbox.names_to_erase(connection, [one.client_id])
+                for name in await erasure_steps.names_to_erase(connection, [one.client_id])
             }
             now = await self._database.now(connection) + timedelta(seconds=1)
         if not names:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from coordinator.engine.decide import decide
-from coordinator.engine.entities import Blob, Facts, State
+from coordinator.engine.entities import Blob, Facts
 from coordinator.engine.messages import CreateRun, Envelope
 from coordinator.runtime.sealing import operators_blob
 from coordinator.runtime.storage import Storage
@@ -32,7 +32,7 @@ async def rehearse(
     """`to_upload`: digests that need not be stored yet; `max_parameters`: of a built-in model."""
     async with database.read() as connection:  # its locks go with it: nothing on it is kept
         now = await database.now(connection)
-        state = await load(connection, [request], State())
+        state = await load(connection, [request])
     state = state.put_all(
         replace(operators_blob(request.federation_id, now, digest, 0), status="stored") for digest in to_upload
     )

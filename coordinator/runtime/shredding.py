@@ -19,7 +19,7 @@ from coordinator.keys.port import KeyName, client_key, cohort_key, is_of_client,
 from coordinator.runtime.sealing import Sealing
 from coordinator.store import blobs
 from coordinator.store.database import Database
-from coordinator.store.inventory import Dossier
+from coordinator.store.inventory import ErasureRecord
 from services.core import digests
 from services.core.errors import InvariantBroken, Rejected
 
@@ -45,7 +45,7 @@ class Shredding:
         finally:
             turn.close()
 
-    async def doomed(self, found: Dossier, cohort_ids: Collection[UUID]) -> set[KeyName]:
+    async def doomed(self, found: ErasureRecord, cohort_ids: Collection[UUID]) -> set[KeyName]:
         """The keys that go: those of who leaves for good, and of the cohorts all but those of epochs after the cut."""
         names = await asyncio.to_thread(self._sealing.keys.names)
         spared = {kept_key(cohort_id, found.erasure.id) for cohort_id in cohort_ids}
@@ -62,7 +62,7 @@ class Shredding:
         keys = [self._sealing.keys.find(name) for name in names]
         return sorted(digests.of_bytes(key) for key in keys if key is not None)
 
-    async def shred(self, found: Dossier, doomed: set[KeyName], cohort_ids: Collection[UUID]) -> None:
+    async def shred(self, found: ErasureRecord, doomed: set[KeyName], cohort_ids: Collection[UUID]) -> None:
         """Wrap again what stays, then destroy. May be repeated, and begun again by another process."""
         for cohort_id in sorted(cohort_ids):
             await asyncio.to_thread(self._sealing.keys.find_or_make, kept_key(cohort_id, found.erasure.id))

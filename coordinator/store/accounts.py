@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -35,6 +35,17 @@ class KnownCredential:
     revoked_at: datetime | None
     superseded_at: datetime | None
     dropped_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewCredential:
+    id: UUID
+    role: str
+    secret_hash: str
+    created_at: datetime
+    label: str = ""
+    federation_id: UUID | None = None
+    client_id: UUID | None = None
 
 
 _c = t.credentials.c
@@ -138,27 +149,8 @@ async def add_clients(
     await connection.execute(t.clients.insert(), [{"id": ids[name], "name": name, **same} for name in ids])
 
 
-async def add_credential(
-    connection: AsyncConnection,
-    credential_id: UUID,
-    secret_hash: str,
-    now: datetime,
-    *,
-    role: str,
-    label: str = "",
-    federation_id: UUID | None = None,
-    client_id: UUID | None = None,
-) -> None:
-    row = {
-        "id": credential_id,
-        "federation_id": federation_id,
-        "client_id": client_id,
-        "role": role,
-        "label": label,
-        "secret_hash": secret_hash,
-        "created_at": now,
-    }
-    await connection.execute(t.credentials.insert().values(**row))
+async def add_credential(connection: AsyncConnection, new: NewCredential) -> None:
+    await connection.execute(t.credentials.insert().values(asdict(new)))
 
 
 async def revoke_credentials(connection: AsyncConnection, credential_ids: Sequence[UUID], now: datetime) -> None:

@@ -47,7 +47,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Dossier:
+class ErasureRecord:
     """A request with everything that its purge and certificate are made of."""
 
     erasure: Erasure
@@ -57,14 +57,14 @@ class Dossier:
     runs: dict[UUID, Run]
 
 
-async def dossier(connection: AsyncConnection, erasure_id: UUID) -> Dossier:
+async def erasure_record(connection: AsyncConnection, erasure_id: UUID) -> ErasureRecord:
     (erasure,) = await fetch(connection, Erasure, t.erasures.c.id == erasure_id)
     subjects = await fetch(connection, Subject, t.subjects.c.erasure_id == erasure_id)
     lines = await fetch(connection, AffectedCohort, t.lines.c.erasure_id == erasure_id)
     run_ids = {line.run_id for line in lines}
     cohorts = await fetch(connection, Cohort, t.cohorts.c.run_id.in_(run_ids))
     runs = await fetch(connection, Run, t.runs.c.id.in_(run_ids))
-    return Dossier(
+    return ErasureRecord(
         erasure=erasure,
         subjects=sorted(subjects, key=lambda s: s.name),
         lines=sorted(lines, key=lambda one: (one.run_id, one.cohort_name)),
@@ -73,7 +73,7 @@ async def dossier(connection: AsyncConnection, erasure_id: UUID) -> Dossier:
     )
 
 
-async def inventory(connection: AsyncConnection, found: Dossier, ends_at: datetime | None) -> list[Found]:
+async def inventory(connection: AsyncConnection, found: ErasureRecord, ends_at: datetime | None) -> list[Found]:
     """Everything that was made with the leavers' data, by the lineage and not by any mark: their updates, every model
     with one of these in its ancestry, the updates that anybody trained from such a model, what kernels made of all
     this, uploads that may belong to it and were never submitted, and the leavers' credentials.
@@ -108,7 +108,7 @@ async def inventory(connection: AsyncConnection, found: Dossier, ends_at: dateti
 
 
 async def _derived(
-    connection: AsyncConnection, found: Dossier, leavers: set[UUID], run_ids: set[UUID], models: list[Checkpoint]
+    connection: AsyncConnection, found: ErasureRecord, leavers: set[UUID], run_ids: set[UUID], models: list[Checkpoint]
 ) -> list[Found]:
     """The updates, and what kernels made and was never published: refused at a fence, not yet judged, or only a step
     on the way of a method. Such a step may be trained on and be the input of another: until nothing new is found."""
@@ -162,7 +162,7 @@ async def _submissions(connection: AsyncConnection, leavers: set[UUID], run_ids:
     return list(await connection.execute(statement.where(own, u.digest.is_not(None))))
 
 
-async def _is_own(connection: AsyncConnection, found: Dossier, leavers: set[UUID]) -> Callable[[Any], bool]:
+async def _is_own(connection: AsyncConnection, found: ErasureRecord, leavers: set[UUID]) -> Callable[[Any], bool]:
     """Whether an update is a leaver's. Of a client that stays: what it made before the fence, in cohorts that were cut
     or had ended by then."""
     staying: set[UUID] = set()
@@ -200,7 +200,7 @@ async def _copies(connection: AsyncConnection, derived: list[Found]) -> list[Fou
 
 
 async def _unsubmitted(
-    connection: AsyncConnection, found: Dossier, leavers: set[UUID], run_ids: set[UUID]
+    connection: AsyncConnection, found: ErasureRecord, leavers: set[UUID], run_ids: set[UUID]
 ) -> list[Found]:
     """What leavers uploaded and never submitted, or never finished; and what anybody uploaded, or a kernel made, in
     these runs for work that was cut off, by whichever request: nobody will ever ask for it again."""
@@ -224,7 +224,7 @@ async def _unsubmitted(
     return artefacts
 
 
-async def _begun_by_operators(connection: AsyncConnection, found: Dossier, purged: set[str]) -> list[Found]:
+async def _begun_by_operators(connection: AsyncConnection, found: ErasureRecord, purged: set[str]) -> list[Found]:
     """Uploads of the same bytes that operators have begun: they would be refused at their end."""
     b, parts = t.blobs.c, list[Found]()
     own = (b.federation_id == found.erasure.federation_id) & (b.origin == "operator") & (b.status == "arriving")
@@ -234,7 +234,7 @@ async def _begun_by_operators(connection: AsyncConnection, found: Dossier, purge
     return parts
 
 
-async def blobs_of(connection: AsyncConnection, found: Dossier, artefacts: list[Found]) -> list[UUID]:
+async def blobs_of(connection: AsyncConnection, found: ErasureRecord, artefacts: list[Found]) -> list[UUID]:
     """The blobs that the artefacts are, whoever else has the same bytes. A model whose bytes a clean model of the same
     cohort and epoch has as well is that one's, too, and stays."""
     b, ids = t.blobs.c, set[UUID]()

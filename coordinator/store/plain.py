@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.entities import Blob
-from coordinator.store import blobs, kept
+from coordinator.store import blobs, kept_updates
 from coordinator.store import tables as t
-from coordinator.store.kept import Copy
+from coordinator.store.kept_updates import Copy
 from coordinator.store.rows import to_entity
 
 b, k, u = t.blobs.c, t.kept_updates.c, t.updates.c
@@ -119,7 +119,9 @@ async def kept_copy(connection: AsyncConnection, blob: Blob) -> KeptCopy | None:
     if row is None:
         return None
     is_lossless = row.dtype == "fp32" and row.update_digest == row.source
-    return KeptCopy(row.id, kept.copy_of(row), row.update_id, row.cohort_id, row.task_id, row.epoch, is_lossless)
+    return KeptCopy(
+        row.id, kept_updates.copy_of(row), row.update_id, row.cohort_id, row.task_id, row.epoch, is_lossless
+    )
 
 
 async def update_of(connection: AsyncConnection, found: KeptCopy) -> Blob | None:

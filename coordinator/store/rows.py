@@ -98,7 +98,7 @@ def _select_by(table: sa.Table, column: sa.Column[Any], lock: bool) -> sa.Select
 async def write_changes(connection: AsyncConnection, before: State, after: State) -> None:
     """Write every record of `after` that is not the same object in `before`: new ones inserted, others updated."""
     for kind, table in TABLES.items():
-        old, new = getattr(before, kind.table), getattr(after, kind.table)
+        old, new = before.rows(kind.table), after.rows(kind.table)
         if old is new:
             continue
         changed = [(old.get(key), entity) for key, entity in new.items() if old.get(key) is not entity]

@@ -31,7 +31,7 @@ from coordinator.engine.entities import SETTLED, AffectedCohort, Cohort
 from coordinator.engine.erasure.stages import AuditReport, Unlearn
 from coordinator.store import tables as t
 from coordinator.store.codecs import CODECS
-from coordinator.store.inventory import BATCH, Dossier, Found, ScrubbedKind, batched
+from coordinator.store.inventory import BATCH, ErasureRecord, Found, ScrubbedKind, batched
 
 SCRUBBED: Final = "(scrubbed: it was about a client that was erased)"
 """Stands in place of words that were taken out of a sentence's place."""
@@ -319,7 +319,7 @@ SCRUBS: Final = (  # in the order in which the shell locks rows
 # --- the purge's step -------------------------------------------------------------------------------------------------
 
 
-async def scrub(connection: AsyncConnection, found: Dossier, artefacts: Collection[Found]) -> list[Found]:
+async def scrub(connection: AsyncConnection, found: ErasureRecord, artefacts: Collection[Found]) -> list[Found]:
     """Take out of rows what a request's clients said and what was measured of them; returns what was taken out."""
     leaving = await _leaving(connection, found, artefacts)
     salt, taken = bytes.fromhex(found.erasure.salt), list[Found]()
@@ -343,7 +343,7 @@ async def unscrubbed(connection: AsyncConnection) -> list[UUID]:
     return sorted((await connection.execute(statement)).scalars())
 
 
-async def _leaving(connection: AsyncConnection, found: Dossier, artefacts: Collection[Found]) -> Leaving:
+async def _leaving(connection: AsyncConnection, found: ErasureRecord, artefacts: Collection[Found]) -> Leaving:
     client_ids = frozenset(s.client_id for s in found.subjects)
     stays = found.erasure.scope == "samples"
     if stays:  # who was erased since then has left for good, by another request

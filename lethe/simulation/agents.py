@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from coordinator.engine import events as e
@@ -25,9 +25,9 @@ from coordinator.engine.messages import (
     RenewLease,
     SubmitResult,
 )
-from coordinator.engine.work import Granted
+from coordinator.engine.replies import Granted
 from coordinator.runtime.granting import grant_of
-from coordinator.store import exclusions, record
+from coordinator.store import exclusions, experiment_queries
 from lethe.simulation.clock import virtual_s, whole
 from lethe.simulation.scenario import Scenario
 from lethe.simulation.site import Site
@@ -71,7 +71,7 @@ class Agents:
     async def resume(self) -> None:
         """Take up what an earlier life of this process had in hand: it ends when it would have ended then."""
         async with self._site.database.read() as connection:
-            found = await record.claimed_together(connection)
+            found = await experiment_queries.claimed_together(connection)
         for client in sorted({one.task.client_name for one in found if one.exclusions is not None}):
             await self._read_exclusions(client)
         claims: dict[tuple[str, float], list[Granted]] = {}
@@ -223,7 +223,7 @@ class Agents:
     async def finish(self, names: list[str]) -> None:
         """These tasks end now: hand their results in."""
         ended = [(task_id, self._in_hand[task_id]) for task_id in map(self._by_name.__getitem__, sorted(names))]
-        messages: list[Message] = []
+        messages: list[Message[Any]] = []
         for task_id, in_hand in ended:
             if task_id not in self._outcomes:
                 await self._begin(task_id)
@@ -236,7 +236,7 @@ class Agents:
             if isinstance(answer, BaseException) and not isinstance(answer, Rejected):
                 raise answer
 
-    async def _messages(self, task_id: UUID, in_hand: InHand, outcome: Outcome) -> list[Message]:
+    async def _messages(self, task_id: UUID, in_hand: InHand, outcome: Outcome) -> list[Message[Any]]:
         token = in_hand.piece.grant.lease_token
         if isinstance(outcome, Failure):
             return [

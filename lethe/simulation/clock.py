@@ -70,7 +70,7 @@ class NamedEntropy:
     _instant: float = -1.0
     _seen: Counter[str] = field(default_factory=Counter)
 
-    def __call__(self, message: Message) -> bytes:
+    def __call__(self, message: Message[Any]) -> bytes:
         if self._instant != self.clock.now_s:
             self._instant = self.clock.now_s
             self._seen.clear()

@@ -9,11 +9,12 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from coordinator.engine.entities import Run
-from coordinator.store import record
-from coordinator.store.record import Forgotten, Published, accuracy_of, loss_of
+from coordinator.store import experiment_queries
+from coordinator.store.experiment_queries import Forgotten, Published
 from lethe.simulation.clock import virtual_s
 from lethe.simulation.results import ErasureRow, Results, RoundRow, ServedRow, SummaryRow
 from lethe.simulation.site import Site
+from services.core.model_figures import accuracy_of, loss_of
 from services.methods.running import run_kernel
 from services.tensors.streams import FileWriter
 from services.training.rounds import EVALUATION_BATCH
@@ -27,9 +28,12 @@ class Figures(NamedTuple):
 async def results_of(site: Site, stopped: str | None) -> Results:
     """`stopped`: why the simulation ended before the run did."""
     async with site.database.read() as connection:
-        run, cohorts = await record.run(connection), await record.cohorts(connection)
-        published, forgotten = await record.published(connection), await record.forgotten(connection)
-        num_updates, client_s = await record.all_work(connection)
+        run, cohorts = await experiment_queries.run(connection), await experiment_queries.cohorts(connection)
+        published, forgotten = (
+            await experiment_queries.published(connection),
+            await experiment_queries.forgotten(connection),
+        )
+        num_updates, client_s = await experiment_queries.all_work(connection)
     summary = SummaryRow(
         virtual_s=site.clock.now_s,
         status="stopped" if stopped is not None else run.status if run is not None else "failed",

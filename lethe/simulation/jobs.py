@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from coordinator.engine.entities import Job
 from coordinator.runtime.pump import Runner
-from coordinator.store import outbox, record
+from coordinator.store import experiment_queries, outbox
 from coordinator.store.database import Database
 
 AT_ONCE: Final = 64
@@ -33,4 +33,6 @@ class Jobs:
                 return []
         async with self._database.write() as connection:
             now = await self._database.now(connection)
-            return [(job, token) for job in await record.take_jobs(connection, self._kind, now, token, AT_ONCE)]
+            return [
+                (job, token) for job in await experiment_queries.take_jobs(connection, self._kind, now, token, AT_ONCE)
+            ]

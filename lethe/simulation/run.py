@@ -21,8 +21,8 @@ import structlog
 from coordinator.engine import events as e
 from coordinator.engine.entities import ENDED, Run
 from coordinator.engine.messages import CreateRun
-from coordinator.runtime.shell import InboxKey
-from coordinator.store import accounts, record
+from coordinator.store import accounts, experiment_queries
+from coordinator.store.inbox import InboxKey
 from lethe.failures import UNUSABLE, CommandFailed
 from lethe.simulation.agents import Agents
 from lethe.simulation.clock import BEGINNING, virtual_s
@@ -36,6 +36,7 @@ from lethe.simulation.training import Trainer, several
 from services.core import digests
 from services.core.errors import Rejected
 from services.core.ids import uuid7
+from services.core.model_figures import accuracy_of
 from services.data.dataset import Array
 from services.data.places import folders_of
 from services.models.spec import CUSTOM
@@ -186,7 +187,7 @@ class _Simulation:
                 await accounts.add_federation(connection, site.federation_id, scenario.name, site.clock())
         await site.enrol(scenario.names[: scenario.clients])
         async with site.database.read() as connection:
-            run = await record.run(connection)
+            run = await experiment_queries.run(connection)
         if run is None:
             await self._create_run()
         else:
@@ -210,7 +211,7 @@ class _Simulation:
         run_id = uuid7(BEGINNING, site.entropy.draw("run"))
         inbox_key = InboxKey(PRINCIPAL, "run", "run", digests.of_json(spec.model_dump(mode="json")), run_id)
         try:
-            await site.shell.handle(CreateRun(run_id, site.federation_id, spec), inbox_key)
+            await site.shell.handle_once(CreateRun(run_id, site.federation_id, spec), inbox_key)
         except Rejected as rejected:
             raise CommandFailed(f"the run was refused: {rejected.detail}", exit_code=UNUSABLE) from rejected
 
@@ -281,7 +282,7 @@ class _Simulation:
     async def _the_run(self) -> Run:
         if self._run is None:
             async with self._site.database.read() as connection:
-                self._run = await record.run(connection)
+                self._run = await experiment_queries.run(connection)
         if self._run is None:
             raise CommandFailed("the run is gone from the simulation's database")
         return self._run
@@ -290,7 +291,7 @@ class _Simulation:
         """Look for work without having been rung for; whether there is any."""
         await self._site.tick()
         async with self._site.database.read() as connection:
-            names = await record.clients_with_work(connection, self._site.clock())
+            names = await experiment_queries.clients_with_work(connection, self._site.clock())
         self._agents.ring(names)
         return bool(names) or self._site.bells.are_rung
 
@@ -299,7 +300,7 @@ class _Simulation:
         if not self._may_be_due:
             return planned
         async with self._site.database.read() as connection:
-            due = await record.next_due(connection, self._site.clock())
+            due = await experiment_queries.next_due(connection, self._site.clock())
         self._may_be_due = due is not None
         instants = [instant for instant in (planned, None if due is None else virtual_s(due)) if instant is not None]
         return min(instants, default=None)
@@ -334,14 +335,14 @@ class _Simulation:
         if run.status not in ENDED or self._script.pending:
             return False
         async with self._site.database.read() as connection:
-            return not await record.open_erasures(connection)
+            return not await experiment_queries.open_erasures(connection)
 
     async def _should_stop(self) -> str | None:
         published, self._published = self._published, []
         if not published:
             return None
         async with self._site.database.read() as connection:
-            accuracies, losses = await record.served_figures(connection)
+            accuracies, losses = await experiment_queries.served_figures(connection)
         if not self._script.pending and (why := self._scenario.stop.why(accuracies, losses)) is not None:
             return why
         for one in published:
@@ -353,14 +354,14 @@ class _Simulation:
         checkpoint = one.checkpoint
         if str(checkpoint.cohort_id) not in self._cohorts:
             async with self._site.database.read() as connection:
-                self._cohorts = {str(cohort.id): cohort.name for cohort in await record.cohorts(connection)}
+                self._cohorts = {str(cohort.id): cohort.name for cohort in await experiment_queries.cohorts(connection)}
         return Progress(
             virtual_s=virtual_s(checkpoint.created_at),
             cohort=self._cohorts[str(checkpoint.cohort_id)],
             epoch=checkpoint.epoch,
             round=checkpoint.round,
             rounds_planned=self._scenario.run.stop.rounds,
-            accuracy=record.accuracy_of(dict(checkpoint.metrics)),
+            accuracy=accuracy_of(checkpoint.metrics),
             served=served,
             client_updates=self._num_updates,
             wall_s=time.monotonic() - self._started,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from coordinator.engine.entities import ENDED, Run
 from coordinator.engine.messages import FileErasure, JoinRun, Message, RemoveClient
-from coordinator.runtime.shell import InboxKey
-from coordinator.store import record
+from coordinator.store import experiment_queries
+from coordinator.store.inbox import InboxKey
 from lethe.failures import CommandFailed
 from lethe.simulation.scenario import Event, Scenario, client_name
 from lethe.simulation.site import Site
@@ -32,7 +32,7 @@ class Script:
     async def resume(self) -> None:
         """Forget what happened before; put what has its time into the agenda."""
         async with self._site.database.read() as connection:
-            done = await record.answered(connection, PRINCIPAL)
+            done = await experiment_queries.answered(connection, PRINCIPAL)
         self.pending = {number: event for number, event in self.pending.items() if str(number) not in done}
         for number, event in self.pending.items():
             if event.at_s is not None:
@@ -63,9 +63,9 @@ class Script:
             return False
         async with self._site.database.read() as connection:
             if event.after_round is not None:
-                reached = await record.slowest_round(connection)
+                reached = await experiment_queries.slowest_round(connection)
                 return reached is not None and reached >= event.after_round
-            return run.status in ENDED and not await record.open_erasures(connection)
+            return run.status in ENDED and not await experiment_queries.open_erasures(connection)
 
     async def _happen(self, number: int, event: Event, run: Run) -> None:
         if event.join is not None:
@@ -78,19 +78,19 @@ class Script:
             except Rejected as rejected:
                 raise CommandFailed(f"script.{number} was refused: {rejected.detail}") from rejected
 
-    async def _file(self, message: Message, inbox_key: InboxKey) -> None:
+    async def _file(self, message: Message[Any], inbox_key: InboxKey) -> None:
         """Nobody is there to ask for another method when one does not apply, so an erasure's fallback does that."""
         try:
-            await self._site.shell.handle(message, inbox_key)
+            await self._site.shell.handle_once(message, inbox_key)
         except Rejected as rejected:
             if rejected.code != "method-unavailable" or not isinstance(message, FileErasure):
                 raise
             if message.fallback is None:
                 raise
             instead = replace(message, method=message.fallback, params={}, guarantee="exact", fallback=None, audit=None)
-            await self._site.shell.handle(instead, inbox_key)
+            await self._site.shell.handle_once(instead, inbox_key)
 
-    def _messages(self, number: int, event: Event, run: Run) -> list[Message]:
+    def _messages(self, number: int, event: Event, run: Run) -> list[Message[Any]]:
         if event.join is not None:
             return [JoinRun(run.id, run.federation_id, tuple(self._newcomers(number)))]
         if event.leave is not None:

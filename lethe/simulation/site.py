@@ -28,7 +28,7 @@ from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage, name_of
 from coordinator.runtime.writing import SealedWriter
-from coordinator.store import accounts, blobs, record, schema
+from coordinator.store import accounts, blobs, experiment_queries, schema
 from coordinator.store.blobs import HeldTask
 from coordinator.store.database import Database
 from coordinator.tombstones.files import FileTombstoneLog
@@ -93,8 +93,8 @@ class Site:
         await schema.create(self.database)
         await self._keeping.sweep()
         async with self.database.write() as connection:
-            await record.free_jobs(connection)
-            if (newest := await record.newest_instant(connection)) is not None:
+            await experiment_queries.free_jobs(connection)
+            if (newest := await experiment_queries.newest_instant(connection)) is not None:
                 self.clock.move_to(virtual_s(newest))
         self.shell.start()
 
@@ -190,7 +190,7 @@ def fetch_models(home: Path, digests: Iterable[str], into: Path) -> dict[str, Pa
         site = Site(home, seed=0)
         try:
             async with site.database.read() as connection:
-                run = await record.run(connection)
+                run = await experiment_queries.run(connection)
             if run is None:
                 return {}
             found = await site.storage.find(run.federation_id, list(digests))

@@ -113,13 +113,6 @@ def sign(statement: dict[str, Any], key: Ed25519PrivateKey) -> dict[str, Any]:
     }
 
 
-def countersign(envelope: dict[str, Any], key: Ed25519PrivateKey) -> dict[str, Any]:
-    """The same claim with one more signature. Verify it before: whoever signs vouches for it."""
-    new = _signature(base64.b64decode(envelope["payload"], validate=True), key)
-    others = [signature for signature in envelope["signatures"] if signature["keyid"] != new["keyid"]]
-    return {**envelope, "signatures": sorted([*others, new], key=lambda signature: signature["keyid"])}
-
-
 def to_bytes(envelope: dict[str, Any]) -> bytes:
     """The one form of an envelope as a file: canonical JSON and a line feed."""
     return canonical.encode(envelope) + b"\n"

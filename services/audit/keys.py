@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import re
@@ -28,13 +27,6 @@ def generate_key() -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.generate()
-
-
-def key_of_seed(seed: bytes) -> Ed25519PrivateKey:
-    """The key whose 32 private bytes (RFC 8032) are given."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    return Ed25519PrivateKey.from_private_bytes(seed)
 
 
 def key_id(public: Ed25519PublicKey) -> str:
@@ -87,11 +79,6 @@ def public_pem(public: Ed25519PublicKey) -> bytes:
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-
-
-def public_base64(public: Ed25519PublicKey) -> str:
-    """The 32 raw bytes."""
-    return base64.b64encode(public.public_bytes_raw()).decode()
 
 
 def read_public_keys(pem: bytes) -> list[Ed25519PublicKey]:

@@ -6,7 +6,7 @@ every cohort of the group that it belongs to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, assert_never
 
@@ -115,18 +115,6 @@ def plans_of(tree: Node) -> tuple[CohortPlan, ...]:
         CohortPlan(node.name, node.members, parents.get(node.name), _kind(node, tree), group)
         for node in influence_tree.walk(tree)
     )
-
-
-def tree_of(plans: Iterable[CohortPlan]) -> Node:
-    """The tree whose nodes are these plans (of one group); the inverse of `plans_of`, up to the order of children."""
-    known = sorted(plans, key=lambda plan: (len(plan.members), plan.kind != "leaf", plan.name))
-    below: dict[str | None, list[Node]] = {}
-    for plan in known:  # a child has fewer members than its parent, or is the leaf of a root with one client
-        children = tuple(sorted(below.pop(plan.name, []), key=lambda node: node.members))
-        below.setdefault(plan.parent, []).append(Node(plan.name, plan.members, children))
-    if set(below) != {None} or len(below[None]) != 1:
-        raise InvariantBroken("these cohorts are not one tree")
-    return below[None][0]
 
 
 def _draw_clusters(topology: spec.Clusters, names: Sequence[str], seed: int) -> dict[str, tuple[int, ...]]:

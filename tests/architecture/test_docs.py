@@ -62,6 +62,12 @@ def test_each_room_has_a_readme(room: str) -> None:
     assert (ROOT / room / "README.md").is_file()
 
 
+def test_the_readme_of_the_store_has_a_line_for_each_module() -> None:
+    store = ROOT / "coordinator" / "store"
+    listed = re.findall(r"`(\w+)`(?=[^|\n]*\|[^|\n]*\|$)", (store / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(path.stem for path in store.glob("*.py") if path.stem != "__init__")
+
+
 def test_each_error_code_is_documented_with_its_own_sentence() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| \d{3} \| (?:yes|no) \| (.+?) \|", page_text("problems.md"), re.MULTILINE)
     assert dict(rows) == CODES

@@ -69,3 +69,59 @@ def test_nothing_pickles() -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
                 assert isinstance(node.value, ast.Constant) and node.value.value is False, name
+
+
+NO_STATEMENTS = {"AsyncConnection", "IntegrityError", "SQLAlchemyError", "make_url"}
+"""Names of SQLAlchemy that say nothing to the database."""
+
+
+def test_all_sql_is_in_the_store() -> None:
+    for name, tree in modules(*ROOMS):
+        if name.startswith("coordinator/store/") or name == "coordinator/blobs/postgres.py":
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "sqlalchemy":
+                assert {alias.name for alias in node.names} <= NO_STATEMENTS, name
+            elif isinstance(node, ast.Import):
+                assert "sqlalchemy" not in {alias.name.partition(".")[0] for alias in node.names}, name
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("coordinator.store"):
+                assert "tables" not in {*(node.module or "").split("."), *(alias.name for alias in node.names)}, name
+
+
+COMMITS = {
+    "coordinator/api/health.py",  # asks whether the database takes writes; changes nothing
+    "coordinator/runtime/accounts.py",
+    "coordinator/runtime/certifying.py",
+    "coordinator/runtime/erasure.py",
+    "coordinator/runtime/evidence.py",
+    "coordinator/runtime/history.py",
+    "coordinator/runtime/notifying.py",
+    "coordinator/runtime/presence.py",
+    "coordinator/runtime/pump.py",
+    "coordinator/runtime/refencing.py",
+    "coordinator/runtime/remedies.py",
+    "coordinator/runtime/shell.py",
+    "coordinator/runtime/shredding.py",
+    "coordinator/runtime/storage.py",
+    "coordinator/runtime/sweeping.py",
+    "coordinator/runtime/upgrading.py",
+    "coordinator/runtime/uploads.py",
+    "coordinator/runtime/worker_caches.py",
+    "coordinator/store/schema.py",  # upgrades
+    "coordinator/store/snapshots.py",  # copies the database of one instant
+    "lethe/simulation/jobs.py",
+    "lethe/simulation/run.py",
+    "lethe/simulation/site.py",
+}
+"""The modules that may begin a transaction which is committed. The engine's decisions are the shell's alone."""
+
+
+def test_only_these_modules_commit() -> None:
+    writers = {name for name, tree in modules(*ROOMS) if any(_is_commit(call) for call in calls(tree))}
+    assert writers == COMMITS
+    deciders = {name for name, tree in modules("coordinator", "lethe") if "write_changes" in calls(tree)}
+    assert deciders == {"coordinator/runtime/shell.py"}
+
+
+def _is_commit(call: str) -> bool:
+    return call.endswith(("database.write", "past_the_gate().write"))

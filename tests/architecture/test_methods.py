@@ -16,7 +16,7 @@ from services.methods.references import resolve
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("coordinator/engine", "coordinator/store")
-KIND_OF_CHECKPOINT = {"reinit": {"coordinator/engine/entities.py", "coordinator/store/tables.py"}}
+KIND_OF_CHECKPOINT = {"reinit": {"coordinator/engine/entities/training.py", "coordinator/store/tables.py"}}
 """Called like the method that makes it, and stored under that name."""
 WORK_OF_RUNS = {"train", "evaluate", "audit"}
 OURS: list[Description] = [resolve(place) for place in BUILT_IN]

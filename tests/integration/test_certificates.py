@@ -99,7 +99,7 @@ async def certify(f: Federation, erasure_id: UUID) -> bytes:
     database = f.coordinator.database
     async with database.write() as connection:
         await connection.execute(t.erasures.update().values(salt="00" * 32))
-        found = await inventory.dossier(connection, erasure_id)
+        found = await inventory.erasure_record(connection, erasure_id)
     return await f.coordinator.erasing.certifying.certificate(found)
 
 

@@ -182,7 +182,7 @@ async def test_a_purge_that_is_done_twice_takes_nothing_more(tmp_path: Path, url
         erasure_id = await f.erase("c1")
         await f.wait_for_erasure(erasure_id)
         async with f.coordinator.database.write() as connection:
-            found = await inventory.dossier(connection, erasure_id)
+            found = await inventory.erasure_record(connection, erasure_id)
             artefacts = await inventory.inventory(connection, found, None)
             assert await scrubbing.scrub(connection, found, artefacts) == []
 

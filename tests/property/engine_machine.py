@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from coordinator.engine import messages as m
 from coordinator.engine.entities import ENDED, OPEN_TASK, SETTLED, Blob, Job, Task
-from coordinator.engine.work import Accepted
+from coordinator.engine.replies import Accepted
 from services.core.digests import of_json
 from services.core.errors import Rejected
 from services.wire.v1.work import FIGURES_ONLY

@@ -166,8 +166,8 @@ MUTANTS: Final = (
     mutant(
         "a run begins with a superseded model",
         "served after its fence",
-        (runs._check_named, "(federation_id, spec.init) in draft.state.superseded", "False"),
-        (runs._check_named, "c.superseded_by is None and c.stored and", ""),
+        (runs._check_named, "(federation_id, init) in state.superseded", "False"),
+        (runs._is_served, " and c.superseded_by is None and c.stored", ""),
     ),
     mutant(
         "erased client uploads",
@@ -192,7 +192,7 @@ MUTANTS: Final = (
     mutant(
         "run begins with a client's update",
         "a run began with a client's update",
-        (runs._check_named, 'b.origin == "operator" and ', ""),
+        (runs._is_uploaded, 'b.origin == "operator" and ', ""),
     ),
     mutant(
         "inventory without what others uploaded for work that was cut off",

@@ -54,7 +54,7 @@ class Watch:
         self.num_seen = len(world.decisions)
 
 
-def requests_move_as_the_table_says(before: State, message: m.Message, events: Iterable[e.Event]) -> None:
+def requests_move_as_the_table_says(before: State, message: m.Message[Any], events: Iterable[e.Event]) -> None:
     known = dict(before.erasures)
     for event in events:
         match event:
@@ -204,7 +204,7 @@ def newest_clean(world: World, state: State, head_id: UUID | None, names: set[st
     return max(clean, key=lambda c: c.round, default=None)
 
 
-def group_opens_together(before: State, cohort_id: UUID, message: m.Message) -> None:
+def group_opens_together(before: State, cohort_id: UUID, message: m.Message[Any]) -> None:
     """A training round of a lock-step cohort opens when nobody in its group is still at work on an earlier one."""
     cohort = before.cohorts[cohort_id]
     if not cohort.is_lockstep or cohort.unlearning is not None:  # a method asks for its own rounds

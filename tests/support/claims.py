@@ -6,7 +6,7 @@ from datetime import datetime
 
 from coordinator.engine.entities import Erasure, State
 from coordinator.runtime.certifying import outcome, served
-from coordinator.store.inventory import Dossier
+from coordinator.store.inventory import ErasureRecord
 from services.audit import predicate as p
 from services.audit.artefact_list import Tallying
 from services.audit.objections import objections
@@ -22,7 +22,7 @@ def objections_to(state: State, erasure: Erasure, now: datetime) -> list[str]:
     runs = {line.run_id: state.runs[line.run_id] for line in lines}
     cohorts = {c.id: c for c in state.cohorts.values() if c.run_id in runs}
     subjects = [s for s in state.subjects.values() if s.erasure_id == erasure.id]
-    found = Dossier(erasure, subjects, lines, cohorts, runs)
+    found = ErasureRecord(erasure, subjects, lines, cohorts, runs)
     is_mended = any(line.action == "unlearned" for line in lines)
     predicate = p.ErasurePredicate(
         federation=erasure.federation_id,

@@ -28,7 +28,7 @@ from coordinator.engine.messages import (
     FileErasure,
     SubmitResult,
 )
-from coordinator.engine.work import Granted
+from coordinator.engine.replies import Granted
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.reception import Complete, Received
 from coordinator.runtime.settings import Settings

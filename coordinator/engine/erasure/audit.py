@@ -20,6 +20,7 @@ from coordinator.engine.asking import new_task
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import GIVEN_UP, AffectedCohort, Cohort, Erasure, Member, Round, Run, Task, Update
 from coordinator.engine.erasure.stages import AuditReport, LeaverReport
+from coordinator.engine.messages import SettleRun
 from services.audit.spec import BEFORE, SHADOW_ROUNDS, Audit, AuditPlan, Canary, read_plan
 from services.audit.verdict import Check, Measured, judge, verdict_of
 from services.core.figures import bounded
@@ -125,7 +126,7 @@ def _judge(draft: Draft, erasure: Erasure, affected: AffectedCohort, round: Roun
     draft.revoke([t for t in draft.open_tasks(round.cohort_id) if t.round_id == round.id])
     _conclude(draft, erasure, affected, answers)
     cohort = draft.state.cohorts[affected.cohort_id]
-    draft.request(cohort, "post", {"message": "SettleRun", "run_id": str(cohort.run_id)})
+    draft.post(cohort, SettleRun(cohort.run_id))
 
 
 def _conclude(draft: Draft, erasure: Erasure, affected: AffectedCohort, answers: list[Update]) -> None:

@@ -87,8 +87,7 @@ def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID
     if cut.cuts:
         _measure_newcomers_again(draft, run)
     if run.status not in ENDED and any(one.action == "retired" for one in cut.cuts):
-        params = {"message": "SettleRun", "run_id": str(run.id)}
-        draft.request(draft.state.cohorts[cut.cuts[0].cohort.id], "post", params)
+        draft.post(draft.state.cohorts[cut.cuts[0].cohort.id], m.SettleRun(run.id))
     retraining = any(one.action != "retired" for one in cut.cuts)
     if run.status == "completed" and (merging or retraining):
         draft.emit(e.RunReopened(run.id, "retraining without what was erased"))

@@ -106,7 +106,7 @@ async def test_background_work_that_dies_is_named_and_comes_back(small_site: Sit
 
 
 async def test_many_broken_leases_leave_room_for_those_of_others(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.store.outbox.DUE_AT_ONCE", 1)
+    monkeypatch.setattr("coordinator.store.due.DUE_AT_ONCE", 1)
     (a, b), broken, sound = await both_runs(site, "a", "b")
     await a.claim()
     await b.claim()

@@ -370,7 +370,7 @@ def test_an_audit_that_began_before_its_cohort_ended_goes_on() -> None:
     erasure_id = world.fence("a", method="not", guarantee="approximate", recovery_rounds=0, audit=AUDIT)
     job = world.lease_job("kernel")
     assert job is not None
-    later: deque[m.Message] = deque()
+    later: deque[m.Message[Any]] = deque()
     world._decide(world.outcome_of(job), later)
     for _ in range(2):
         world.send(m.ReviewErasure(erasure_id))

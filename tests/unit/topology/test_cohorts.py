@@ -2,8 +2,7 @@ import pytest
 
 from services.core.errors import InvariantBroken, Rejected
 from services.topology import spec
-from services.topology.cohorts import CohortPlan, erasure_probabilities, family, tree_of
-from services.topology.influence_tree import erase, walk
+from services.topology.cohorts import CohortPlan, erasure_probabilities, family
 
 CLIENTS = ["d", "a", "c", "b"]
 
@@ -78,23 +77,6 @@ def test_a_tree_inside_each_cluster_carries_the_clusters_name() -> None:
         "cluster-1/leaf:d",
     ]
     assert {plan.group for plan in plans} == {"cluster-0", "cluster-1"}
-
-
-def test_a_tree_can_be_rebuilt_from_its_stored_cohorts() -> None:
-    plans = family(spec.Tree(kind="tree"), [f"c{i}" for i in range(7)], 0)
-    tree = tree_of(reversed(plans))
-    assert {(node.name, node.members) for node in walk(tree)} == {(plan.name, plan.members) for plan in plans}
-    assert erase(tree, ["c3"]).tree is not None
-
-
-def test_the_tree_of_a_single_client_can_be_rebuilt() -> None:
-    plans = family(spec.Tree(kind="tree"), ["a"], 0)
-    assert [node.name for node in walk(tree_of(plans))] == ["root", "leaf:a"]
-
-
-def test_cohorts_of_two_trees_are_not_one() -> None:
-    with pytest.raises(InvariantBroken):
-        tree_of(family(spec.Isolated(kind="isolated"), ["a", "b"], 0))
 
 
 def test_clients_without_a_probability_share_what_is_missing() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.engine.erasure.recovery import local_training
 from coordinator.engine.erasure.stages import Recover
-from coordinator.engine.work import Granted
+from coordinator.engine.replies import Granted
 from services.core.errors import Rejected
 from services.training.local_spec import LocalTraining
 from tests.support.world import World, with_run

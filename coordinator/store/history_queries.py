@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.store import tables as t
-from coordinator.store.kept import IN_LIVE_MODEL, IN_MODELS, IS_COPIED, LIVE
+from coordinator.store.kept_updates import IN_LIVE_MODEL, IN_MODELS, IS_COPIED, LIVE
 from coordinator.store.paging import Position, page
 from services.history.coverage import FIRST_ROUND, cover, stride
 from services.history.spec import UpdateHistory

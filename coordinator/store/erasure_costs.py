@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.entities import Archive, Traffic
-from coordinator.store import kept
+from coordinator.store import kept_updates
 from coordinator.store import tables as t
 
 
@@ -39,7 +39,7 @@ async def archives(
         sa.select(
             c.checkpoint_id,
             sa.func.count().filter(of_others).label("num_others"),
-            sa.func.count().filter(of_others & (u.stored | kept.IS_COPIED)).label("num_stored"),
+            sa.func.count().filter(of_others & (u.stored | kept_updates.IS_COPIED)).label("num_stored"),
             sa.func.sum(c.weight).label("weight"),
         )
         .join(t.updates, u.id == c.update_id)
