@@ -58,7 +58,7 @@ def _take_over_samples(draft: Draft, erasure: Erasure, leavers: frozenset[UUID],
             continue
         if other.samples.keys() <= names:
             why = f"carried out as {erasure.id}, which forgets the whole client"
-            draft.emit(e.ErasureMoved(other.id, other.status, why, duplicate_of=erasure.id))
+            draft.emit(e.ErasureMoved(other.id, "received", why, duplicate_of=erasure.id))
         elif method.guarantee == "approximate" and names & other.samples.keys():
             left = ", ".join(sorted(names & other.samples.keys()))
             settle(draft, other, "failed", f"{left} is erased by {erasure.id}; file again for the other clients")
