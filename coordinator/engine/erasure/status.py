@@ -24,6 +24,7 @@ class Move:
 
 _BEGINNING: Final = (m.FileErasure, m.ApproveErasure, m.RetryErasure)
 _CUTTING: Final = (m.FenceErasure, m.ReviewErasure, m.RetryErasure)
+_UNFENCED: Final = ("awaiting_approval", "received", "requires_action")
 _OPEN: Final = ("awaiting_approval", "received", "fenced", "executing", "verifying", "requires_action")
 
 MOVES: Final = (
@@ -42,6 +43,8 @@ MOVES: Final = (
     Move(("received", "requires_action"), "failed", (m.ReviewErasure,), "review._review_unfenced"),
     # The fence, and what follows it.
     Move(("received", "requires_action"), "fenced", (m.FenceErasure,), "fence.fence_erasure"),
+    Move(_UNFENCED, "received", (m.FenceErasure,), "fence._take_over_samples"),
+    Move(_UNFENCED, "failed", (m.FenceErasure,), "fence._take_over_samples"),
     Move(("fenced", "executing", "requires_action"), "executing", (m.ReviewErasure,), "review.review_erasure"),
     Move(("fenced", "executing", "requires_action"), "requires_action", (m.ReviewErasure,), "review.review_erasure"),
     Move(("fenced", "executing", "requires_action"), "failed", (m.ReviewErasure,), "review.review_erasure"),
