@@ -6,7 +6,7 @@ left out also when a coordinator has forgotten it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 from uuid import UUID
@@ -67,7 +67,7 @@ class Abstinence:
             told = ExclusionsAcknowledgement(digest=stated.digest, problem=str(self._problem)[:500])
             await self._cable.acknowledge(told)
             raise self._problem
-        told = ExclusionsAcknowledgement(digest=stated.digest, unknown=self._unknown_of(stated))
+        told = ExclusionsAcknowledgement(digest=stated.digest, unknown=unknown_of(stated, self._unknown))
         await self._cable.acknowledge(told)
         self._honoured = stated.digest
 
@@ -86,7 +86,9 @@ class Abstinence:
         if samples := self._ledger.samples:
             self._unknown = self._workbench.leave_out(samples)
 
-    def _unknown_of(self, stated: Exclusions) -> list[UnknownSamples]:
-        missing = set(self._unknown)
-        found = [(one.erasure_id, sorted(missing & set(one.samples))[:MOST_UNKNOWN]) for one in stated.items]
-        return [UnknownSamples(erasure_id=erasure_id, samples=samples) for erasure_id, samples in found if samples]
+
+def unknown_of(stated: Exclusions, missing: Iterable[int]) -> list[UnknownSamples]:
+    """Of the samples that are missing, those that each request names; so much of them as may be told."""
+    all_missing = set(missing)
+    found = [(one.erasure_id, sorted(all_missing & set(one.samples))[:MOST_UNKNOWN]) for one in stated.items]
+    return [UnknownSamples(erasure_id=erasure_id, samples=samples) for erasure_id, samples in found if samples]

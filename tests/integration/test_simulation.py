@@ -100,10 +100,10 @@ def test_samples_are_left_out_from_the_fence_on(tmp_path: Path) -> None:
 
 
 def _samples() -> list[int]:
-    from lethe.simulation.holdings import Holdings
+    from lethe.simulation.client_data import ClientData
 
     everything = frozenset(range(1437))
-    held = everything - frozenset(Holdings(parse(document()), []).unknown("client-1", everything))
+    held = everything - frozenset(ClientData(parse(document()), []).unknown("client-1", everything))
     return sorted(held)[:2]
 
 
