@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import structlog
 
 from tests.support.servers import PostgresServer, RedisServer
 from tests.support.transactions import watched
@@ -13,6 +14,12 @@ from tests.support.transactions import watched
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_tracebacks() -> None:
+    """By default structlog writes every local variable of a traceback, which takes seconds."""
+    structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -43,7 +50,16 @@ def redis_server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
-    """A database of its own on a running server, also when an earlier test left the server stopped."""
+    """A database of its own with the newest schema, on a running server, also when an earlier test left it stopped."""
+    url = postgres_server.new_migrated_database()
+    yield url
+    postgres_server.start()
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def empty_postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """Like `postgres_url`, without any table."""
     url = postgres_server.new_database()
     yield url
     postgres_server.start()

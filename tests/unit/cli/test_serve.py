@@ -59,9 +59,9 @@ def test_unusable_settings_are_named(tmp_path: Path) -> None:
 
 
 def test_serve_refuses_a_schema_that_is_behind_and_names_the_command_that_upgrades_it(
-    tmp_path: Path, postgres_url: str
+    tmp_path: Path, empty_postgres_url: str
 ) -> None:
-    settings = {"LETHE_DATABASE_URL": postgres_url, "LETHE_HOME": str(tmp_path)}
+    settings = {"LETHE_DATABASE_URL": empty_postgres_url, "LETHE_HOME": str(tmp_path)}
     refused = lethe("serve", "--port", "0", **settings)
     assert refused.returncode == 1 and "next:  lethe db upgrade" in refused.stderr
     upgraded = lethe("db", "upgrade", **settings)
