@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lethe.client import Client, Record
-from lethe.commands.checkpoints import accuracy_of
+from services.core.figures import accuracy_of
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from lethe.printing import cell, new_table
+from services.core.figures import accuracy_of
 
 ROUNDS_SHOWN: Final = 15
 PACE_ROUNDS: Final = 5
@@ -98,7 +99,7 @@ class RunView:
     def _publish(self, event: dict[str, Any]) -> RoundLine:
         line, metrics = self._line(event), event["data"].get("metrics", {})
         line.phase = "published"
-        line.accuracy = metrics.get("validation_accuracy", metrics.get("clients_accuracy"))
+        line.accuracy = accuracy_of(metrics)
         line.loss = metrics.get("validation_loss", metrics.get("clients_loss"))
         at = datetime.fromisoformat(event["at"])
         if self.published_at:

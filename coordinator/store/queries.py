@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.engine.entities import ENDED
 from coordinator.store import tables as t
 from coordinator.store.paging import Position, page
-from coordinator.store.record import accuracy_of
 from services.core.errors import Rejected
+from services.core.figures import accuracy_of
 from services.wire.v1.resources import Cohort, Event, Member, Page, Round, Run, RunStatus, Task
 from services.wire.v1.runs import RunSpec
 

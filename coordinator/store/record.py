@@ -15,6 +15,7 @@ from coordinator.engine.entities import SETTLED, Client, Cohort, Erasure, Line, 
 from coordinator.engine.work import Granted
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch, fetch_by
+from services.core.figures import accuracy_of, loss_of
 
 TOP_LINES = ("line", "root", "leaf")
 LINES = (*TOP_LINES, "inner")
@@ -142,14 +143,6 @@ async def served_figures(connection: AsyncConnection) -> tuple[list[float], list
     found = (await connection.execute(statement)).scalars().all()
     accuracies, losses = map(accuracy_of, found), map(loss_of, found)
     return [one for one in accuracies if one is not None], [one for one in losses if one is not None]
-
-
-def accuracy_of(metrics: dict[str, float]) -> float | None:
-    return metrics.get("validation_accuracy", metrics.get("clients_accuracy"))
-
-
-def loss_of(metrics: dict[str, float]) -> float | None:
-    return metrics.get("validation_loss", metrics.get("clients_loss"))
 
 
 async def published(connection: AsyncConnection) -> list[Published]:

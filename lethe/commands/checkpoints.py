@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from lethe.target import AsJson, connect, examples
+from services.core.figures import accuracy_of
 
 app = typer.Typer(no_args_is_help=True, help="Checkpoints: the models of a run, their lineage and bytes.")
 
@@ -16,11 +17,6 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name, if only one r
 CheckpointName = Annotated[
     str, typer.Argument(metavar="ID|RUN", help="The checkpoint's id, or a run's name: its newest served model.")
 ]
-
-
-def accuracy_of(metrics: Mapping[str, float]) -> float | None:
-    """On the coordinator's set when it was judged there, else at the clients."""
-    return metrics.get("validation_accuracy", metrics.get("clients_accuracy"))
 
 
 def _accuracy(checkpoint: Mapping[str, Any]) -> str | None:

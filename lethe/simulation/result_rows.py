@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from coordinator.engine.entities import Run
 from coordinator.store import record
-from coordinator.store.record import Forgotten, Published, accuracy_of, loss_of
+from coordinator.store.record import Forgotten, Published
 from lethe.simulation.clock import virtual_s
 from lethe.simulation.coordinator import SimulatedCoordinator
 from lethe.simulation.results import ErasureRow, Results, RoundRow, ServedRow, SummaryRow
+from services.core.figures import accuracy_of, loss_of
 from services.registry.kernels import run_kernel
 from services.tensors.streams import FileWriter
 from services.training.rounds import EVALUATION_BATCH

@@ -34,6 +34,7 @@ from lethe.simulation.script import PRINCIPAL, Script
 from lethe.simulation.training import Trainer, several
 from services.core import digests
 from services.core.errors import Rejected
+from services.core.figures import accuracy_of
 from services.core.ids import uuid7
 from services.data.dataset import Array
 from services.data.places import folders_of
@@ -360,7 +361,7 @@ class _Simulation:
             epoch=checkpoint.epoch,
             round=checkpoint.round,
             rounds_planned=self._scenario.run.stop.rounds,
-            accuracy=record.accuracy_of(dict(checkpoint.metrics)),
+            accuracy=accuracy_of(checkpoint.metrics),
             served=served,
             client_updates=self._num_updates,
             wall_s=time.monotonic() - self._started,

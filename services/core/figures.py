@@ -51,3 +51,13 @@ def weighted_mean(pairs: Iterable[tuple[float, float]]) -> float | None:
         weight_of_all += weight
     mean = total / weight_of_all if weight_of_all > 0 else None
     return mean if mean is not None and isfinite(mean) else None
+
+
+def accuracy_of(metrics: Mapping[str, float]) -> float | None:
+    """Which accuracy of a model counts: on the coordinator's set when it was judged there, else at the clients."""
+    return metrics.get("validation_accuracy", metrics.get("clients_accuracy"))
+
+
+def loss_of(metrics: Mapping[str, float]) -> float | None:
+    """Like `accuracy_of`."""
+    return metrics.get("validation_loss", metrics.get("clients_loss"))
