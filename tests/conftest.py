@@ -11,6 +11,16 @@ from tests.support.servers import PostgresServer, RedisServer
 from tests.support.transactions import watched
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--without-servers", action="store_true", help="skip what needs Postgres or Redis")
+
+
+@pytest.fixture(scope="session")
+def servers_wanted(pytestconfig: pytest.Config) -> None:
+    if pytestconfig.getoption("--without-servers"):
+        pytest.skip("it needs Postgres or Redis")
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
@@ -29,7 +39,7 @@ def nothing_but_rows_in_a_transaction() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
+def postgres_server(servers_wanted: None) -> Iterator[PostgresServer]:
     server = PostgresServer()
     try:
         server.start()
@@ -39,7 +49,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
-def redis_server() -> Iterator[RedisServer]:
+def redis_server(servers_wanted: None) -> Iterator[RedisServer]:
     server = RedisServer()
     try:
         server.start()

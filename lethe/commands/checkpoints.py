@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from lethe.target import AsJson, connect, examples
-from services.core.figures import accuracy_of
 
 app = typer.Typer(no_args_is_help=True, help="Checkpoints: the models of a run, their lineage and bytes.")
 
@@ -20,6 +19,8 @@ CheckpointName = Annotated[
 
 
 def _accuracy(checkpoint: Mapping[str, Any]) -> str | None:
+    from services.core.figures import accuracy_of
+
     accuracy = accuracy_of(checkpoint["metrics"])
     return None if accuracy is None else f"{accuracy:.4f}"
 

@@ -60,10 +60,10 @@ def modules() -> dict[str, str]:
 def functions(node: ast.AST, name: str) -> Iterator[tuple[str, Function, bool]]:
     """Every function under the node with its full name, and whether it is a method."""
     for child in ast.iter_child_nodes(node):
+        inner = f"{name}.{child.name}" if isinstance(child, Function | ast.ClassDef) else name
         if isinstance(child, Function):
-            yield f"{name}.{child.name}", child, isinstance(node, ast.ClassDef)
-        is_named = isinstance(child, Function | ast.ClassDef)
-        yield from functions(child, f"{name}.{child.name}" if is_named else name)
+            yield inner, child, isinstance(node, ast.ClassDef)
+        yield from functions(child, inner)
 
 
 def num_lines(function: Function) -> int:
