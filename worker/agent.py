@@ -21,7 +21,7 @@ from services.core.errors import InvariantBroken, Rejected
 from services.wire.v1.work import PROTOCOL, Failure, Session, SessionRequest, Submission, TaskGrant, TaskKind
 from worker.answers import BlobMissing, CoordinatorSaidNo, Dropped, LedgerBehind, Refused, Stopped, TryLater
 from worker.cache import ModelCache
-from worker.exclusion import Abstinence
+from worker.exclusion import ExclusionSync
 from worker.execution import Order, Result, Workbench
 from worker.failures import WorkFailed, failure_of
 from worker.lease import Lease
@@ -69,7 +69,7 @@ class Agent:
         self._workbench = workbench
         self._cache = cache
         self._ledger_dir = ledger_dir
-        self._abstinence: Abstinence | None = None
+        self._exclusions: ExclusionSync | None = None
         self._pool = pool
         self._reporter = reporter
         self._shutdown = shutdown
@@ -163,17 +163,17 @@ class Agent:
         self._had_session, self._max_blob_bytes = True, session.max_blob_bytes
         self._care.begin_session()
         self._reporter.session_opened(session)
-        if self._abstinence is None:
-            self._abstinence = Abstinence(
+        if self._exclusions is None:
+            self._exclusions = ExclusionSync(
                 session.client_id, self._ledger_dir, self._workbench, self._transport, self._in_thread
             )
-            await self._abstinence.begin()
+            await self._exclusions.begin()
         return session
 
     async def _leave_out(self, fruitless: int) -> float:
         """Take note of the samples to leave out. Returns how long to wait before the next claim."""
         try:
-            await self._abstaining().catch_up()
+            await self._exclusion_sync().catch_up()
         except WorkFailed as failed:
             self._reporter.cannot_leave_out(failed)
             return self._transport.backoff.delay(fruitless)
@@ -181,10 +181,10 @@ class Agent:
             self._reporter.retrying(refused, 0.0)
         return 0.0
 
-    def _abstaining(self) -> Abstinence:
-        if self._abstinence is None:
+    def _exclusion_sync(self) -> ExclusionSync:
+        if self._exclusions is None:
             raise InvariantBroken("work without a session")
-        return self._abstinence
+        return self._exclusions
 
     # working
 
@@ -222,7 +222,7 @@ class Agent:
         grant = lease.grant
         result: Result | None = None
         try:
-            await self._abstaining().honour(grant.exclusions)
+            await self._exclusion_sync().ensure(grant.exclusions)
             async with contextlib.AsyncExitStack() as stack:
                 paths = {}
                 for digest in (grant.weights, *(grant.work.blobs() if grant.work is not None else ())):

@@ -20,7 +20,7 @@ from worker.cache import ModelCache
 log = structlog.get_logger()
 
 
-class Cable(Protocol):
+class CacheTransport(Protocol):
     superseded: asyncio.Event
     superseded_at: datetime | None
 
@@ -32,8 +32,8 @@ class Cable(Protocol):
 class CacheCare:
     """Of one client."""
 
-    def __init__(self, cable: Cable, cache: ModelCache) -> None:
-        self._cable, self._cache = cable, cache
+    def __init__(self, transport: CacheTransport, cache: ModelCache) -> None:
+        self._transport, self._cache = transport, cache
         self._followed: datetime | None = None
 
     def begin_session(self) -> None:
@@ -42,8 +42,8 @@ class CacheCare:
 
     async def forever(self) -> None:
         while True:
-            await self._cable.superseded.wait()
-            self._cable.superseded.clear()
+            await self._transport.superseded.wait()
+            self._transport.superseded.clear()
             try:
                 await self.follow()
             except CoordinatorSaidNo:
@@ -52,10 +52,10 @@ class CacheCare:
                 log.warning("cache.not-dropped", error=str(error))
 
     async def follow(self) -> None:
-        told = self._cable.superseded_at
+        told = self._transport.superseded_at
         if told is None or (self._followed is not None and told <= self._followed):
             return
-        stated = await self._cable.superseded_models_once()
+        stated = await self._transport.superseded_models_once()
         if stated.through is not None and self._cache.drop(stated.digests):
-            await self._cable.confirm_dropped_once(ModelsDropped(through=stated.through))
+            await self._transport.confirm_dropped_once(ModelsDropped(through=stated.through))
             self._followed = stated.through

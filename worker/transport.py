@@ -1,4 +1,4 @@
-"""The cable to the coordinator: the only module that knows httpx.
+"""The connection to the coordinator: the only module that knows httpx.
 
 Every call is idempotent at the coordinator, so every call may be sent again. Calls named below without "once" insist:
 they come back with an answer or a refusal (worker/answers.py), however long the coordinator is away; cancel them to

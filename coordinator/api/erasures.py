@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 from uuid import UUID
@@ -16,6 +17,7 @@ from coordinator.api.bodies import IfMatch, JsonRoute, WantedPage, answer, answe
 from coordinator.api.problems import problems
 from coordinator.engine.messages import ApproveErasure, CancelErasure, DenyErasure, FileErasure, RetryErasure
 from coordinator.runtime.evidence import described
+from coordinator.runtime.filing import filing_of
 from coordinator.runtime.preview import preview
 from coordinator.runtime.shell import Replayed
 from coordinator.store import accounts, erasures
@@ -269,26 +271,23 @@ async def _message(
         ids = await accounts.client_ids(connection, federation_id, wanted.subjects)
         now = await database.now(connection)
     alive = await caller.coordinator.bus.alive(map(str, ids.values()))
-    erasure_id = uuid7(now, os.urandom(10))
-    return FileErasure(
-        erasure_id=erasure_id,
+    message = filing_of(
+        wanted,
+        erasure_id=uuid7(now, os.urandom(10)),
         federation_id=federation_id,
-        subjects=tuple(wanted.subjects),
         requested_by=caller.principal.name,
-        legal_deadline=_deadline(filed.legal_deadline if filed is not None else None, now),
-        salt=os.urandom(32).hex(),
-        scope=wanted.scope,
-        samples={name: sorted(samples) for name, samples in wanted.samples.items()},
-        method=wanted.method,
-        params=wanted.params,
-        guarantee=wanted.guarantee,
-        recovery_rounds=wanted.recovery_rounds,
-        fallback=wanted.fallback,
-        audit=wanted.audit.model_dump(mode="json") if wanted.audit is not None else None,
-        regulation=filed.regulation if filed is not None else "",
-        needs_approval=filed is not None and filed.needs_approval,
-        callbacks=await _callbacks(caller, filed, erasure_id) if filed is not None else (),
-        offline=tuple(sorted(name for name, client_id in ids.items() if str(client_id) not in alive)),
+        now=now,
+        salt=os.urandom(32),
+    )
+    message = replace(message, offline=tuple(sorted(name for name, one in ids.items() if str(one) not in alive)))
+    if filed is None:
+        return message
+    return replace(
+        message,
+        legal_deadline=message.legal_deadline if filed.legal_deadline is None else _deadline(filed.legal_deadline, now),
+        regulation=filed.regulation,
+        needs_approval=filed.needs_approval,
+        callbacks=await _callbacks(caller, filed, message.erasure_id),
     )
 
 
@@ -302,9 +301,7 @@ async def _callbacks(caller: Caller, filed: ErasureCreate, erasure_id: UUID) -> 
         raise Rejected("unavailable", f"a callback's secret cannot be kept now: {described(error)}") from error
 
 
-def _deadline(wanted: datetime | None, now: datetime) -> datetime:
-    if wanted is None:
-        return now + timedelta(days=LEGAL_DAYS)
+def _deadline(wanted: datetime, now: datetime) -> datetime:
     if not now < wanted <= now + FARTHEST:
         raise Rejected("invalid-request", "legal_deadline must lie in the future, at most ten years from now")
     return wanted.astimezone(UTC)

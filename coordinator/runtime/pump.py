@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -49,6 +49,19 @@ LOOK_EVERY_S = 0.5
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
+Runner = Callable[[Job, str], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Jobs of the outbox that are carried out in the same way."""
+
+    bell: str
+    """The key that is rung when there is such a job."""
+    kinds: tuple[str, ...]
+    run: Runner
+
+
 class Pump:
     """One worker on the outbox; run several for parallel kernels. A job that breaks is set aside, and the next one is
     carried out."""
@@ -57,24 +70,25 @@ class Pump:
         self,
         database: Database,
         bus: Bus,
-        bell: str,
-        kinds: tuple[str, ...],
+        queue: Queue,
         lease_s: float,
-        run: Runner,
         quarantine: Quarantine,
         *,
         rest_s: float = 0.0,
+        at_once: int = 1,
     ) -> None:
-        """`bell`: the key that is rung when there is such a job; `rest_s`: how long such work may wait for more."""
-        self._database, self._bus, self._bell, self._quarantine = database, bus, bell, quarantine
-        self._kinds, self._lease_s, self._run, self._rest_s = kinds, lease_s, run, rest_s
+        """`rest_s`: how long such work may wait for more; `at_once`: how many jobs are carried out side by side, so
+        that their outcomes share transactions."""
+        self._database, self._bus, self._bell, self._quarantine = database, bus, queue.bell, quarantine
+        self._kinds, self._run = queue.kinds, queue.run
+        self._lease_s, self._rest_s, self._at_once = lease_s, rest_s, at_once
 
     async def forever(self, pulse: Pulse) -> None:
         is_rung = False
         with self._bus.waiter(self._bell) as waiter:
             while True:
                 try:
-                    if (is_rung or await self._has_job()) and await self._one():
+                    if (is_rung or await self._has_job()) and await self._some():
                         is_rung = False
                         pulse.beat()
                     else:
@@ -90,7 +104,7 @@ class Pump:
     async def drain(self) -> bool:
         """Carry out everything that is ready now; whether there was anything."""
         found = False
-        while await self._has_job() and await self._one():
+        while await self._has_job() and await self._some():
             found = True
         return found
 
@@ -99,21 +113,25 @@ class Pump:
             now = await self._database.now(connection)
             return await outbox.has_job(connection, self._kinds, now, self._lease_s)
 
-    async def _one(self) -> bool:
-        token = uuid4().hex
+    async def _some(self) -> bool:
+        """Lease what there is, up to `at_once`, and carry it out; whether there was anything."""
+        token, jobs = uuid4().hex, list[Job]()
         try:
             async with self._database.write(is_durable=False) as connection:
                 now = await self._database.now(connection)
-                job = await outbox.lease_job(connection, self._kinds, now, self._lease_s, token)
+                while len(jobs) < self._at_once and (
+                    job := await outbox.lease_job(connection, self._kinds, now, self._lease_s, token)
+                ):
+                    jobs.append(job)
         except Unavailable:
             raise
         except Exception as error:
             return await self._set_unread_aside(token, error)
-        if job is None:
+        if not jobs:
             return False
-        keeper = asyncio.create_task(self._keep(job, token))
+        keeper = asyncio.create_task(self._keep(jobs, token))
         try:
-            await self._carry_out(job, token)
+            await asyncio.gather(*(self._carry_out(job, token) for job in jobs))
         finally:
             keeper.cancel()
             await asyncio.wait([keeper])  # not `await keeper`: that could not tell its cancellation from our own
@@ -149,18 +167,16 @@ class Pump:
             until = await self._database.now(connection) + timedelta(seconds=pause_s)
             await outbox.return_job(connection, job_id, token, until, error, is_failure=is_failure)
 
-    async def _keep(self, job: Job, token: str) -> None:
+    async def _keep(self, jobs: Sequence[Job], token: str) -> None:
         while True:
             await asyncio.sleep(self._lease_s / 3)
             try:
                 async with self._database.write(is_durable=False) as connection:
                     until = await self._database.now(connection) + timedelta(seconds=self._lease_s)
-                    await outbox.renew_job(connection, job.id, token, until)
+                    for job in jobs:
+                        await outbox.renew_job(connection, job.id, token, until)
             except Exception as error:  # the next time may be in time
-                log.warning("lease.not-renewed", job=str(job.id), error=str(error)[:200])
-
-
-Runner = Callable[[Job, str], Awaitable[None]]
+                log.warning("lease.not-renewed", job=str(jobs[0].id), error=str(error)[:200])
 
 
 def kernel_runner(

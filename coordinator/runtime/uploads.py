@@ -61,12 +61,8 @@ class Uploads:
 
     async def record(self, blob: Blob, inspection: Inspection) -> None:
         """All is there. Whatever must not be stored after all, or is here already, is given up."""
-        assert blob.digest is not None
-        facts = await _facts(inspection)
         try:
-            recorded = await self._shell.handle(
-                RecordBlob(blob.id, blob.federation_id, blob.digest, facts, blob.client_id)
-            )
+            recorded = await self._shell.handle(await record_of(blob, inspection))
         except Rejected:
             await self._storage.give_up(blob.federation_id, [blob.id])
             raise
@@ -164,13 +160,15 @@ async def _refused(connection: AsyncConnection, of_operators: list[Wanted]) -> d
     return refused | {one: Rejected("anothers-bytes", detail) for one in updates}
 
 
-async def _facts(inspection: Inspection) -> Facts:
-    """In a thread when there is much to do."""
+async def record_of(blob: Blob, inspection: Inspection) -> RecordBlob:
+    """The message that makes an upload visible. Computed in a thread when there is much to do."""
 
     def both() -> tuple[str, str]:
         return layout.digest(), layout.updatable().digest()
 
+    assert blob.digest is not None
     layout: Layout = inspection.layout
     few = len(layout.tensors) <= REMEMBERED_TENSORS
     layout_digest, updatable_digest = both() if few else await asyncio.to_thread(both)
-    return Facts(inspection.num_bytes, layout_digest, updatable_digest, inspection.finite)
+    facts = Facts(inspection.num_bytes, layout_digest, updatable_digest, inspection.finite)
+    return RecordBlob(blob.id, blob.federation_id, blob.digest, facts, blob.client_id)

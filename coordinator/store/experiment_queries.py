@@ -11,10 +11,10 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.engine.entities import SETTLED, AffectedCohort, Client, Cohort, Erasure, Job, Run, Subject, Task
+from coordinator.engine.entities import SETTLED, AffectedCohort, Client, Cohort, Erasure, Run, Subject, Task
 from coordinator.engine.replies import Granted
 from coordinator.store import tables as t
-from coordinator.store.rows import fetch, fetch_by, to_entity
+from coordinator.store.rows import fetch, fetch_by
 from services.core.model_figures import accuracy_of, loss_of
 
 TOP_LINES = ("line", "root", "leaf")
@@ -112,35 +112,6 @@ async def next_due(connection: AsyncConnection, now: datetime) -> datetime | Non
     """When the clockwork has something to do next: a deadline, or a pause before another attempt, that ends."""
     found = [(await connection.execute(statement)).scalar() for statement in _DUE]
     return min((instant for instant in found if instant is not None and instant > now), default=None)
-
-
-_TAKE = (
-    t.jobs.update()
-    .where(
-        t.jobs.c.id.in_(
-            sa.select(t.jobs.c.id)
-            .outerjoin(t.runs, t.runs.c.id == t.jobs.c.run_id)
-            .outerjoin(t.cohorts, t.cohorts.c.id == t.jobs.c.cohort_id)
-            .where(
-                t.jobs.c.kind == sa.bindparam("wanted"),
-                t.IS_OPEN_JOB,
-                t.jobs.c.status == "ready",
-                t.jobs.c.due_at.is_(None) | (t.jobs.c.due_at <= sa.bindparam("now", type_=t.jobs.c.due_at.type)),
-                (t.jobs.c.kind != "kernel") | (t.runs.c.status == "running") & (t.cohorts.c.epoch == t.jobs.c.epoch),
-            )
-            .order_by(t.jobs.c.created_at, t.jobs.c.id)
-            .limit(sa.bindparam("at_most"))
-        )
-    )
-    .values(status="leased", lease_token=sa.bindparam("token"), attempt=t.jobs.c.attempt + 1)
-    .returning(t.jobs)
-)
-
-
-async def take_jobs(connection: AsyncConnection, kind: str, now: datetime, token: str, at_most: int) -> list[Job]:
-    """Lease the oldest that are ready, for as long as this process lives; see `outbox.lease_job`."""
-    found = await connection.execute(_TAKE, {"wanted": kind, "now": now, "token": token, "at_most": at_most})
-    return sorted((to_entity(Job, row) for row in found), key=lambda job: (job.created_at, job.id))
 
 
 async def free_jobs(connection: AsyncConnection) -> None:

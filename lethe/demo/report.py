@@ -6,14 +6,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lethe.aftermath import Aftermath, accuracy
 from lethe.demo.story import LEAVER, RECOVERY_ROUNDS, Outcome
+from lethe.erasure_effects import ErasureEffect, accuracy
 from lethe.printing import cell, new_table
 
 
 def print_outcome(console: Console, outcome: Outcome) -> None:
     table = new_table("run", "cohort", "what became of it", "accuracy before", "right after", "after recovery")
-    for run, cohorts in outcome.aftermaths.items():
+    for run, cohorts in outcome.effects.items():
         for one in cohorts:
             if one.action != "untouched":
                 accuracies = (_shown(accuracy(found)) for found in (one.before, one.first_clean, one.now))
@@ -59,7 +59,7 @@ def print_tails(console: Console, directory: Path) -> None:
 
 
 def _sentences(outcome: Outcome) -> list[str]:
-    untouched = [one for cohorts in outcome.aftermaths.values() for one in cohorts if one.action == "untouched"]
+    untouched = [one for cohorts in outcome.effects.values() for one in cohorts if one.action == "untouched"]
     request, report = outcome.request, outcome.findings.report
     return [
         f"untouched: {len(untouched)} cohorts serve the same bytes as before ({', '.join(_names(untouched))})",
@@ -69,7 +69,7 @@ def _sentences(outcome: Outcome) -> list[str]:
     ]
 
 
-def _names(cohorts: list[Aftermath]) -> list[str]:
+def _names(cohorts: list[ErasureEffect]) -> list[str]:
     names = [one.cohort for one in cohorts]
     return names if len(names) <= 4 else [*names[:3], "…"]
 

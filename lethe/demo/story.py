@@ -15,9 +15,9 @@ from uuid import uuid4
 from rich.console import Console
 
 from lethe import run_file
-from lethe.aftermath import Aftermath, aftermath, figures_now
 from lethe.client import Client, Record
 from lethe.demo.processes import Child, Processes
+from lethe.erasure_effects import ErasureEffect, erasure_effects, figures_now
 from lethe.replaying import Findings, replay_served
 from lethe.watching import RoundLine, RunView, watch
 from services.audit.artefact_list import path_beside
@@ -49,7 +49,7 @@ class Outcome:
     url: str
     killed_in_round: int
     request: Record
-    aftermaths: dict[str, list[Aftermath]]
+    effects: dict[str, list[ErasureEffect]]
     """By run."""
     verdict: Verdict
     findings: Findings
@@ -92,10 +92,10 @@ class Story:
             runs[TREE] = self._train(client, federation_id, TREE, shown=("root",))
             noted = {name: figures_now(client, run["id"]) for name, run in runs.items()}
             request = self._forget(client, federation_id)
-            aftermaths = {name: aftermath(client, run["id"], request, noted[name]) for name, run in runs.items()}
-            _check_untouched(aftermaths)
+            effects = {name: erasure_effects(client, run["id"], request, noted[name]) for name, run in runs.items()}
+            _check_untouched(effects)
             verdict, findings = self._verify(client, request)
-            return Outcome(url, self._killed_in_round, request, aftermaths, verdict, findings)
+            return Outcome(url, self._killed_in_round, request, effects, verdict, findings)
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
@@ -244,9 +244,9 @@ class Story:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def _check_untouched(aftermaths: dict[str, list[Aftermath]]) -> None:
+def _check_untouched(effects: dict[str, list[ErasureEffect]]) -> None:
     """What does not contain the client keeps its bytes."""
-    for run, cohorts in aftermaths.items():
+    for run, cohorts in effects.items():
         for one in cohorts:
             if one.action == "untouched" and one.before != one.now:
                 raise DemoFailed(f"{one.cohort} of {run} was to keep its model")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from lethe.simulation.holdings import Holdings, OwnHoldings
+from lethe.simulation.client_data import ClientData, OwnTaskData
 from services.training.local import TrainingFailed, write_update
 from services.wire.v1.work import Failure, TaskGrant
 from worker.execution import Order, Result, Workbench, describe
@@ -48,8 +48,8 @@ class Batch:
 class Trainer:
     """Each process has one."""
 
-    def __init__(self, holdings: Holdings | OwnHoldings, scratch: Path) -> None:
-        self.holdings = holdings
+    def __init__(self, data: ClientData | OwnTaskData, scratch: Path) -> None:
+        self.data = data
         self._bench: Workbench | None = None
         self._scratch = scratch
         self.busy_s = 0.0
@@ -64,7 +64,7 @@ class Trainer:
 
     def _carry_out(self, batch: Batch) -> list[Outcome]:
         bench, first = self._ready(batch.pieces[0]), batch.pieces[0]
-        bench.work_for(self.holdings.task_of(first.client, first.left_out))
+        bench.work_for(self.data.task_of(first.client, first.left_out))
         try:
             if len(batch.pieces) > 1:
                 return list(self._stacked(bench, batch))
@@ -77,7 +77,7 @@ class Trainer:
 
         first = batch.pieces[0]
         model = bench.model_with(_order(first, batch))
-        members = [Member(self.holdings.task_of(p.client, p.left_out), p.grant.seed) for p in batch.pieces]
+        members = [Member(self.data.task_of(p.client, p.left_out), p.grant.seed) for p in batch.pieces]
         trained = train_each(members, model, first.grant.local, group_size=len(members))
         for piece, member, outcome in zip(batch.pieces, members, trained, strict=True):
             try:
@@ -91,7 +91,7 @@ class Trainer:
 
     def _ready(self, piece: Piece) -> Workbench:
         if self._bench is None:
-            self._bench = Workbench(lambda: self.holdings.task_of(piece.client, piece.left_out), "cpu", self._scratch)
+            self._bench = Workbench(lambda: self.data.task_of(piece.client, piece.left_out), "cpu", self._scratch)
             self._bench.load()
         return self._bench
 

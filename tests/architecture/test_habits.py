@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,12 @@ AMBIENT_RANDOMNESS = ("random.", "torch.manual_seed", "torch.seed", "uuid.uuid",
 def modules(*rooms: str) -> Iterator[tuple[str, ast.Module]]:
     for room in rooms:
         for path in sorted((ROOT / room).rglob("*.py")):
-            yield str(path.relative_to(ROOT)), ast.parse(path.read_text("utf-8"))
+            yield str(path.relative_to(ROOT)), _parsed(path)
+
+
+@functools.cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
 
 
 def imports(tree: ast.Module) -> set[str]:
@@ -109,9 +115,8 @@ COMMITS = {
     "coordinator/runtime/worker_caches.py",
     "coordinator/store/schema.py",  # upgrades
     "coordinator/store/snapshots.py",  # copies the database of one instant
-    "lethe/simulation/jobs.py",
+    "lethe/simulation/coordinator.py",
     "lethe/simulation/run.py",
-    "lethe/simulation/site.py",
 }
 """The modules that may begin a transaction which is committed. The engine's decisions are the shell's alone."""
 

@@ -74,7 +74,7 @@ async def stored_blobs(f: Federation, *where: Any) -> list[Blob]:
 async def test_a_run_goes_on_from_a_backup_that_was_made_while_it_trained(place: Place) -> None:
     async with federation(place.directory / "first", "a", "b", "c", url=place.new_database(), **place.settings) as f:
         f.work()
-        run = await f.create_run(stop={"rounds": 8}, lease_s=5.0)
+        run = await f.create_run(stop={"rounds": 8}, lease_s=5.0)  # what is restored waits for the leases of its tasks
         (cohort,) = await f.rows(t.cohorts, t.cohorts.c.run_id == run)
         await f.wait(t.cohorts, cohort.id, lambda row: row.round >= 2)
         manifest = await saving.save(f.coordinator, place.directory / "backup")

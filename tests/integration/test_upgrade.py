@@ -43,7 +43,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
     """The home of that back end lies in `tmp_path`, as the earlier release left it."""
-    found: str | None = None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    found: str | None = None if request.param == "sqlite" else request.getfixturevalue("empty_postgres_url")
     earlier_homes.unpack(request.param, tmp_path, found)
     return found
 

@@ -42,6 +42,7 @@ from services.core.seeds import derive
 from services.tensors.codec import read, write_file
 from services.wire.v1.runs import RunSpec
 from services.wire.v1.work import FIGURES_ONLY
+from tests.support.schemas import make_ready
 
 SIZE = 64
 
@@ -274,8 +275,9 @@ async def federation(
     directory: Path, *names: str, url: str | None = None, **settings: Any
 ) -> AsyncIterator[Federation]:
     directory.mkdir(parents=True, exist_ok=True)
-    coordinator = Coordinator(Settings(home=directory / "home", database_url=url, **settings))
-    await schema.upgrade(coordinator.database)
+    wanted = Settings(home=directory / "home", database_url=url, **settings)
+    coordinator = Coordinator(wanted)
+    await make_ready(wanted.url)
     now = datetime.now(UTC)
     made = Federation(coordinator, directory, new_id())
     async with coordinator.database.write() as connection:

@@ -13,10 +13,9 @@ from pydantic import SecretStr
 from coordinator.api.app import create_app
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.settings import Settings
-from coordinator.store import schema
-from coordinator.store.database import Database
 from tests.support.backups import Backup, Installation
 from tests.support.deployment import Deployment
+from tests.support.schemas import make_ready
 
 ADMIN_TOKEN = "the-admin-token-of-these-tests"
 Answer = httpx.Response | None
@@ -37,9 +36,7 @@ class Ground:
         settings: dict[str, Any] = {"admin_token": SecretStr(ADMIN_TOKEN), "blob_reserve_bytes": 0}
         given = Settings(home=self.place.home, database_url=self.place.url, **self.place.settings, **settings)
         self.place.home.mkdir(parents=True, exist_ok=True)
-        database = Database(given.url)
-        await schema.upgrade(database)
-        await database.close()
+        await make_ready(given.url)
         app = create_app(Coordinator(given))
         await self._stack.enter_async_context(app.router.lifespan_context(app))
         client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://coordinator")

@@ -121,6 +121,16 @@ class World:
     """Updates that were said to be in no model for that."""
     _counter: itertools.count[int] = field(default_factory=itertools.count)
 
+    def copy(self) -> World:
+        """The same world, which goes its own way from here."""
+        at = next(self._counter)
+        self._counter = itertools.count(at)
+        held: dict[str, Any] = {
+            name: value.copy() for name, value in vars(self).items() if isinstance(value, list | set | dict)
+        }
+        ledgers = {client: rows.copy() for client, rows in self.ledgers.items()}
+        return replace(self, **held | {"ledgers": ledgers, "_counter": itertools.count(at)})
+
     # --- the shell ----------------------------------------------------------------------------------------------------
 
     def send(self, message: m.Message[Any]) -> Any:

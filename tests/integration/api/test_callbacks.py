@@ -162,14 +162,15 @@ async def test_a_secret_that_an_older_release_stored_is_sealed_at_the_start_and_
     tmp_path: Path, database_url: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(callbacks, "PAUSES_S", (0.05,) * 8)
+    settings: dict[str, Any] = {"url": database_url, "callback_hosts": "127.0.0.1", "kernel_lease_s": 1.0}
     with receiving(*[500] * 1000) as receiver:
-        async with federation(tmp_path, "a", url=database_url, callback_hosts="127.0.0.1") as f:
+        async with federation(tmp_path, "a", **settings) as f:
             plain = {"url": receiver.url, "secret": SECRET}
             await f.erase("a", callbacks=(plain, {"url": receiver.url, "secret": None}), needs_approval=True)
             assert SECRET in str(await f.rows(t.erasures))
             await until(lambda: len(receiver.posts) >= 1)
         receiver.answers = []
-        async with federation(tmp_path, "b", url=database_url, callback_hosts="127.0.0.1") as f:
+        async with federation(tmp_path, "b", **settings) as f:
             (request,) = await f.rows(t.erasures)
             assert SECRET not in str(request) and [one["url"] for one in request.callbacks] == [receiver.url] * 2
             assert request.callbacks[0]["secret"].startswith("sealed:") and request.callbacks[1]["secret"] is None

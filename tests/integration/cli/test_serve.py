@@ -16,16 +16,20 @@ import httpx
 import pytest
 
 from lethe.demo.processes import ProcessEnded, Processes
+from tests.support.deployment import wait_until
 
 READY_WITHIN_S = 90.0
 """A cold start on a machine with busy neighbours; usually about two seconds."""
 
 
-def lethe(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("LETHE_")}
+def environment() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if not key.startswith("LETHE_")}
+
+
+def lethe(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "lethe.cli", *arguments],
-        env={**inherited, **environment},
+        env={**environment(), **settings},
         capture_output=True,
         text=True,
         timeout=120,
@@ -59,9 +63,9 @@ def test_unusable_settings_are_named(tmp_path: Path) -> None:
 
 
 def test_serve_refuses_a_schema_that_is_behind_and_names_the_command_that_upgrades_it(
-    tmp_path: Path, postgres_url: str
+    tmp_path: Path, empty_postgres_url: str
 ) -> None:
-    settings = {"LETHE_DATABASE_URL": postgres_url, "LETHE_HOME": str(tmp_path)}
+    settings = {"LETHE_DATABASE_URL": empty_postgres_url, "LETHE_HOME": str(tmp_path)}
     refused = lethe("serve", "--port", "0", **settings)
     assert refused.returncode == 1 and "next:  lethe db upgrade" in refused.stderr
     upgraded = lethe("db", "upgrade", **settings)
@@ -95,3 +99,26 @@ def test_serve_on_a_home_that_lacks_a_column_names_it_and_what_to_do(tmp_path: P
         assert done.returncode == 1, done.stderr
         assert "lacks clients.agent_version" in done.stderr and "restore a backup" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [["serve", "--port", "0"], ["compute"]])
+def test_processes_end_with_error_and_next_step(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "evidence").touch()
+    done = lethe(*command, LETHE_HOME=str(tmp_path))
+    assert done.returncode == 2 and "choose another with LETHE_EVIDENCE_DIR" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_coordinator_that_waits_for_its_database_can_be_stopped(tmp_path: Path) -> None:
+    settings = {"LETHE_HOME": str(tmp_path / "home"), "LETHE_DATABASE_URL": "postgresql://a@127.0.0.1:1/b"}
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lethe.cli", "serve", "--port", "0"],
+            env={**environment(), **settings},
+            stdout=output,
+            stderr=output,
+        )
+    wait_until(lambda: b"database.awaited" in log.read_bytes(), 120, "it waits", log.read_text)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == -signal.SIGTERM

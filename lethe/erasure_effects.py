@@ -11,7 +11,7 @@ from services.core.model_figures import accuracy_of
 
 
 @dataclass(frozen=True)
-class Aftermath:
+class ErasureEffect:
     """Checkpoints of one cohort; None where it served nothing."""
 
     cohort: str
@@ -27,7 +27,7 @@ def figures_now(client: Client, run_id: str) -> dict[str, Record]:
     return {one["id"]: one["metrics"] for one in client.pages(f"/v1/runs/{run_id}/checkpoints")}
 
 
-def aftermath(client: Client, run_id: str, request: Record, noted: Mapping[str, Record]) -> list[Aftermath]:
+def erasure_effects(client: Client, run_id: str, request: Record, noted: Mapping[str, Record]) -> list[ErasureEffect]:
     """Of every cohort of a run that serves a model, or did when the request was fenced."""
     actions = {line["cohort"]: line["action"] for line in request["lines"] if line["run_id"] == run_id}
     found = []
@@ -44,7 +44,7 @@ def aftermath(client: Client, run_id: str, request: Record, noted: Mapping[str, 
         kept = clean[-1:] if action in ("rolled-back", "untouched") else []
         now = next((one for one in in_order if one["is_head"]), None)
         if action != "untouched" or now is not None:
-            found.append(Aftermath(cohort, action, _last(old), next(iter([*kept, *new]), None), now))
+            found.append(ErasureEffect(cohort, action, _last(old), next(iter([*kept, *new]), None), now))
     return found
 
 

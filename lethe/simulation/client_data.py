@@ -26,7 +26,7 @@ KEPT_CLIENTS = 4096
 """Clients whose samples stay in memory."""
 
 
-class OwnHoldings:
+class OwnTaskData:
     """Clients with a task of one's own: each has what its class makes of the text that `data.source` gives it."""
 
     def __init__(self, scenario: Scenario, folders: Sequence[Path]) -> None:
@@ -73,7 +73,7 @@ class OwnHoldings:
         return task.leave_out(samples)
 
 
-class Holdings:
+class ClientData:
     def __init__(self, scenario: Scenario, folders: Sequence[Path]) -> None:
         """Raises CommandFailed when the data cannot be had or divided."""
         self._data, self._seed, self._folders = scenario.data, scenario.seed, folders

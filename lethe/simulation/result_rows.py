@@ -12,8 +12,8 @@ from coordinator.engine.entities import Run
 from coordinator.store import experiment_queries
 from coordinator.store.experiment_queries import Forgotten, Published
 from lethe.simulation.clock import virtual_s
+from lethe.simulation.coordinator import SimulatedCoordinator
 from lethe.simulation.results import ErasureRow, Results, RoundRow, ServedRow, SummaryRow
-from lethe.simulation.site import Site
 from services.core.model_figures import accuracy_of, loss_of
 from services.methods.running import run_kernel
 from services.tensors.streams import FileWriter
@@ -25,33 +25,32 @@ class Figures(NamedTuple):
     loss: float | None
 
 
-async def results_of(site: Site, stopped: str | None) -> Results:
+async def results_of(coordinator: SimulatedCoordinator, stopped: str | None) -> Results:
     """`stopped`: why the simulation ended before the run did."""
-    async with site.database.read() as connection:
+    async with coordinator.database.read() as connection:
         run, cohorts = await experiment_queries.run(connection), await experiment_queries.cohorts(connection)
-        published, forgotten = (
-            await experiment_queries.published(connection),
-            await experiment_queries.forgotten(connection),
-        )
+        published = await experiment_queries.published(connection)
+        forgotten = await experiment_queries.forgotten(connection)
         num_updates, client_s = await experiment_queries.all_work(connection)
     summary = SummaryRow(
-        virtual_s=site.clock.now_s,
+        virtual_s=coordinator.clock.now_s,
         status="stopped" if stopped is not None else run.status if run is not None else "failed",
         reason=stopped or (run.reason if run is not None else None),
         client_updates=num_updates,
         client_s=client_s,
         digests={c.name: c.head_digest for c in cohorts if c.phase != "retired" and c.head_digest is not None},
     )
-    published = [await _judged(site, run, one) for one in published]
+    published = [await _judged(coordinator, run, one) for one in published]
     rounds, erasures = [_round(one) for one in published], [_erasure(one) for one in forgotten]
     return Results(rounds, served(published, forgotten), erasures, summary)
 
 
-async def _judged(site: Site, run: Run | None, one: Published) -> Published:
+async def _judged(coordinator: SimulatedCoordinator, run: Run | None, one: Published) -> Published:
     """Not every method has its models judged; those that are still stored are judged here."""
     data = run.spec.validation.data if run is not None else None
     is_wanted = one.kind == "forgotten" and accuracy_of(one.metrics) is None
-    if run is None or data is None or not is_wanted or not await site.storage.find(site.federation_id, [one.digest]):
+    storage, federation_id = coordinator.storage, coordinator.federation_id
+    if run is None or data is None or not is_wanted or not await storage.find(federation_id, [one.digest]):
         return one
     params = {
         "model": run.spec.model.model_dump(),
@@ -59,7 +58,7 @@ async def _judged(site: Site, run: Run | None, one: Published) -> Published:
         "data": data,
         "batch_size": EVALUATION_BATCH,
     }
-    async with site.storage.local(site.federation_id, [one.digest, data]) as inputs:
+    async with storage.local(federation_id, [one.digest, data]) as inputs:
         figures = run_kernel("evaluate_model", params, inputs, FileWriter(Path()))  # which stays unused
     return replace(one, metrics={f"validation_{name}": value for name, value in figures.items()})
 
