@@ -36,8 +36,8 @@ async def rehearse(
     state = state.put_all(
         replace(operators_blob(request.federation_id, now, digest, 0), status="stored") for digest in to_upload
     )
-    promised = {(request.federation_id, digest): Facts(0, "", "", finite=True) for digest in to_upload}
-    state = state.updated({"facts": {**promised, **state.facts}})
+    unknown = {(request.federation_id, digest) for digest in to_upload} - state.rows("facts").keys()
+    state = state.with_rows({"facts": dict.fromkeys(unknown, Facts(0, "", "", finite=True))})
     decided = decide(state, Envelope(request, now, os.urandom(16))).state
     await check_files(storage, request.federation_id, request.spec, max_parameters)
     run = decided.runs[request.run_id]
