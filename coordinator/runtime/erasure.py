@@ -134,9 +134,8 @@ class Erasing:
         async with self._database.read() as connection:
             found = await inventory.erasure_record(connection, erasure_id)
             planned = await inventory.inventory(connection, found, None)
-            cohort_ids = {line.cohort_id for line in found.lines}
-            cohort_ids |= await inventory.cohorts_of(connection, planned)
-        doomed = await self._shredding.doomed(found, cohort_ids)
+            epochs = await inventory.newest_epochs(connection, found, planned)
+        doomed = await self._shredding.doomed(found, epochs)
         keys = [Found("sealing-key", digest) for digest in self._shredding.digests_of(doomed)]
         async with self._database.write() as connection:
             found = await inventory.erasure_record(connection, erasure_id)
@@ -158,8 +157,8 @@ class Erasing:
                 await accounts.end_credentials(connection, [s.client_id for s in found.subjects], now, ends_at)
         crashpoint("erasure.after-record")
         await self._storage.delete_dropped()
-        doomed |= await self._made_meanwhile(found, doomed, cohort_ids)
-        await self._shredding.shred(found, doomed, cohort_ids)
+        doomed |= await self._made_meanwhile(found, doomed, epochs)
+        await self._shredding.shred(found, doomed, epochs)
         crashpoint("erasure.after-keys")
         await self._keeping.sweep()
         await remove_orphans(self._database, self._storage.blobs)
@@ -177,9 +176,11 @@ class Erasing:
         await self._shell.handle(CompleteErasure(erasure_id, job.id, found.erasure.version, envelope.decode()))
         await self._keeping.thin([line.cohort_id for line in found.lines])
 
-    async def _made_meanwhile(self, found: ErasureRecord, doomed: set[KeyName], cohort_ids: set[UUID]) -> set[KeyName]:
+    async def _made_meanwhile(
+        self, found: ErasureRecord, doomed: set[KeyName], epochs: dict[UUID, int]
+    ) -> set[KeyName]:
         """Keys that were made after the others were looked up, to seal what lay plain; nobody makes any from now on."""
-        late = await self._shredding.doomed(found, cohort_ids) - doomed
+        late = await self._shredding.doomed(found, epochs) - doomed
         if late:
             keys = [Found("sealing-key", digest) for digest in self._shredding.digests_of(late)]
             async with self._database.write() as connection:

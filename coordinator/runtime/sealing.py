@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from uuid import UUID, uuid4
 
 from coordinator.blobs.port import StorageFull
 from coordinator.engine.entities import Blob
-from coordinator.keys.port import Destroyed, KeyStore, client_key, cohort_key, federation_key, is_kept_of_cohort
+from coordinator.keys.port import Destroyed, KeyStore, client_key, cohort_key, federation_key, newest
 from coordinator.store import blobs
 from coordinator.store.blobs import HeldTask
 from coordinator.store.database import Database
@@ -39,7 +40,7 @@ class Sealing:
                 cohort_id=task.cohort_id,
                 epoch=task.epoch,
                 client_key_name=client_key(task.client_id),
-                key_name=await self._newest_key(task.cohort_id, task.epoch),
+                key_name=await self.newest_key(task.cohort_id, task.epoch),
             )
         )
 
@@ -56,7 +57,7 @@ class Sealing:
                 origin_id=job_id,
                 cohort_id=cohort_id,
                 epoch=epoch,
-                key_name=await self._newest_key(cohort_id, epoch),
+                key_name=await self.newest_key(cohort_id, epoch),
             )
         )
 
@@ -74,18 +75,16 @@ class Sealing:
                 cohort_id=cohort_id,
                 epoch=epoch,
                 client_key_name=client_key(client_id),
-                key_name=await self._newest_key(cohort_id, epoch),
+                key_name=await self.newest_key(cohort_id, epoch),
             )
         )
 
-    async def _newest_key(self, cohort_id: UUID, epoch: int) -> str:
-        """Of an epoch of a cohort. Where an erasure destroyed it and did not begin a new epoch, as of merged models, it
-        is the one that the erasure has left."""
+    async def newest_key(self, cohort_id: UUID, epoch: int) -> str:
+        """Of an epoch of a cohort."""
         name = cohort_key(cohort_id, epoch)
-        if self._found(name) is None and await asyncio.to_thread(self.keys.is_destroyed, name):
-            names = await asyncio.to_thread(self.keys.names)
-            return next((one for one in names if is_kept_of_cohort(one, cohort_id)), name)
-        return name
+        if self._found(name) is not None:
+            return name
+        return await asyncio.to_thread(newest, self.keys, partial(cohort_key, cohort_id, epoch))
 
     async def sealed(self, blob: Blob) -> Blob:
         """A new blob with a key for its bytes, wrapped under the keys that it names."""

@@ -8,15 +8,15 @@ destroyed keys, and finds there what its clean blobs are sealed under now.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
-from itertools import count
+from functools import partial
 from typing import Final
 from uuid import UUID
 
 import structlog
 
-from coordinator.keys.port import KeyName, client_key, cohort_key, is_of_client, is_of_cohort, kept_key
+from coordinator.keys.port import KeyName, client_key, epoch_of, is_of_client, is_of_cohort, kept_key, newest
 from coordinator.runtime.sealing import Sealing
 from coordinator.store import blobs
 from coordinator.store.database import Database
@@ -46,44 +46,45 @@ class Shredding:
         finally:
             turn.close()
 
-    async def doomed(self, found: ErasureRecord, cohort_ids: Collection[UUID]) -> set[KeyName]:
-        """The keys that go: those of who leaves for good, and of the cohorts all but those of epochs after the cut."""
+    async def doomed(self, found: ErasureRecord, epochs: Mapping[UUID, int]) -> set[KeyName]:
+        """The keys that go: those of who leaves for good; and all keys of cohorts up to the last epoch in which
+        something was derived from the leavers (`epochs`)."""
         names = await asyncio.to_thread(self._sealing.keys.names)
-        spared: set[KeyName] = set()
-        for cohort_id in cohort_ids:
-            spared |= {await asyncio.to_thread(self._kept_key, cohort_id, found.erasure.id)}
-            spared |= _later_keys(found, cohort_id)
         leaving = {s.client_id for s in found.subjects} if found.erasure.scope == "client" else set()
         gone = {client_key(client_id) for client_id in leaving}  # also if there is none: none is made any more
         gone |= {name for name in names if any(is_of_client(name, client_id) for client_id in leaving)}
-        return gone | ({name for name in names if any(is_of_cohort(name, one) for one in cohort_ids)} - spared)
+        for cohort_id, epoch in epochs.items():
+            kept = await self._kept_key(cohort_id, found.erasure.id)
+            gone |= {name for name in names if is_of_cohort(name, cohort_id) and not _is_later(name, epoch)} - {kept}
+        return gone
 
     def digests_of(self, names: Collection[KeyName]) -> list[str]:
         """What a certificate calls them."""
         keys = [self._sealing.keys.find(name) for name in names]
         return sorted(digests.of_bytes(key) for key in keys if key is not None)
 
-    async def shred(self, found: ErasureRecord, doomed: set[KeyName], cohort_ids: Collection[UUID]) -> None:
+    async def shred(self, found: ErasureRecord, doomed: set[KeyName], epochs: Mapping[UUID, int]) -> None:
         """Wrap again what stays, then destroy. May be repeated, and begun again by another process."""
-        for cohort_id in sorted(cohort_ids):
-            kept = await asyncio.to_thread(self._kept_key, cohort_id, found.erasure.id)
+        for cohort_id, epoch in sorted(epochs.items()):
+            kept = await self._kept_key(cohort_id, found.erasure.id)
             await asyncio.to_thread(self._sealing.keys.find_or_make, kept)
-            await self._keep_clean(cohort_id, kept, _later_keys(found, cohort_id))
+            await self._keep_clean(cohort_id, kept, epoch)
         await asyncio.to_thread(self._sealing.keys.destroy, sorted(doomed))
         if left := doomed & await asyncio.to_thread(self._sealing.keys.names):
             raise InvariantBroken(f"the key {min(left)} is still there after it was destroyed")
 
-    def _kept_key(self, cohort_id: UUID, erasure_id: UUID) -> KeyName:
+    async def _kept_key(self, cohort_id: UUID, erasure_id: UUID) -> KeyName:
         """The same until it is destroyed."""
-        names = (kept_key(cohort_id, erasure_id, number) for number in count())
-        return next(name for name in names if not self._sealing.keys.is_destroyed(name))
+        return await asyncio.to_thread(newest, self._sealing.keys, partial(kept_key, cohort_id, erasure_id))
 
-    async def _keep_clean(self, cohort_id: UUID, new: KeyName, later: set[KeyName]) -> None:
+    async def _keep_clean(self, cohort_id: UUID, new: KeyName, epoch: int) -> None:
         """Whatever its rows name: those of a restored database name keys that were destroyed long ago."""
+        names = await asyncio.to_thread(self._sealing.keys.names)
+        spared = {name for name in names if is_of_cohort(name, cohort_id) and _is_later(name, epoch)} | {new}
         lost: set[UUID] = set()
         while True:
             async with self._database.read() as connection:
-                some = await blobs.under_other_keys(connection, cohort_id, later | {new}, WRAPPED_AT_ONCE + len(lost))
+                some = await blobs.under_other_keys(connection, cohort_id, spared, WRAPPED_AT_ONCE + len(lost))
             some = [blob for blob in some if blob.id not in lost]
             if not some:
                 return
@@ -103,9 +104,7 @@ class Shredding:
                         await blobs.wrap_again(connection, blob, wrapped[blob.id], new)
 
 
-def _later_keys(found: Dossier, cohort_id: UUID) -> set[KeyName]:
-    """Of the epochs after the cut: nothing of the leavers was ever sealed under them."""
-    cuts = [line.epoch_before for line in found.lines if line.cohort_id == cohort_id]
-    return {
-        cohort_key(cohort_id, epoch) for cut in cuts for epoch in range(cut + 1, found.cohorts[cohort_id].epoch + 1)
-    }
+def _is_later(name: KeyName, epoch: int) -> bool:
+    """Nothing of the leavers was ever sealed under the keys of later epochs."""
+    own = epoch_of(name)
+    return own is not None and own > epoch

@@ -23,7 +23,7 @@ import structlog
 from coordinator.blobs.port import StorageFull
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import Blob
-from coordinator.keys.port import client_key, cohort_key, federation_key, is_earlier
+from coordinator.keys.port import client_key, federation_key, is_earlier
 from coordinator.runtime.certifying import SEALED_LATE
 from coordinator.runtime.history import key_before
 from coordinator.runtime.reconciling import remove_orphans
@@ -119,7 +119,7 @@ class Upgrading:
         async with self._database.write() as connection:
             if await plain.is_sealed(connection, old):
                 return await plain.may_seal(connection, old.federation_id) and await plain.drop(connection, old)
-        new = await self._storage.sealing.sealed(_blank(old))
+        new = await self._storage.sealing.sealed(await self._blank(old))
         seal = await self._storage.sealing.seal_of(new)
         with self._scratch.file() as path:
             async with self._storage.opened([old]) as files:
@@ -127,6 +127,15 @@ class Upgrading:
             if digest != old.digest:
                 raise Rejected("digest-mismatch", "its bytes are damaged; restore them from a backup")
             return await self._put_in_place(old, new, path)
+
+    async def _blank(self, old: Blob) -> Blob:
+        """What a plain one will be, not yet sealed: the same under another name, with the keys of its origin."""
+        key_name, of_client = federation_key(old.federation_id), None
+        if old.origin != "operator" and old.cohort_id is not None and old.epoch is not None:
+            key_name = await self._storage.sealing.newest_key(old.cohort_id, old.epoch)
+        if old.client_id is not None:
+            of_client = client_key(old.client_id)
+        return replace(old, id=uuid4(), status="arriving", key_name=key_name, client_key_name=of_client)
 
     async def _turn_copy(self, old: Blob) -> bool:
         """Without loss it is the update itself, which is kept as it is from now on; else a copy as they are today."""
@@ -223,16 +232,6 @@ class Upgrading:
         async with self._database.write() as connection:
             incident = Incident(await self._database.now(connection), SEALED_LATE, explanation)
             await evidence.report_once(connection, incident_id, incident, "lethe")
-
-
-def _blank(old: Blob) -> Blob:
-    """What a plain one will be, not yet sealed: the same under another name, with the keys of its origin."""
-    key_name, of_client = federation_key(old.federation_id), None
-    if old.origin != "operator" and old.cohort_id is not None and old.epoch is not None:
-        key_name = cohort_key(old.cohort_id, old.epoch)
-    if old.client_id is not None:
-        of_client = client_key(old.client_id)
-    return replace(old, id=uuid4(), status="arriving", key_name=key_name, client_key_name=of_client)
 
 
 def _pieces(stored: Stored) -> Iterator[bytes]:
