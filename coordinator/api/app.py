@@ -29,10 +29,10 @@ from coordinator.api import (
     work,
 )
 from coordinator.api.auth import Keyring
+from coordinator.api.claim_probe import ClaimProbe
 from coordinator.api.context import Context
 from coordinator.api.express import Express
 from coordinator.api.limits import Limits
-from coordinator.api.lookout import Lookout
 from coordinator.api.metrics import Metrics
 from coordinator.api.middleware import Doorkeeper
 from coordinator.runtime.accounts import ensure_admin
@@ -83,7 +83,7 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     app.state.context = Context(
         coordinator,
         Keyring(coordinator.database, coordinator.bus),
-        Lookout(coordinator.database, coordinator.quarantine),
+        ClaimProbe(coordinator.database, coordinator.quarantine),
         metrics,
         Limits(coordinator.settings),
     )

@@ -11,8 +11,8 @@ from fastapi import Request
 
 if TYPE_CHECKING:
     from coordinator.api.auth import Keyring
+    from coordinator.api.claim_probe import ClaimProbe
     from coordinator.api.limits import Limits
-    from coordinator.api.lookout import Lookout
     from coordinator.api.metrics import Metrics
     from coordinator.runtime.coordinator import Coordinator
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Context:
     coordinator: Coordinator
     keyring: Keyring
-    lookout: Lookout
+    claim_probe: ClaimProbe
     metrics: Metrics
     limits: Limits
     readings: dict[UUID, asyncio.Task[bytes]] = field(default_factory=dict)

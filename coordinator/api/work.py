@@ -156,7 +156,7 @@ async def _poll(request: Request, caller: Caller, wait_s: float) -> Sequence[Gra
     coordinator, client_id = caller.coordinator, caller.client_id
     ends_at = time.monotonic() + wait_s
     with coordinator.bus.waiter(client_key(client_id)) as waiter:
-        if await caller.context.lookout.has_work(client_id):
+        if await caller.context.claim_probe.has_work(client_id):
             return await _claim(caller)
         left = ends_at - time.monotonic()
         if left <= 0:

@@ -18,7 +18,7 @@ from coordinator.store.database import Database
 MOST_AT_ONCE: Final = 200
 
 
-class Lookout:
+class ClaimProbe:
     def __init__(self, database: Database, quarantine: Quarantine) -> None:
         self._database, self._quarantine = database, quarantine
         self._asking: dict[UUID, asyncio.Future[bool]] = {}
