@@ -34,7 +34,7 @@ from coordinator.api.context import Context
 from coordinator.api.express import Express
 from coordinator.api.limits import Limits
 from coordinator.api.metrics import Metrics
-from coordinator.api.middleware import Doorkeeper
+from coordinator.api.middleware import RequestMiddleware
 from coordinator.runtime.accounts import ensure_admin
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.evidence import described
@@ -64,15 +64,15 @@ _ROUTERS: Final = (
 
 
 class Api(FastAPI):
-    """FastAPI with the doorkeeper and the express way before all its own machinery."""
+    """FastAPI with the request middleware and the express way before all its own machinery."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._door = Doorkeeper(Express(super().__call__))
+        self._outermost = RequestMiddleware(Express(super().__call__))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self
-        await self._door(scope, receive, send)
+        await self._outermost(scope, receive, send)
 
 
 def create_app(coordinator: Coordinator) -> FastAPI:
