@@ -28,7 +28,7 @@ from coordinator.api import (
     runs,
     work,
 )
-from coordinator.api.auth import Keyring
+from coordinator.api.auth import Authenticator
 from coordinator.api.claim_probe import ClaimProbe
 from coordinator.api.context import Context
 from coordinator.api.express import Express
@@ -82,7 +82,7 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     coordinator.observers.append(metrics.observe)
     app.state.context = Context(
         coordinator,
-        Keyring(coordinator.database, coordinator.bus),
+        Authenticator(coordinator.database, coordinator.bus),
         ClaimProbe(coordinator.database, coordinator.quarantine),
         metrics,
         Limits(coordinator.settings),

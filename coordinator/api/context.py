@@ -10,7 +10,7 @@ from uuid import UUID
 from fastapi import Request
 
 if TYPE_CHECKING:
-    from coordinator.api.auth import Keyring
+    from coordinator.api.auth import Authenticator
     from coordinator.api.claim_probe import ClaimProbe
     from coordinator.api.limits import Limits
     from coordinator.api.metrics import Metrics
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class Context:
     coordinator: Coordinator
-    keyring: Keyring
+    authenticator: Authenticator
     claim_probe: ClaimProbe
     metrics: Metrics
     limits: Limits

@@ -46,7 +46,7 @@ async def reached(site: Site, erasure_id: str, status: str) -> None:
 
 def forget_tokens(site: Site) -> None:
     """Two seconds have passed."""
-    site.app.state.context.keyring._known.clear()
+    site.app.state.context.authenticator._known.clear()
 
 
 async def superseded_digests(site: Site) -> set[str]:
