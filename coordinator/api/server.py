@@ -32,7 +32,7 @@ class Server(uvicorn.Server):
         proxies = [str(network) for network in settings.proxies]
         config = uvicorn.Config(
             app,
-            http=functools.partial(Connection, others=OpenConnections(settings, refused)),  # type: ignore[arg-type]  # it makes one
+            http=functools.partial(Connection, connections=OpenConnections(settings, refused)),  # type: ignore[arg-type]  # it makes one
             ws="none",
             timeout_keep_alive=max(1, round(settings.keep_alive_s)),
             timeout_graceful_shutdown=DRAIN_S,
