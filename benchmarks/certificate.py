@@ -87,11 +87,11 @@ async def measure(home: Path, num_artefacts: int) -> dict[str, Any]:
         erasure_id = await prepared(coordinator, num_artefacts)
         async with coordinator.database.read() as connection:
             found = await inventory.erasure_record(connection, erasure_id)
-        certifying = coordinator.erasing.certifying
+        certifying = coordinator.erasure_steps.certifying
         started, used = time.perf_counter(), time.process_time()
         certificate = await certifying.certificate(found)
         sign_s, sign_cpu_s = time.perf_counter() - started, time.process_time() - used
-        key = public_pem(await coordinator.erasing.public_key())
+        key = public_pem(await coordinator.erasure_steps.public_key())
         path = certifying.files.list_path(erasure_id, artefact_root(certificate) or "")
         opening = certifying.files.opening_path(erasure_id).read_bytes()
     finally:

@@ -66,7 +66,7 @@ class Coordinator(Parts):
         await self._start()
         await self.evidence.open()
         await self.upgrading.begin()
-        await self.erasing.release_salts()
+        await self.erasure_steps.release_salts()
         await self._mend_old()
         self.supervisor.start("clockwork", self.clockwork.forever)
         self.supervisor.start("tidying", self.clockwork.tidy_forever)
@@ -103,7 +103,7 @@ class Coordinator(Parts):
 
     async def _mend_old(self) -> None:
         """What older releases left readable. A step that breaks is tried again at the next start and stops nobody."""
-        for step in (self.erasing.scrub_old, self.notifying.seal_old):
+        for step in (self.erasure_steps.scrub_old, self.notifying.seal_old):
             try:
                 if requests := await step():
                     log.info("requests.mended", step=step.__name__, requests=requests)

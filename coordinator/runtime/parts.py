@@ -20,7 +20,7 @@ from coordinator.engine.messages import Message
 from coordinator.engine.react import CHORES, HISTORY, KERNELS, RETENTION
 from coordinator.keys.port import KeyStore
 from coordinator.runtime.clockwork import Clockwork
-from coordinator.runtime.erasure import Erasing
+from coordinator.runtime.erasure_steps import ErasureSteps
 from coordinator.runtime.granting import Granting
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.pump import Queue, chore_runner, kernel_runner
@@ -68,7 +68,7 @@ class Parts:
         self.keeping = Keeping(self.database, self.storage, self.scratch)
         self.tombstones = FileTombstoneLog(platform.evidence / "tombstones.jsonl")
         self.signing_keys = SigningKeys(platform.evidence)
-        self.erasing = Erasing(
+        self.erasure_steps = ErasureSteps(
             self.database,
             self.shell,
             self.storage,
@@ -79,7 +79,7 @@ class Parts:
             scrubs=not platform.is_experiment,
         )
         self.clockwork = Clockwork(self.database, self.bus, self.shell, self.storage, self.keeping, self.quarantine)
-        chores = chore_runner(self.database, self.shell, self.storage, self.erasing)
+        chores = chore_runner(self.database, self.shell, self.storage, self.erasure_steps)
         kernels = kernel_runner(self.database, self.shell, self.storage, self.keeping, self.scratch, platform.kernels)
         self.retention = Queue(RETENTION, ("collect-updates",), self.keeping.collect)
         self.chores = Queue(CHORES, ("post", "drop-blob", "fence", "purge"), chores)

@@ -25,7 +25,7 @@ from coordinator.crashpoints import crashpoint
 from coordinator.engine import posting
 from coordinator.engine.entities import Blob, Facts, Job
 from coordinator.engine.messages import JobDone, JobFailed, Message, RecordBlob, Reply
-from coordinator.runtime.erasure import Erasing
+from coordinator.runtime.erasure_steps import ErasureSteps
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.quarantine import Quarantine, Thing, pause_after, reason_of
 from coordinator.runtime.scratch import Scratch
@@ -274,7 +274,7 @@ async def _announce(database: Database, blob: Blob, token: str) -> bool:
             await asyncio.sleep(LOOK_EVERY_S)
 
 
-def chore_runner(database: Database, shell: Shell, storage: Storage, erasing: Erasing) -> Runner:
+def chore_runner(database: Database, shell: Shell, storage: Storage, erasure_steps: ErasureSteps) -> Runner:
     async def run(job: Job, token: str) -> None:
         match job.kind:
             case "post":
@@ -285,7 +285,7 @@ def chore_runner(database: Database, shell: Shell, storage: Storage, erasing: Er
                     await references.release(connection, job.federation_id, [job.params["digest"]])
                 await storage.delete_dropped()
             case "fence" | "purge":
-                await erasing.run(job)
+                await erasure_steps.run(job)
             case _:
                 raise InvariantBroken(f"no chore is called {job.kind}")
         async with database.write() as connection:

@@ -98,7 +98,7 @@ COMMITS = {
     "coordinator/api/health.py",  # asks whether the database takes writes; changes nothing
     "coordinator/runtime/accounts.py",
     "coordinator/runtime/certifying.py",
-    "coordinator/runtime/erasure.py",
+    "coordinator/runtime/erasure_steps.py",
     "coordinator/runtime/evidence.py",
     "coordinator/runtime/history.py",
     "coordinator/runtime/notifying.py",

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 
-class Erasing:
+class ErasureSteps:
     def __init__(
         self,
         database: Database,
