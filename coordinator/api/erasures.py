@@ -220,7 +220,7 @@ async def get_artefacts(erasure_id: UUID, caller: Follower) -> Response:
     root = artefact_root(certified.envelope)
     if root is None:
         raise Rejected("not-found", "a certificate of the first version lists its artefacts itself")
-    path = caller.coordinator.erasure_steps.certifying.files.list_path(certified.request_id, root)
+    path = caller.coordinator.erasure_steps.certificates.files.list_path(certified.request_id, root)
     if not path.exists():
         raise Rejected("not-found", "the list of this certificate is not kept here any more; its signature still holds")
     return FileResponse(path, media_type=artefact_list.MEDIA_TYPE)
@@ -243,7 +243,7 @@ async def get_opening(erasure_id: UUID, caller: Follower) -> Response:
     principal = caller.principal
     if principal.role not in ALLOWED["erase"] and principal.name != certified.requested_by:
         raise Rejected("forbidden", f"a {principal.role} may not know whom the certificate is about")
-    path = caller.coordinator.erasure_steps.certifying.files.opening_path(certified.request_id)
+    path = caller.coordinator.erasure_steps.certificates.files.opening_path(certified.request_id)
     if not path.exists():
         raise Rejected("not-found", "the opening of this certificate is not kept here any more")
     return FileResponse(path, media_type=opening.MEDIA_TYPE)

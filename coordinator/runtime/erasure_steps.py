@@ -20,7 +20,7 @@ from coordinator.engine.entities import Job
 from coordinator.engine.messages import CompleteErasure, FenceErasure, HoldErasure
 from coordinator.engine.react import EVIDENCE
 from coordinator.keys.port import KeyName
-from coordinator.runtime.certifying import Certifying, leavers
+from coordinator.runtime.certificate_issuer import CertificateIssuer, leavers
 from coordinator.runtime.evidence import TROUBLE, described
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.reconciling import remove_orphans
@@ -60,7 +60,7 @@ class ErasureSteps:
         """`scrubs`: whether a purge takes out what rows say of a client. An experiment's figures are its result."""
         self._database, self._shell, self._storage, self._bus = database, shell, storage, bus
         self._tombstones, self._keys, self._keeping, self._scrubs = tombstones, keys, keeping, scrubs
-        self.certifying = Certifying(database, storage, keys)
+        self.certificates = CertificateIssuer(database, storage, keys)
         self._shredding = Shredding(database, storage.sealing)
 
     async def run(self, job: Job) -> None:
@@ -167,7 +167,7 @@ class ErasureSteps:
         crashpoint("erasure.after-purge")
         try:
             await self._note_caches(found)
-            envelope = await self.certifying.certificate(found)
+            envelope = await self.certificates.issue(found)
         except (InvariantBroken, CertificateRefused, KeyUnreadable) as problem:
             log.error("certificate.refused", erasure=str(erasure_id), error=str(problem))
             reason = f"the certificate was refused: {problem}"
@@ -204,7 +204,7 @@ class ErasureSteps:
     async def release_salts(self) -> None:
         """Of requests that an earlier release completed; what cannot be written today is at the next start."""
         try:
-            await self.certifying.release_salts()
+            await self.certificates.release_salts()
         except TROUBLE as error:
             log.error("openings.unwritten", exc_info=error)
 

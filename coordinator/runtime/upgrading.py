@@ -24,7 +24,7 @@ from coordinator.blobs.port import StorageFull
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import Blob
 from coordinator.keys.port import client_key, cohort_key, federation_key, is_earlier
-from coordinator.runtime.certifying import SEALED_LATE
+from coordinator.runtime.certificate_issuer import SEALED_LATE
 from coordinator.runtime.history import key_before
 from coordinator.runtime.reconciling import remove_orphans
 from coordinator.runtime.scratch import Scratch

@@ -30,7 +30,7 @@ NAMES = ("c0", "c1", "c2", "c3")
 async def certified(f: Federation, erasure_id: UUID) -> dict[str, set[str]]:
     """Digests by kind, of everything that the certificate accounts for."""
     (row,) = await f.rows(t.certificates, t.certificates.c.erasure_id == erasure_id)
-    path = f.coordinator.erasure_steps.certifying.files.list_path(
+    path = f.coordinator.erasure_steps.certificates.files.list_path(
         erasure_id, artefact_root(row.envelope.encode()) or ""
     )
     with path.open("rb") as file:

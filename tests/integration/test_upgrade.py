@@ -170,7 +170,7 @@ async def test_requests_of_a_home_of_schema_0001_get_their_openings_and_lose_the
         assert {row.salt for row in await f.rows(t.erasures)} == {""}
         kinds = {row.kind for row in await f.rows(t.artefacts)}
         assert kinds >= {"update", "checkpoint"} and kinds <= set(KINDS)
-        files = f.coordinator.erasure_steps.certifying.files
+        files = f.coordinator.erasure_steps.certificates.files
         issuer = public_pem(await f.coordinator.erasure_steps.public_key())
         names = {row.erasure_id: row.name for row in await f.rows(t.subjects)}
         for row in await f.rows(t.certificates):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from coordinator.engine.entities import Erasure, State
-from coordinator.runtime.certifying import outcome, served
+from coordinator.runtime.certificate_issuer import outcome, served
 from coordinator.store.inventory import ErasureRecord
 from services.audit import predicate as p
 from services.audit.artefact_list import Tallying

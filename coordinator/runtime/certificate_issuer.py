@@ -40,12 +40,12 @@ SEALED_LATE: Final = "sealed-late"
 """The incident of an upgrade that found plain blobs."""
 
 
-class Certifying:
+class CertificateIssuer:
     def __init__(self, database: Database, storage: Storage, keys: SigningKeys) -> None:
         self._database, self._storage, self._keys = database, storage, keys
         self.files = CertificateFiles(keys.directory)
 
-    async def certificate(self, found: ErasureRecord) -> bytes:
+    async def issue(self, found: ErasureRecord) -> bytes:
         """Sign what was found. The list and the opening lie in the directory of evidence before anybody can have the
         certificate."""
         key = await asyncio.to_thread(self._keys.load)
