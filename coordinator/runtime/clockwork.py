@@ -19,7 +19,7 @@ from coordinator.bus.port import Bus
 from coordinator.engine.messages import DeadlinePassed, LeaseRanOut, Message, OpenRounds, ResumeRun, ReviewErasure
 from coordinator.engine.react import CLOCK
 from coordinator.runtime.granting import CLAIM
-from coordinator.runtime.history import Keeping
+from coordinator.runtime.kept_updates import KeptUpdates
 from coordinator.runtime.quarantine import Quarantine, Thing, pause_after
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.storage import Storage
@@ -49,11 +49,11 @@ class Clockwork:
         bus: Bus,
         shell: Shell,
         storage: Storage,
-        keeping: Keeping,
+        kept_updates: KeptUpdates,
         quarantine: Quarantine,
     ) -> None:
         self._database, self._bus, self._shell, self._storage = database, bus, shell, storage
-        self._keeping, self._quarantine = keeping, quarantine
+        self._kept_updates, self._quarantine = kept_updates, quarantine
         self._looked_ahead_at = -LOOK_AHEAD_EVERY_S
 
     async def forever(self, pulse: Pulse) -> None:
@@ -130,7 +130,7 @@ class Clockwork:
     async def tidy(self) -> bool:
         """Drop what uploads and erasures left behind; whether all steps went well. None holds up another."""
         is_done = True
-        for step in (self._keeping.tidy, self._sweep_uploads):
+        for step in (self._kept_updates.tidy, self._sweep_uploads):
             thing = Thing(f"tidying {step.__qualname__}", UUID(int=0))
             try:
                 await step()

@@ -95,7 +95,7 @@ class Coordinator(Parts):
         """Once: what comes after it may have to be tried again."""
         if "shell" not in self.supervisor.pulses:
             await asyncio.to_thread(_tighten, self.settings)
-            await self.keeping.sweep()
+            await self.kept_updates.sweep()
             await self.bus.start()
             self.supervisor.start("shell", self.shell.forever)
             for one in LEFT_OUT:

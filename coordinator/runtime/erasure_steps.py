@@ -22,7 +22,7 @@ from coordinator.engine.react import EVIDENCE
 from coordinator.keys.port import KeyName
 from coordinator.runtime.certificate_issuer import CertificateIssuer, leavers
 from coordinator.runtime.evidence import TROUBLE, described
-from coordinator.runtime.history import Keeping
+from coordinator.runtime.kept_updates import KeptUpdates
 from coordinator.runtime.reconciling import remove_orphans
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.shredding import Shredding
@@ -53,13 +53,13 @@ class ErasureSteps:
         bus: Bus,
         tombstones: TombstoneLog,
         keys: SigningKeys,
-        keeping: Keeping,
+        kept_updates: KeptUpdates,
         *,
         scrubs: bool = True,
     ) -> None:
         """`scrubs`: whether a purge takes out what rows say of a client. An experiment's figures are its result."""
         self._database, self._shell, self._storage, self._bus = database, shell, storage, bus
-        self._tombstones, self._keys, self._keeping, self._scrubs = tombstones, keys, keeping, scrubs
+        self._tombstones, self._keys, self._kept_updates, self._scrubs = tombstones, keys, kept_updates, scrubs
         self.certificates = CertificateIssuer(database, storage, keys)
         self._shredding = Shredding(database, storage.sealing)
 
@@ -161,7 +161,7 @@ class ErasureSteps:
         doomed |= await self._made_meanwhile(found, doomed, cohort_ids)
         await self._shredding.shred(found, doomed, cohort_ids)
         crashpoint("erasure.after-keys")
-        await self._keeping.sweep()
+        await self._kept_updates.sweep()
         await remove_orphans(self._database, self._storage.blobs)
         await self._database.forget_pages()
         crashpoint("erasure.after-purge")
@@ -175,7 +175,7 @@ class ErasureSteps:
             return
         crashpoint("erasure.after-signing")
         await self._shell.handle(CompleteErasure(erasure_id, job.id, found.erasure.version, envelope.decode()))
-        await self._keeping.thin([line.cohort_id for line in found.lines])
+        await self._kept_updates.thin([line.cohort_id for line in found.lines])
 
     async def _made_meanwhile(self, found: ErasureRecord, doomed: set[KeyName], cohort_ids: set[UUID]) -> set[KeyName]:
         """Keys that were made after the others were looked up, to seal what lay plain; nobody makes any from now on."""

@@ -22,7 +22,7 @@ from coordinator.keys.port import KeyStore
 from coordinator.runtime.clockwork import Clockwork
 from coordinator.runtime.erasure_steps import ErasureSteps
 from coordinator.runtime.granting import Granting
-from coordinator.runtime.history import Keeping
+from coordinator.runtime.kept_updates import KeptUpdates
 from coordinator.runtime.pump import Queue, chore_runner, kernel_runner
 from coordinator.runtime.quarantine import Quarantine
 from coordinator.runtime.reception import Reception
@@ -65,7 +65,7 @@ class Parts:
         self.quarantine = Quarantine(is_strict=platform.is_experiment)
         self.granting = Granting(self.database, self.shell, self.quarantine)
         self.scratch = Scratch(platform.scratch)
-        self.keeping = Keeping(self.database, self.storage, self.scratch)
+        self.kept_updates = KeptUpdates(self.database, self.storage, self.scratch)
         self.tombstones = FileTombstoneLog(platform.evidence / "tombstones.jsonl")
         self.signing_keys = SigningKeys(platform.evidence)
         self.erasure_steps = ErasureSteps(
@@ -75,15 +75,19 @@ class Parts:
             self.bus,
             self.tombstones,
             self.signing_keys,
-            self.keeping,
+            self.kept_updates,
             scrubs=not platform.is_experiment,
         )
-        self.clockwork = Clockwork(self.database, self.bus, self.shell, self.storage, self.keeping, self.quarantine)
+        self.clockwork = Clockwork(
+            self.database, self.bus, self.shell, self.storage, self.kept_updates, self.quarantine
+        )
         chores = chore_runner(self.database, self.shell, self.storage, self.erasure_steps)
-        kernels = kernel_runner(self.database, self.shell, self.storage, self.keeping, self.scratch, platform.kernels)
-        self.retention = Queue(RETENTION, ("collect-updates",), self.keeping.collect)
+        kernels = kernel_runner(
+            self.database, self.shell, self.storage, self.kept_updates, self.scratch, platform.kernels
+        )
+        self.retention = Queue(RETENTION, ("collect-updates",), self.kept_updates.collect)
         self.chores = Queue(CHORES, ("post", "drop-blob", "fence", "purge"), chores)
-        self.history = Queue(HISTORY, ("keep-updates",), self.keeping.run)
+        self.history = Queue(HISTORY, ("keep-updates",), self.kept_updates.run)
         self.kernels = Queue(KERNELS, ("kernel",), kernels)
 
     async def close(self) -> None:

@@ -26,7 +26,7 @@ from coordinator.engine import posting
 from coordinator.engine.entities import Blob, Facts, Job
 from coordinator.engine.messages import JobDone, JobFailed, Message, RecordBlob, Reply
 from coordinator.runtime.erasure_steps import ErasureSteps
-from coordinator.runtime.history import Keeping
+from coordinator.runtime.kept_updates import KeptUpdates
 from coordinator.runtime.quarantine import Quarantine, Thing, pause_after, reason_of
 from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.shell import Shell
@@ -180,13 +180,13 @@ class Pump:
 
 
 def kernel_runner(
-    database: Database, shell: Shell, storage: Storage, keeping: Keeping, scratch: Scratch, executor: Executor
+    database: Database, shell: Shell, storage: Storage, kept_updates: KeptUpdates, scratch: Scratch, executor: Executor
 ) -> Runner:
     """Run a kernel over stored blobs in the executor and store what it makes."""
 
     async def run(job: Job, token: str) -> None:
         log.info("kernel.started", kernel=job.kernel, job=str(job.id), run=str(job.run_id), attempt=job.attempt)
-        if outcome := await _outcome(job, token, database, storage, keeping, scratch, executor):
+        if outcome := await _outcome(job, token, database, storage, kept_updates, scratch, executor):
             if job.epoch > 0:
                 crashpoint("erasure.in-recovery")
             is_wanted = await shell_patiently(shell, outcome)
@@ -201,7 +201,7 @@ async def _outcome(
     token: str,
     database: Database,
     storage: Storage,
-    keeping: Keeping,
+    kept_updates: KeptUpdates,
     scratch: Scratch,
     executor: Executor,
 ) -> JobDone | JobFailed | None:
@@ -213,7 +213,7 @@ async def _outcome(
         with scratch.file() as out:
             blob = await storage.sealing.of_job(job.federation_id, job.id, job.cohort_id, job.epoch, job.created_at)
             seal = await storage.sealing.seal_of(blob)
-            async with keeping.local(job.federation_id, job.inputs) as files:
+            async with kept_updates.local(job.federation_id, job.inputs) as files:
                 crashpoint("kernel.before")
                 figures, made = await loop.run_in_executor(executor, _computed, job, files, out, seal)
                 crashpoint("kernel.after")

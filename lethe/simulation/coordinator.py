@@ -72,7 +72,7 @@ class SimulatedCoordinator(Parts):
     async def open(self) -> None:
         """Go on where the database stopped, if it is not new."""
         await schema.create(self.database)
-        await self.keeping.sweep()
+        await self.kept_updates.sweep()
         async with self.database.write() as connection:
             await experiment_queries.free_jobs(connection)
             if (newest := await experiment_queries.newest_instant(connection)) is not None:

@@ -100,7 +100,7 @@ COMMITS = {
     "coordinator/runtime/certificate_issuer.py",
     "coordinator/runtime/erasure_steps.py",
     "coordinator/runtime/evidence.py",
-    "coordinator/runtime/history.py",
+    "coordinator/runtime/kept_updates.py",
     "coordinator/runtime/notifying.py",
     "coordinator/runtime/presence.py",
     "coordinator/runtime/pump.py",

@@ -290,7 +290,7 @@ async def test_a_lossy_copy_of_schema_0001_is_kept_as_it_is_and_sealed_anew(
 ) -> None:
     async with reopened(tmp_path, url) as f:
         row, coded = await _make_lossy(f, tmp_path)
-        async with f.coordinator.keeping.local(f.id, [row.source]) as files:
+        async with f.coordinator.kept_updates.local(f.id, [row.source]) as files:
             restored = _read(files[row.source])
         assert await f.coordinator.upgrading.seal_all()
         (now,) = await f.rows(t.kept_updates, t.kept_updates.c.id == row.id)
@@ -298,7 +298,7 @@ async def test_a_lossy_copy_of_schema_0001_is_kept_as_it_is_and_sealed_anew(
         (blob,) = (await f.coordinator.storage.find(f.id, [now.digest])).values()
         assert (blob.origin, blob.is_plain) == ("copy", False)
         assert await f.coordinator.storage.whole(blob) == coded
-        async with f.coordinator.keeping.local(f.id, [row.source]) as files:
+        async with f.coordinator.kept_updates.local(f.id, [row.source]) as files:
             assert _read(files[row.source]) == restored
 
 

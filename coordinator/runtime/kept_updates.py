@@ -38,7 +38,7 @@ _REFUSED: Final = Kept("", 0)
 """Stands for an update that cannot be kept."""
 
 
-class Keeping:
+class KeptUpdates:
     def __init__(self, database: Database, storage: Storage, scratch: Scratch) -> None:
         self._database, self._storage, self._scratch = database, storage, scratch
 
