@@ -292,11 +292,11 @@ async def _message(
 
 
 async def _callbacks(caller: Caller, filed: ErasureCreate, erasure_id: UUID) -> tuple[dict[str, Any], ...]:
-    notifying = caller.coordinator.notifying
+    webhooks = caller.coordinator.webhooks
     for callback in filed.callbacks:
-        notifying.check_url(callback.url)
+        webhooks.check_url(callback.url)
     try:
-        return await notifying.sealed(erasure_id, [callback.model_dump() for callback in filed.callbacks])
+        return await webhooks.sealed(erasure_id, [callback.model_dump() for callback in filed.callbacks])
     except OSError as error:
         raise Rejected("unavailable", f"a callback's secret cannot be kept now: {described(error)}") from error
 

@@ -16,7 +16,6 @@ from coordinator.bus.port import Bus
 from coordinator.engine.react import NOTICES
 from coordinator.keys.directory import DirectoryKeys
 from coordinator.runtime.evidence import Evidence
-from coordinator.runtime.notifying import Notifying
 from coordinator.runtime.parts import Parts, Platform
 from coordinator.runtime.presence import Presence
 from coordinator.runtime.pump import Pump, Queue
@@ -25,6 +24,7 @@ from coordinator.runtime.refencing import Refencing
 from coordinator.runtime.settings import Settings
 from coordinator.runtime.supervision import Supervisor
 from coordinator.runtime.upgrading import Upgrading
+from coordinator.runtime.webhooks import WebhookSender
 from coordinator.store.database import Database, Unavailable
 from services.core.private_files import make_directory, tighten, tighten_directory
 from services.methods.catalogue import LEFT_OUT
@@ -57,7 +57,7 @@ class Coordinator(Parts):
         self.quota = quota_of(settings, self.database)
         refencing = Refencing(self.database, self.bus, self.tombstones, self.signing_keys, self._observe)
         self.evidence = Evidence(self.database, self.bus, self.tombstones, self.signing_keys, refencing)
-        self.notifying = Notifying(self.database, self.shell, settings.callback_hosts, self.signing_keys)
+        self.webhooks = WebhookSender(self.database, self.shell, settings.callback_hosts, self.signing_keys)
         self.upgrading = Upgrading(self.database, self.storage, self.scratch, settings.blob_path)
         self.supervisor = Supervisor()
 
@@ -73,7 +73,7 @@ class Coordinator(Parts):
         self.supervisor.start("evidence", self.evidence.watch)
         self._start_pump("chores", self.chores)
         # Apart from the chores: these must hold up no fence.
-        self._start_pump("notices", Queue(NOTICES, ("notify",), self.notifying.run))
+        self._start_pump("notices", Queue(NOTICES, ("notify",), self.webhooks.run))
         self._start_pump("history", self.history)
         self._start_pump("retention", self.retention, rest_s=RETENTION_S)
         self.supervisor.start("presence", self.presence.forever)
@@ -103,7 +103,7 @@ class Coordinator(Parts):
 
     async def _mend_old(self) -> None:
         """What older releases left readable. A step that breaks is tried again at the next start and stops nobody."""
-        for step in (self.erasure_steps.scrub_old, self.notifying.seal_old):
+        for step in (self.erasure_steps.scrub_old, self.webhooks.seal_old):
             try:
                 if requests := await step():
                     log.info("requests.mended", step=step.__name__, requests=requests)

@@ -63,7 +63,7 @@ def test_one_module_of_the_coordinator_reads_the_wall_clock() -> None:
 def test_httpx_is_known_to_one_module_of_each_room_that_calls_others() -> None:
     readers = [name for name, tree in modules(*ROOMS) if "httpx" in imports(tree)]
     assert [name for name in readers if name.startswith("worker/")] in ([], ["worker/transport.py"])
-    assert [name for name in readers if name.startswith("coordinator/")] == ["coordinator/runtime/notifying.py"]
+    assert [name for name in readers if name.startswith("coordinator/")] == ["coordinator/runtime/webhooks.py"]
     assert len([name for name in readers if name.startswith("lethe/")]) <= 1, readers
     assert all(name.startswith(("worker/", "coordinator/", "lethe/")) for name in readers), readers
 
@@ -101,7 +101,7 @@ COMMITS = {
     "coordinator/runtime/erasure_steps.py",
     "coordinator/runtime/evidence.py",
     "coordinator/runtime/kept_updates.py",
-    "coordinator/runtime/notifying.py",
+    "coordinator/runtime/webhooks.py",
     "coordinator/runtime/presence.py",
     "coordinator/runtime/pump.py",
     "coordinator/runtime/refencing.py",

@@ -35,7 +35,7 @@ _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _GONE: Final = 410
 
 
-class Notifying:
+class WebhookSender:
     def __init__(self, database: Database, shell: Shell, allowed_hosts: str, keys: SigningKeys) -> None:
         """The key of callbacks' secrets lies beside `keys`."""
         self._database, self._shell, self._keys = database, shell, keys
