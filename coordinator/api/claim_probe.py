@@ -10,8 +10,8 @@ from typing import Final
 from uuid import UUID
 
 from coordinator.gathering import others_have_come
-from coordinator.runtime.granting import CLAIM
 from coordinator.runtime.quarantine import Quarantine
+from coordinator.runtime.task_claims import CLAIM
 from coordinator.store import due
 from coordinator.store.database import Database
 

@@ -18,7 +18,7 @@ from coordinator.api.problems import problems
 from coordinator.engine.messages import FailTask, OpenSession, RenewLease, SubmitResult
 from coordinator.engine.react import client_key
 from coordinator.engine.replies import Granted
-from coordinator.runtime.granting import HEARTBEAT_EVERY_S, grant_of
+from coordinator.runtime.task_claims import HEARTBEAT_EVERY_S, grant_of
 from services.core.errors import Rejected
 from services.wire.v1.caches import SUPERSEDED_HEADER
 from services.wire.v1.work import (
@@ -54,7 +54,7 @@ async def open_session(body: SessionRequest, caller: Worker) -> Response:
     devices = [device.model_dump() for device in body.devices]
     canary = body.canary.model_dump(mode="json") if body.canary is not None else None
     message = OpenSession(caller.client_id, body.agent_version, devices, canary)
-    client = await coordinator.granting.open_session(message)
+    client = await coordinator.task_claims.open_session(message)
     await coordinator.presence.hear(client.id)
     return answer(
         Session(
@@ -178,7 +178,7 @@ async def _poll(request: Request, caller: Caller, wait_s: float) -> Sequence[Gra
 
 
 async def _claim(caller: Caller) -> Sequence[Granted]:
-    return await caller.coordinator.granting.claim(caller.client_id)
+    return await caller.coordinator.task_claims.claim(caller.client_id)
 
 
 async def _until_disconnect(request: Request) -> None:

@@ -18,13 +18,13 @@ from coordinator.blobs.port import StorageFull
 from coordinator.bus.port import Bus
 from coordinator.engine.messages import DeadlinePassed, LeaseRanOut, Message, OpenRounds, ResumeRun, ReviewErasure
 from coordinator.engine.react import CLOCK
-from coordinator.runtime.granting import CLAIM
 from coordinator.runtime.kept_updates import KeptUpdates
 from coordinator.runtime.quarantine import Quarantine, Thing, pause_after
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.storage import Storage
 from coordinator.runtime.supervision import Pulse
 from coordinator.runtime.sweeping import sweep_uploads
+from coordinator.runtime.task_claims import CLAIM
 from coordinator.store import due
 from coordinator.store.database import Database, TimedOut, Unavailable
 from coordinator.store.due import Due

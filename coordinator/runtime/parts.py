@@ -21,7 +21,6 @@ from coordinator.engine.react import CHORES, HISTORY, KERNELS, RETENTION
 from coordinator.keys.port import KeyStore
 from coordinator.runtime.clockwork import Clockwork
 from coordinator.runtime.erasure_steps import ErasureSteps
-from coordinator.runtime.granting import Granting
 from coordinator.runtime.kept_updates import KeptUpdates
 from coordinator.runtime.pump import Queue, chore_runner, kernel_runner
 from coordinator.runtime.quarantine import Quarantine
@@ -31,6 +30,7 @@ from coordinator.runtime.sealing import Sealing
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
+from coordinator.runtime.task_claims import TaskClaims
 from coordinator.runtime.uploads import Uploads
 from coordinator.store.database import Database
 from coordinator.tombstones.files import FileTombstoneLog
@@ -63,7 +63,7 @@ class Parts:
         self.reception = Reception(self.storage)
         self.uploads = Uploads(self.database, self.shell, self.storage)
         self.quarantine = Quarantine(is_strict=platform.is_experiment)
-        self.granting = Granting(self.database, self.shell, self.quarantine)
+        self.task_claims = TaskClaims(self.database, self.shell, self.quarantine)
         self.scratch = Scratch(platform.scratch)
         self.kept_updates = KeptUpdates(self.database, self.storage, self.scratch)
         self.tombstones = FileTombstoneLog(platform.evidence / "tombstones.jsonl")

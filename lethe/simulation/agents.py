@@ -26,7 +26,7 @@ from coordinator.engine.messages import (
     SubmitResult,
 )
 from coordinator.engine.replies import Granted
-from coordinator.runtime.granting import grant_of
+from coordinator.runtime.task_claims import grant_of
 from coordinator.store import exclusions, experiment_queries
 from lethe.simulation.clock import virtual_s, whole
 from lethe.simulation.coordinator import SimulatedCoordinator

@@ -26,7 +26,7 @@ CLAIM: Final = "claim"
 """The kind of what is set aside here."""
 
 
-class Granting:
+class TaskClaims:
     def __init__(self, database: Database, shell: Shell, quarantine: Quarantine) -> None:
         self._database, self._shell, self._quarantine = database, shell, quarantine
         self._hindered: set[UUID] = set()
