@@ -16,11 +16,11 @@ from coordinator.bus.port import Bus
 from coordinator.engine.react import NOTICES
 from coordinator.keys.directory import DirectoryKeys
 from coordinator.runtime.evidence import Evidence
+from coordinator.runtime.evidence_comparison import EvidenceComparison
 from coordinator.runtime.parts import Parts, Platform
 from coordinator.runtime.presence import Presence
 from coordinator.runtime.pump import Pump, Queue
 from coordinator.runtime.quota import quota_of
-from coordinator.runtime.refencing import Refencing
 from coordinator.runtime.settings import Settings
 from coordinator.runtime.supervision import Supervisor
 from coordinator.runtime.upgrading import Upgrading
@@ -55,8 +55,8 @@ class Coordinator(Parts):
         )
         self.presence = Presence(self.database, self.bus)
         self.quota = quota_of(settings, self.database)
-        refencing = Refencing(self.database, self.bus, self.tombstones, self.signing_keys, self._observe)
-        self.evidence = Evidence(self.database, self.bus, self.tombstones, self.signing_keys, refencing)
+        comparison = EvidenceComparison(self.database, self.bus, self.tombstones, self.signing_keys, self._observe)
+        self.evidence = Evidence(self.database, self.bus, self.tombstones, self.signing_keys, comparison)
         self.webhooks = WebhookSender(self.database, self.shell, settings.callback_hosts, self.signing_keys)
         self.upgrading = Upgrading(self.database, self.storage, self.scratch, settings.blob_path)
         self.supervisor = Supervisor()

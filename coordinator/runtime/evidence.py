@@ -14,7 +14,7 @@ import structlog
 
 from coordinator.bus.port import Bus
 from coordinator.engine.react import CHORES, EVIDENCE, HISTORY
-from coordinator.runtime.refencing import Known, Refencing
+from coordinator.runtime.evidence_comparison import EvidenceComparison, Known
 from coordinator.runtime.signing import EvidenceLost, SigningKeys
 from coordinator.runtime.supervision import Pulse
 from coordinator.store import evidence, outbox, schema
@@ -38,15 +38,15 @@ STEPS: Final = ("fence", "purge", "keep-updates")
 
 class Evidence:
     def __init__(
-        self, database: Database, bus: Bus, tombstones: TombstoneLog, keys: SigningKeys, refencing: Refencing
+        self, database: Database, bus: Bus, tombstones: TombstoneLog, keys: SigningKeys, comparison: EvidenceComparison
     ) -> None:
         self._database, self._bus, self._tombstones, self._keys = database, bus, tombstones, keys
-        self._refencing = refencing
+        self._comparison = comparison
         self._known: Known | None = None
 
     async def open(self) -> None:
         """Before anything is served: compare, and from now on ask every connection. Raises what `compare` raises."""
-        self._known = await self._refencing.compare(is_serving=False)
+        self._known = await self._comparison.compare(is_serving=False)
         self._database.gate.watch(self._is_current, lambda: self._bus.wake([EVIDENCE]))
 
     async def watch(self, pulse: Pulse) -> None:
@@ -86,7 +86,7 @@ class Evidence:
             if gate.is_open and not await self._has_changed():
                 return
             generation, before = gate.generation, self._known
-            self._known = await self._refencing.compare(is_serving=gate.is_open)
+            self._known = await self._comparison.compare(is_serving=gate.is_open)
         except (EvidenceLost, LogCorrupt) as error:
             gate.shut(described(error))
             raise

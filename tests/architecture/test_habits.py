@@ -104,7 +104,7 @@ COMMITS = {
     "coordinator/runtime/webhooks.py",
     "coordinator/runtime/presence.py",
     "coordinator/runtime/pump.py",
-    "coordinator/runtime/refencing.py",
+    "coordinator/runtime/evidence_comparison.py",
     "coordinator/runtime/remedies.py",
     "coordinator/runtime/shell.py",
     "coordinator/runtime/shredding.py",

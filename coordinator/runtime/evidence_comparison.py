@@ -57,7 +57,7 @@ class Known:
     """Whether all that the log has is fenced."""
 
 
-class Refencing:
+class EvidenceComparison:
     def __init__(
         self,
         database: Database,
