@@ -23,9 +23,9 @@ from coordinator.keys.port import KeyName
 from coordinator.runtime.certificate_issuer import CertificateIssuer, leavers
 from coordinator.runtime.evidence import TROUBLE, described
 from coordinator.runtime.kept_updates import KeptUpdates
+from coordinator.runtime.key_shredder import KeyShredder
 from coordinator.runtime.reconciling import remove_orphans
 from coordinator.runtime.shell import Shell
-from coordinator.runtime.shredding import Shredding
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
 from coordinator.store import accounts, blobs, caches, erasure_steps, inventory, plain, scrubbing
@@ -61,7 +61,7 @@ class ErasureSteps:
         self._database, self._shell, self._storage, self._bus = database, shell, storage, bus
         self._tombstones, self._keys, self._kept_updates, self._scrubs = tombstones, keys, kept_updates, scrubs
         self.certificates = CertificateIssuer(database, storage, keys)
-        self._shredding = Shredding(database, storage.sealing)
+        self._shredder = KeyShredder(database, storage.sealing)
 
     async def run(self, job: Job) -> None:
         """Carry a step out. One that breaks is tried again by whoever runs jobs; until then the request says why."""
@@ -125,7 +125,7 @@ class ErasureSteps:
             self._bus.publish(CREDENTIALS_DROPPED, ",".join(map(str, dropped)))
 
     async def purge(self, job: Job) -> None:
-        async with self._shredding.alone():
+        async with self._shredder.alone():
             await self._purge(job)
 
     async def _purge(self, job: Job) -> None:
@@ -136,8 +136,8 @@ class ErasureSteps:
             planned = await inventory.inventory(connection, found, None)
             cohort_ids = {line.cohort_id for line in found.lines}
             cohort_ids |= await inventory.cohorts_of(connection, planned)
-        doomed = await self._shredding.doomed(found, cohort_ids)
-        keys = [Found("sealing-key", digest) for digest in self._shredding.digests_of(doomed)]
+        doomed = await self._shredder.doomed(found, cohort_ids)
+        keys = [Found("sealing-key", digest) for digest in self._shredder.digests_of(doomed)]
         async with self._database.write() as connection:
             found = await inventory.erasure_record(connection, erasure_id)
             await plain.hold_off(connection, found.erasure.federation_id)
@@ -159,7 +159,7 @@ class ErasureSteps:
         crashpoint("erasure.after-record")
         await self._storage.delete_dropped()
         doomed |= await self._made_meanwhile(found, doomed, cohort_ids)
-        await self._shredding.shred(found, doomed, cohort_ids)
+        await self._shredder.shred(found, doomed, cohort_ids)
         crashpoint("erasure.after-keys")
         await self._kept_updates.sweep()
         await remove_orphans(self._database, self._storage.blobs)
@@ -179,9 +179,9 @@ class ErasureSteps:
 
     async def _made_meanwhile(self, found: ErasureRecord, doomed: set[KeyName], cohort_ids: set[UUID]) -> set[KeyName]:
         """Keys that were made after the others were looked up, to seal what lay plain; nobody makes any from now on."""
-        late = await self._shredding.doomed(found, cohort_ids) - doomed
+        late = await self._shredder.doomed(found, cohort_ids) - doomed
         if late:
-            keys = [Found("sealing-key", digest) for digest in self._shredding.digests_of(late)]
+            keys = [Found("sealing-key", digest) for digest in self._shredder.digests_of(late)]
             async with self._database.write() as connection:
                 await inventory.record(connection, found.erasure.id, keys)
         return late

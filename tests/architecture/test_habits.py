@@ -107,7 +107,7 @@ COMMITS = {
     "coordinator/runtime/evidence_comparison.py",
     "coordinator/runtime/remedies.py",
     "coordinator/runtime/shell.py",
-    "coordinator/runtime/shredding.py",
+    "coordinator/runtime/key_shredder.py",
     "coordinator/runtime/storage.py",
     "coordinator/runtime/sweeping.py",
     "coordinator/runtime/upgrading.py",

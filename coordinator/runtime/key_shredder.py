@@ -29,7 +29,7 @@ WRAPPED_AT_ONCE: Final = 200
 LOOK_EVERY_S: Final = 0.2
 
 
-class Shredding:
+class KeyShredder:
     def __init__(self, database: Database, sealing: Sealing) -> None:
         self._database, self._sealing = database, sealing
 
