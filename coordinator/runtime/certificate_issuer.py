@@ -110,7 +110,7 @@ class CertificateIssuer:
 
     async def _listed(self, draft: DraftList, found: ErasureRecord) -> p.Artefacts:
         """Write every artefact of the request to the list, with what became of it."""
-        keys = self._storage.sealing.keys
+        keys = self._storage.sealer.keys
         left = {digests.of_bytes(key) for name in keys.names() if (key := keys.find(name)) is not None}
         async with self._database.read() as connection:
             planned = await artefacts.planned(connection, found.erasure.id)

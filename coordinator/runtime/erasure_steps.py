@@ -61,7 +61,7 @@ class ErasureSteps:
         self._database, self._shell, self._storage, self._bus = database, shell, storage, bus
         self._tombstones, self._keys, self._kept_updates, self._scrubs = tombstones, keys, kept_updates, scrubs
         self.certificates = CertificateIssuer(database, storage, keys)
-        self._shredder = KeyShredder(database, storage.sealing)
+        self._shredder = KeyShredder(database, storage.sealer)
 
     async def run(self, job: Job) -> None:
         """Carry a step out. One that breaks is tried again by whoever runs jobs; until then the request says why."""

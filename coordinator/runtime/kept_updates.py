@@ -129,7 +129,7 @@ class KeptUpdates:
         stored = await stack.enter_async_context(self._storage.local(owner, [copy.digest for copy in copies.values()]))
         directory = stack.enter_context(self._scratch.directory())
         return {
-            source: await asyncio.to_thread(_restored, copy, stored[copy.digest], directory, self._storage.sealing.keys)
+            source: await asyncio.to_thread(_restored, copy, stored[copy.digest], directory, self._storage.sealer.keys)
             for source, copy in copies.items()
         }
 
@@ -169,10 +169,10 @@ class KeptUpdates:
     ) -> tuple[Kept, Blob | None, Path]:
         try:
             async with self._storage.local(federation_id, [one.source]) as files:
-                blob = await self._storage.sealing.of_copy(
+                blob = await self._storage.sealer.of_copy(
                     federation_id, one.update_id, one.client_id, one.cohort_id, one.epoch, now
                 )
-                seal = await self._storage.sealing.seal_of(blob)
+                seal = await self._storage.sealer.seal_of(blob)
                 copy = await asyncio.to_thread(_kept, files[one.source], path, seal, policy)
                 return copy, replace(blob, digest=copy.digest, num_bytes=copy.num_bytes), path
         except Rejected as refused:

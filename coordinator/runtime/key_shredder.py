@@ -17,7 +17,7 @@ from uuid import UUID
 import structlog
 
 from coordinator.keys.port import KeyName, client_key, cohort_key, is_of_client, is_of_cohort, kept_key
-from coordinator.runtime.sealing import Sealing
+from coordinator.runtime.blob_sealer import BlobSealer
 from coordinator.store import blobs
 from coordinator.store.database import Database
 from coordinator.store.inventory import ErasureRecord
@@ -30,14 +30,14 @@ LOOK_EVERY_S: Final = 0.2
 
 
 class KeyShredder:
-    def __init__(self, database: Database, sealing: Sealing) -> None:
-        self._database, self._sealing = database, sealing
+    def __init__(self, database: Database, sealer: BlobSealer) -> None:
+        self._database, self._sealer = database, sealer
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
         """One purge at a time wherever these keys are used: what one of them wraps again another may have to shred."""
         while True:
-            turn = await asyncio.to_thread(self._sealing.keys.take_turn)
+            turn = await asyncio.to_thread(self._sealer.keys.take_turn)
             if turn is not None:
                 break
             await asyncio.sleep(LOOK_EVERY_S)
@@ -48,7 +48,7 @@ class KeyShredder:
 
     async def doomed(self, found: ErasureRecord, cohort_ids: Collection[UUID]) -> set[KeyName]:
         """The keys that go: those of who leaves for good, and of the cohorts all but those of epochs after the cut."""
-        names = await asyncio.to_thread(self._sealing.keys.names)
+        names = await asyncio.to_thread(self._sealer.keys.names)
         spared: set[KeyName] = set()
         for cohort_id in cohort_ids:
             spared |= {await asyncio.to_thread(self._kept_key, cohort_id, found.erasure.id)}
@@ -60,23 +60,23 @@ class KeyShredder:
 
     def digests_of(self, names: Collection[KeyName]) -> list[str]:
         """What a certificate calls them."""
-        keys = [self._sealing.keys.find(name) for name in names]
+        keys = [self._sealer.keys.find(name) for name in names]
         return sorted(digests.of_bytes(key) for key in keys if key is not None)
 
     async def shred(self, found: ErasureRecord, doomed: set[KeyName], cohort_ids: Collection[UUID]) -> None:
         """Wrap again what stays, then destroy. May be repeated, and begun again by another process."""
         for cohort_id in sorted(cohort_ids):
             kept = await asyncio.to_thread(self._kept_key, cohort_id, found.erasure.id)
-            await asyncio.to_thread(self._sealing.keys.find_or_make, kept)
+            await asyncio.to_thread(self._sealer.keys.find_or_make, kept)
             await self._keep_clean(cohort_id, kept, _later_keys(found, cohort_id))
-        await asyncio.to_thread(self._sealing.keys.destroy, sorted(doomed))
-        if left := doomed & await asyncio.to_thread(self._sealing.keys.names):
+        await asyncio.to_thread(self._sealer.keys.destroy, sorted(doomed))
+        if left := doomed & await asyncio.to_thread(self._sealer.keys.names):
             raise InvariantBroken(f"the key {min(left)} is still there after it was destroyed")
 
     def _kept_key(self, cohort_id: UUID, erasure_id: UUID) -> KeyName:
         """The same until it is destroyed."""
         names = (kept_key(cohort_id, erasure_id, number) for number in count())
-        return next(name for name in names if not self._sealing.keys.is_destroyed(name))
+        return next(name for name in names if not self._sealer.keys.is_destroyed(name))
 
     async def _keep_clean(self, cohort_id: UUID, new: KeyName, later: set[KeyName]) -> None:
         """Whatever its rows name: those of a restored database name keys that were destroyed long ago."""
@@ -90,13 +90,13 @@ class KeyShredder:
             wrapped: dict[UUID, bytes] = {}
             for blob in some:
                 try:
-                    data_key = await self._sealing.data_key(blob)
+                    data_key = await self._sealer.data_key(blob)
                 except Rejected as rejected:  # its key was lost before: nobody can read it, wherever it lies
                     log.error("blob.unreadable", blob=str(blob.id), error=rejected.detail)
                     lost.add(blob.id)
                 else:
-                    wrapped[blob.id] = await self._sealing.wrapped(blob, data_key, new)
-            await asyncio.to_thread(self._sealing.keys.note, new, wrapped)
+                    wrapped[blob.id] = await self._sealer.wrapped(blob, data_key, new)
+            await asyncio.to_thread(self._sealer.keys.note, new, wrapped)
             async with self._database.write() as connection:
                 for blob in some:
                     if blob.id in wrapped:

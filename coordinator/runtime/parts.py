@@ -19,6 +19,7 @@ from coordinator.engine.events import Event
 from coordinator.engine.messages import Message
 from coordinator.engine.react import CHORES, HISTORY, KERNELS, RETENTION
 from coordinator.keys.port import KeyStore
+from coordinator.runtime.blob_sealer import BlobSealer
 from coordinator.runtime.clockwork import Clockwork
 from coordinator.runtime.erasure_steps import ErasureSteps
 from coordinator.runtime.kept_updates import KeptUpdates
@@ -26,7 +27,6 @@ from coordinator.runtime.pump import Queue, chore_runner, kernel_runner
 from coordinator.runtime.quarantine import Quarantine
 from coordinator.runtime.reception import Reception
 from coordinator.runtime.scratch import Scratch
-from coordinator.runtime.sealing import Sealing
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
@@ -57,8 +57,8 @@ class Parts:
         self.observers: list[Callable[[Event], None]] = []
         """Told of every event after its commit."""
         self.database, self.bus, self.blobs = platform.database, platform.bus, platform.blobs
-        self.sealing = Sealing(self.database, platform.keys)
-        self.storage = Storage(self.database, self.blobs, self.sealing, self.bus)
+        self.sealer = BlobSealer(self.database, platform.keys)
+        self.storage = Storage(self.database, self.blobs, self.sealer, self.bus)
         self.shell = Shell(self.database, self.bus, platform.entropy, self._observe)
         self.reception = Reception(self.storage)
         self.uploads = Uploads(self.database, self.shell, self.storage)

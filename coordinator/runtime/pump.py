@@ -211,8 +211,8 @@ async def _outcome(
         raise InvariantBroken("a kernel without a cohort")
     try:
         with scratch.file() as out:
-            blob = await storage.sealing.of_job(job.federation_id, job.id, job.cohort_id, job.epoch, job.created_at)
-            seal = await storage.sealing.seal_of(blob)
+            blob = await storage.sealer.of_job(job.federation_id, job.id, job.cohort_id, job.epoch, job.created_at)
+            seal = await storage.sealer.seal_of(blob)
             async with kept_updates.local(job.federation_id, job.inputs) as files:
                 crashpoint("kernel.before")
                 figures, made = await loop.run_in_executor(executor, _computed, job, files, out, seal)

@@ -119,7 +119,7 @@ class Reception:
             raise
 
     async def _receive(self, blob: Blob, offset: int, total: int, chunks: AsyncIterable[bytes]) -> Received:
-        seal = await self._storage.sealing.seal_of(blob)
+        seal = await self._storage.sealer.seal_of(blob)
         if offset == 0 and total <= PIECE_BYTES:
             with self._memory.lent(total) as is_lent:
                 if is_lent:

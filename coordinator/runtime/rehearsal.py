@@ -14,7 +14,7 @@ from uuid import UUID
 from coordinator.engine.decide import decide
 from coordinator.engine.entities import Blob, Facts
 from coordinator.engine.messages import CreateRun, Envelope
-from coordinator.runtime.sealing import operators_blob
+from coordinator.runtime.blob_sealer import operators_blob
 from coordinator.runtime.storage import Storage
 from coordinator.store.database import Database
 from coordinator.store.slices import load

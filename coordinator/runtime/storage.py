@@ -15,7 +15,7 @@ from uuid import UUID
 from coordinator.blobs.port import BlobStore, Missing
 from coordinator.bus.port import Bus
 from coordinator.engine.entities import Blob
-from coordinator.runtime.sealing import Sealing
+from coordinator.runtime.blob_sealer import BlobSealer
 from coordinator.store import blobs as rows
 from coordinator.store.database import Database
 from services.core.errors import Rejected
@@ -38,8 +38,8 @@ def name_of(blob: Blob) -> str:
 
 
 class Storage:
-    def __init__(self, database: Database, blobs: BlobStore, sealing: Sealing, bus: Bus) -> None:
-        self._database, self.blobs, self.sealing, self._bus = database, blobs, sealing, bus
+    def __init__(self, database: Database, blobs: BlobStore, sealer: BlobSealer, bus: Bus) -> None:
+        self._database, self.blobs, self.sealer, self._bus = database, blobs, sealer, bus
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ class Storage:
             except Missing:
                 raise not_found(blob.digest) from None
             await self._bus.cache_set(key, sealed, SMALL_CACHED_S)
-        seal, found = await self.sealing.seal_of(blob), sealed
+        seal, found = await self.sealer.seal_of(blob), sealed
         reader = SealedReader(seal, lambda position, count: found[position : position + count], len(sealed))
         try:
             return b"".join(reader.pieces(0, blob.num_bytes))
@@ -115,7 +115,7 @@ class Storage:
     @asynccontextmanager
     async def opened(self, some: Collection[Blob]) -> AsyncIterator[dict[UUID, Stored]]:
         """By id, like `local`."""
-        seals = {blob.id: None if blob.is_plain else await self.sealing.seal_of(blob) for blob in some}
+        seals = {blob.id: None if blob.is_plain else await self.sealer.seal_of(blob) for blob in some}
         async with AsyncExitStack() as stack:
             files: dict[UUID, Stored] = {}
             for owner in {blob.federation_id for blob in some}:
@@ -140,7 +140,7 @@ class Storage:
 
     async def _opened(self, blob: Blob, start: int, stop: int) -> AsyncIterator[bytes]:
         """Segment after segment; those before the range are passed over by their lengths."""
-        seal = await self.sealing.seal_of(blob)
+        seal = await self.sealer.seal_of(blob)
         held, position, offset = b"", 0, 0
         while offset < stop:
             if len(held) < LENGTH_BYTES:

@@ -119,8 +119,8 @@ class Upgrading:
         async with self._database.write() as connection:
             if await plain.is_sealed(connection, old):
                 return await plain.may_seal(connection, old.federation_id) and await plain.drop(connection, old)
-        new = await self._storage.sealing.sealed(_blank(old))
-        seal = await self._storage.sealing.seal_of(new)
+        new = await self._storage.sealer.sealed(_blank(old))
+        seal = await self._storage.sealer.seal_of(new)
         with self._scratch.file() as path:
             async with self._storage.opened([old]) as files:
                 digest, _ = await asyncio.to_thread(_write, path, seal, _pieces(files[old.id]))
@@ -138,27 +138,27 @@ class Upgrading:
                 if is_dropped and found is not None and update is not None:
                     await plain.turn_copy(connection, found, found.copy.source, update.num_bytes)
                 return is_dropped
-        key = await asyncio.to_thread(key_before, self._storage.sealing.keys, found.copy)
+        key = await asyncio.to_thread(key_before, self._storage.sealer.keys, found.copy)
         async with self._storage.opened([old]) as files:
             stored = files[old.id]
             assert isinstance(stored, StoredFile)
             if found.is_lossless and await self._turn_to_update(old, found, stored.path, key):
                 return True
-            sealing, owner = self._storage.sealing, found.copy
-            new = await sealing.of_copy(
+            sealer, owner = self._storage.sealer, found.copy
+            new = await sealer.of_copy(
                 old.federation_id, found.update_id, owner.client_id, found.cohort_id, found.epoch, old.created_at
             )
             pieces = unsealed_copy(stored.path, owner.policy, key, owner.context, owner.digest)
             with self._scratch.file() as path:
-                digest, num_bytes = await asyncio.to_thread(_write, path, await sealing.seal_of(new), pieces)
+                digest, num_bytes = await asyncio.to_thread(_write, path, await sealer.seal_of(new), pieces)
                 return await self._put_in_place(old, replace(new, digest=digest, num_bytes=num_bytes), path, found)
 
     async def _turn_to_update(self, old: Blob, found: KeptCopy, stored: Path, key: bytes) -> bool:
         """False: it has lost something after all. Raises NotNow."""
-        sealing, copy = self._storage.sealing, found.copy
+        sealer, copy = self._storage.sealer, found.copy
         task = HeldTask(found.task_id, copy.client_id, found.cohort_id, found.epoch)
-        new = await sealing.of_task(old.federation_id, task, copy.source, 0, old.created_at)
-        seal = await sealing.seal_of(new)
+        new = await sealer.of_task(old.federation_id, task, copy.source, 0, old.created_at)
+        seal = await sealer.seal_of(new)
         with self._scratch.file() as path:
 
             def write() -> tuple[str, Inspection]:
@@ -188,7 +188,7 @@ class Upgrading:
         crashpoint("upgrade.after-adoption")
         try:
             async with self._database.write() as connection:
-                await self._storage.sealing.seal_of(new)  # a purge may have destroyed its key meanwhile
+                await self._storage.sealer.seal_of(new)  # a purge may have destroyed its key meanwhile
                 await plain.replace(connection, old, new)
                 if found is not None:
                     await plain.turn_copy(connection, found, new.digest or "", new.num_bytes)
@@ -205,7 +205,7 @@ class Upgrading:
             if await blobs.are_any_plain(connection):
                 return False
             told = await evidence.reported(connection, [_BEGUN, _DONE])
-        keys = self._storage.sealing.keys
+        keys = self._storage.sealer.keys
         if earlier := {name for name in await asyncio.to_thread(keys.names) if is_earlier(name)}:
             await asyncio.to_thread(keys.destroy, sorted(earlier))
         if told == {_BEGUN}:

@@ -98,12 +98,12 @@ class Uploads:
                 if wanted.client_id is None:
                     if rejected := refused.get((wanted.federation_id, wanted.digest)):
                         raise rejected
-                    blob = await self._storage.sealing.of_operator(
+                    blob = await self._storage.sealer.of_operator(
                         wanted.federation_id, wanted.digest, wanted.total, now
                     )
                 else:
                     task = _task(wanted, tasks)
-                    blob = await self._storage.sealing.of_task(
+                    blob = await self._storage.sealer.of_task(
                         wanted.federation_id, task, wanted.digest, wanted.total, now
                     )
                 outcomes.append(blob)

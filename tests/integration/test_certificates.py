@@ -132,7 +132,7 @@ async def test_what_nobody_accounts_for_refuses_the_certificate(tmp_path: Path, 
     async with federation(tmp_path, *NAMES, url=url) as f:
         erasure_id = await erased(f, "c0")
         left = digests.of_json("left")
-        blank = await f.coordinator.sealing.of_operator(f.id, left, 3, datetime.now(UTC))
+        blank = await f.coordinator.sealer.of_operator(f.id, left, 3, datetime.now(UTC))
         async with f.coordinator.database.write() as connection:
             forgotten = replace(blank, origin="task", client_id=f.clients["c0"], status="stored")
             await blobs.announce(connection, [forgotten])

@@ -48,7 +48,7 @@ async def copies(f: Federation, **where: Any) -> list[Any]:
 
 
 def keys(f: Federation) -> set[str]:
-    return f.coordinator.sealing.keys.names()
+    return f.coordinator.sealer.keys.names()
 
 
 async def test_each_round_is_kept_as_it_was_sent_when_the_history_has_no_loss(tmp_path: Path) -> None:

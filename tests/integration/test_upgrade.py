@@ -198,7 +198,7 @@ async def _assert_all_is_sealed(f: Federation, directory: Path, before: dict[str
     assert not await _is_plain(f)
     assert not set(before) & set(earlier_homes.contents(directory))
     assert earlier_homes.windows_found(directory, before) == []
-    assert not any(is_earlier(name) for name in f.coordinator.sealing.keys.names())
+    assert not any(is_earlier(name) for name in f.coordinator.sealer.keys.names())
     assert [row.kind for row in await f.rows(t.incidents)] == ["sealed-late", "sealed-late"]
 
 

@@ -103,12 +103,12 @@ async def _fault(site: Site, blob: Blob) -> str | None:
 
 
 async def _fault_of_keys(site: Site, blob: Blob) -> str | None:
-    sealing = site.coordinator.sealing
+    sealer = site.coordinator.sealer
     names = [name for name in (blob.key_name, blob.client_key_name) if name is not None]
-    if lost := {name for name in names if sealing.keys.find(name) is None}:
+    if lost := {name for name in names if sealer.keys.find(name) is None}:
         return "erased-keys" if lost <= await _destroyed(site, lost) else "missing-key"
     try:
-        await sealing.data_key(blob)
+        await sealer.data_key(blob)
     except Rejected:
         return "other-key"
     return None
@@ -166,4 +166,4 @@ async def _destroyed(site: Site, names: Collection[KeyName]) -> set[KeyName]:
 
 
 def _keys(site: Site) -> KeyStore:
-    return site.coordinator.sealing.keys
+    return site.coordinator.sealer.keys

@@ -23,7 +23,7 @@ from services.sealing.envelope import combined, new_data_key, unwrap, wrap
 from services.sealing.segments import Seal, Unreadable
 
 
-class Sealing:
+class BlobSealer:
     def __init__(self, database: Database, keys: KeyStore) -> None:
         self._database, self.keys = database, keys
 
