@@ -78,12 +78,12 @@ class Api(FastAPI):
 def create_app(coordinator: Coordinator) -> FastAPI:
     """An app that starts and closes the coordinator with its lifespan."""
     app = assemble()
-    metrics = Metrics(coordinator.supervisor, coordinator.quarantine)
+    metrics = Metrics(coordinator.supervisor, coordinator.set_aside)
     coordinator.observers.append(metrics.observe)
     app.state.context = Context(
         coordinator,
         Authenticator(coordinator.database, coordinator.bus),
-        ClaimProbe(coordinator.database, coordinator.quarantine),
+        ClaimProbe(coordinator.database, coordinator.set_aside),
         metrics,
         Limits(coordinator.settings),
     )

@@ -10,7 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from coordinator.gathering import others_have_come
-from coordinator.runtime.quarantine import Quarantine
+from coordinator.runtime.set_aside import SetAside
 from coordinator.runtime.task_claims import CLAIM
 from coordinator.store import due
 from coordinator.store.database import Database
@@ -19,8 +19,8 @@ MOST_AT_ONCE: Final = 200
 
 
 class ClaimProbe:
-    def __init__(self, database: Database, quarantine: Quarantine) -> None:
-        self._database, self._quarantine = database, quarantine
+    def __init__(self, database: Database, set_aside: SetAside) -> None:
+        self._database, self._set_aside = database, set_aside
         self._asking: dict[UUID, asyncio.Future[bool]] = {}
         self._looking: asyncio.Task[None] | None = None
 
@@ -41,7 +41,7 @@ class ClaimProbe:
             try:
                 async with self._database.read() as connection:
                     now = await self._database.now(connection)
-                    barred = self._quarantine.held(CLAIM)
+                    barred = self._set_aside.held(CLAIM)
                     ready = set(await due.claimable_clients(connection, list(asked), now, barred))
             except Exception as error:
                 for answer in asked.values():

@@ -13,8 +13,8 @@ from coordinator.api.auth import Caller, Operator, Reader
 from coordinator.api.bodies import IfMatch, JsonRoute, WantedPage, answer, answer_page, expected_version
 from coordinator.api.problems import problems
 from coordinator.engine.messages import CancelRun, CreateRun, JoinRun, PauseRun, ResumeRun
-from coordinator.runtime.quarantine import Thing
 from coordinator.runtime.rehearsal import check_files, rehearse
+from coordinator.runtime.set_aside import WorkItem
 from coordinator.runtime.shell import Replayed
 from coordinator.store import accounts, queries
 from coordinator.store.inbox import InboxKey
@@ -163,9 +163,9 @@ async def _answer_run(caller: Caller, run_id: UUID, status: int = 200) -> Respon
 
 def _explained(caller: Caller, run: Run) -> Run:
     """With what the coordinator had to set aside of it, where the run itself says nothing."""
-    why = caller.coordinator.quarantine.why(run.id) if run.reason is None else None
+    why = caller.coordinator.set_aside.why(run.id) if run.reason is None else None
     return run if why is None else run.model_copy(update={"reason": why})
 
 
 def _leave_out(caller: Caller, run_id: UUID, error: Exception) -> None:
-    caller.coordinator.quarantine.put(Thing("unreadable run", run_id, run_id), error)
+    caller.coordinator.set_aside.put(WorkItem("unreadable run", run_id, run_id), error)

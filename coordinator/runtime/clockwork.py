@@ -19,7 +19,7 @@ from coordinator.bus.port import Bus
 from coordinator.engine.messages import DeadlinePassed, LeaseRanOut, Message, OpenRounds, ResumeRun, ReviewErasure
 from coordinator.engine.react import CLOCK
 from coordinator.runtime.kept_updates import KeptUpdates
-from coordinator.runtime.quarantine import Quarantine, Thing, pause_after
+from coordinator.runtime.set_aside import SetAside, WorkItem, pause_after
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.storage import Storage
 from coordinator.runtime.supervision import Pulse
@@ -50,10 +50,10 @@ class Clockwork:
         shell: Shell,
         storage: Storage,
         kept_updates: KeptUpdates,
-        quarantine: Quarantine,
+        set_aside: SetAside,
     ) -> None:
         self._database, self._bus, self._shell, self._storage = database, bus, shell, storage
-        self._kept_updates, self._quarantine = kept_updates, quarantine
+        self._kept_updates, self._set_aside = kept_updates, set_aside
         self._looked_ahead_at = -LOOK_AHEAD_EVERY_S
 
     async def forever(self, pulse: Pulse) -> None:
@@ -78,10 +78,10 @@ class Clockwork:
 
     async def tick(self) -> None:
         waiting = [UUID(key.removeprefix("client:")) for key in self._bus.local_keys() if key.startswith("client:")]
-        barred = self._quarantine.held(CLAIM)
+        barred = self._set_aside.held(CLAIM)
         async with self._database.read() as connection:
             now = await self._database.now(connection)
-            most = due.DUE_AT_ONCE + len(self._quarantine)  # what is set aside takes nobody's place
+            most = due.DUE_AT_ONCE + len(self._set_aside)  # what is set aside takes nobody's place
             found = await due.due_messages(connection, now, most)
             if time.monotonic() - self._looked_ahead_at >= LOOK_AHEAD_EVERY_S:
                 self._looked_ahead_at = time.monotonic()
@@ -98,20 +98,20 @@ class Clockwork:
 
     async def _send(self, due: Sequence[Due]) -> None:
         """Raises `Unavailable` when the database is, after all others are settled."""
-        things = {_thing(one): one for one in due}
-        if len(self._quarantine):
-            self._quarantine.keep_only(_OWN_KINDS, things.keys())
-        chosen = [thing for thing in things if self._quarantine.is_due(thing)]
+        things = {_item(one): one for one in due}
+        if len(self._set_aside):
+            self._set_aside.keep_only(_OWN_KINDS, things.keys())
+        chosen = [thing for thing in things if self._set_aside.is_due(thing)]
         sent = (self._shell.handle(things[thing].message) for thing in chosen)
         answers = await asyncio.gather(*sent, return_exceptions=True)
         away: Unavailable | None = None
         for thing, answer in zip(chosen, answers, strict=True):
             if not isinstance(answer, BaseException) or isinstance(answer, Rejected):
-                self._quarantine.clear(thing)
+                self._set_aside.clear(thing)
             elif isinstance(answer, Unavailable) and not isinstance(answer, TimedOut):
                 away = answer
             elif isinstance(answer, Exception):
-                self._quarantine.put(thing, answer)
+                self._set_aside.put(thing, answer)
             else:
                 raise answer
         if away is not None:
@@ -131,12 +131,12 @@ class Clockwork:
         """Drop what uploads and erasures left behind; whether all steps went well. None holds up another."""
         is_done = True
         for step in (self._kept_updates.tidy, self._sweep_uploads):
-            thing = Thing(f"tidying {step.__qualname__}", UUID(int=0))
+            thing = WorkItem(f"tidying {step.__qualname__}", UUID(int=0))
             try:
                 await step()
-                self._quarantine.clear(thing)
+                self._set_aside.clear(thing)
             except Exception as error:
-                self._quarantine.put(thing, error)
+                self._set_aside.put(thing, error)
                 is_done = False
         return is_done
 
@@ -148,5 +148,5 @@ def _due(message: Message[Any], owner: UUID) -> Due:
     return Due(message, owner, owner)
 
 
-def _thing(due: Due) -> Thing:
-    return Thing(type(due.message).__name__, due.about, due.owner)
+def _item(due: Due) -> WorkItem:
+    return WorkItem(type(due.message).__name__, due.about, due.owner)

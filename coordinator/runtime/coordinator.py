@@ -114,7 +114,7 @@ class Coordinator(Parts):
 
     def _start_pump(self, name: str, queue: Queue, *, rest_s: float = 0.0) -> None:
         lease_s = self.settings.kernel_lease_s
-        pump = Pump(self.database, self.bus, queue, lease_s, self.quarantine, rest_s=rest_s)
+        pump = Pump(self.database, self.bus, queue, lease_s, self.set_aside, rest_s=rest_s)
         self.supervisor.start(name, pump.forever)
 
 

@@ -24,9 +24,9 @@ from coordinator.runtime.clockwork import Clockwork
 from coordinator.runtime.erasure_steps import ErasureSteps
 from coordinator.runtime.kept_updates import KeptUpdates
 from coordinator.runtime.pump import Queue, chore_runner, kernel_runner
-from coordinator.runtime.quarantine import Quarantine
 from coordinator.runtime.reception import Reception
 from coordinator.runtime.scratch import Scratch
+from coordinator.runtime.set_aside import SetAside
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
@@ -62,8 +62,8 @@ class Parts:
         self.shell = Shell(self.database, self.bus, platform.entropy, self._observe)
         self.reception = Reception(self.storage)
         self.uploads = Uploads(self.database, self.shell, self.storage)
-        self.quarantine = Quarantine(is_strict=platform.is_experiment)
-        self.task_claims = TaskClaims(self.database, self.shell, self.quarantine)
+        self.set_aside = SetAside(is_strict=platform.is_experiment)
+        self.task_claims = TaskClaims(self.database, self.shell, self.set_aside)
         self.scratch = Scratch(platform.scratch)
         self.kept_updates = KeptUpdates(self.database, self.storage, self.scratch)
         self.tombstones = FileTombstoneLog(platform.evidence / "tombstones.jsonl")
@@ -78,9 +78,7 @@ class Parts:
             self.kept_updates,
             scrubs=not platform.is_experiment,
         )
-        self.clockwork = Clockwork(
-            self.database, self.bus, self.shell, self.storage, self.kept_updates, self.quarantine
-        )
+        self.clockwork = Clockwork(self.database, self.bus, self.shell, self.storage, self.kept_updates, self.set_aside)
         chores = chore_runner(self.database, self.shell, self.storage, self.erasure_steps)
         kernels = kernel_runner(
             self.database, self.shell, self.storage, self.kept_updates, self.scratch, platform.kernels

@@ -27,8 +27,8 @@ from coordinator.engine.entities import Blob, Facts, Job
 from coordinator.engine.messages import JobDone, JobFailed, Message, RecordBlob, Reply
 from coordinator.runtime.erasure_steps import ErasureSteps
 from coordinator.runtime.kept_updates import KeptUpdates
-from coordinator.runtime.quarantine import Quarantine, Thing, pause_after, reason_of
 from coordinator.runtime.scratch import Scratch
+from coordinator.runtime.set_aside import SetAside, WorkItem, pause_after, reason_of
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.storage import Storage, name_of
 from coordinator.runtime.supervision import Pulse
@@ -72,14 +72,14 @@ class Pump:
         bus: Bus,
         queue: Queue,
         lease_s: float,
-        quarantine: Quarantine,
+        set_aside: SetAside,
         *,
         rest_s: float = 0.0,
         at_once: int = 1,
     ) -> None:
         """`rest_s`: how long such work may wait for more; `at_once`: how many jobs are carried out side by side, so
         that their outcomes share transactions."""
-        self._database, self._bus, self._bell, self._quarantine = database, bus, queue.bell, quarantine
+        self._database, self._bus, self._bell, self._set_aside = database, bus, queue.bell, set_aside
         self._kinds, self._run = queue.kinds, queue.run
         self._lease_s, self._rest_s, self._at_once = lease_s, rest_s, at_once
 
@@ -138,18 +138,18 @@ class Pump:
         return True
 
     async def _carry_out(self, job: Job, token: str) -> None:
-        thing = Thing(job.kind, job.id, job.run_id)
+        thing = WorkItem(job.kind, job.id, job.run_id)
         try:
             await self._run(job, token)
         except Exception as error:
             fault = None if isinstance(error, OSError) else fault_of(error)  # files and callbacks fail, too
             if fault is None or isinstance(fault, TimedOut):
-                self._quarantine.put(thing, error)
+                self._set_aside.put(thing, error)
                 await self._return(job.id, token, pause_after(job.num_failures + 1), reason_of(error), is_failure=True)
                 return
             await self._return(job.id, token, LOOK_EVERY_S, "the database could not serve", is_failure=False)
             raise fault from error
-        self._quarantine.clear(thing)
+        self._set_aside.clear(thing)
 
     async def _set_unread_aside(self, token: str, error: Exception) -> bool:
         """The next job's row cannot be read: it must not keep the others from being found."""
@@ -158,7 +158,7 @@ class Pump:
             unread = await outbox.lease_unread(connection, self._kinds, now, self._lease_s, token)
         if unread is None:
             return False
-        self._quarantine.put(Thing("unreadable job", unread.id), error)
+        self._set_aside.put(WorkItem("unreadable job", unread.id), error)
         await self._return(unread.id, token, pause_after(unread.num_failures + 1), reason_of(error), is_failure=True)
         return True
 

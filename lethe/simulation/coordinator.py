@@ -59,7 +59,7 @@ class SimulatedCoordinator(Parts):
         )
         queues = (self.retention, self.chores, self.history, self.kernels)
         self._pumps = [
-            Pump(self.database, self.bus, queue, JOB_LEASE_S, self.quarantine, at_once=JOBS_AT_ONCE) for queue in queues
+            Pump(self.database, self.bus, queue, JOB_LEASE_S, self.set_aside, at_once=JOBS_AT_ONCE) for queue in queues
         ]
         self._job_bells = {queue.bell for queue in queues}
         self._models = home / "scratch" / "models"

@@ -23,7 +23,7 @@ LONGEST_PAUSE_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Thing:
+class WorkItem:
     """Something that can be set aside. A user who looks at its `owner`, a run or a request, is told why."""
 
     kind: str
@@ -38,15 +38,15 @@ class _Entry:
     again_at: float
 
 
-class Quarantine:
+class SetAside:
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, is_strict: bool = False) -> None:
         """`is_strict`, for experiments: raise what broke instead."""
         self._clock, self._is_strict = clock, is_strict
-        self._entries: dict[Thing, _Entry] = {}
+        self._entries: dict[WorkItem, _Entry] = {}
         self.totals: Counter[str] = Counter()
         """How often something was set aside, by kind."""
 
-    def put(self, thing: Thing, error: BaseException) -> None:
+    def put(self, thing: WorkItem, error: BaseException) -> None:
         """One that broke while it was set aside already, because several tried it at once, waits no longer for that."""
         if self._is_strict:
             raise error
@@ -60,16 +60,16 @@ class Quarantine:
         owner = str(thing.owner) if thing.owner is not None else None
         log.error("thing.set-aside", kind=thing.kind, id=str(thing.id), owner=owner, pause_s=pause_s, exc_info=error)
 
-    def clear(self, thing: Thing) -> None:
+    def clear(self, thing: WorkItem) -> None:
         if self._entries.pop(thing, None) is not None:
             log.info("thing.back", kind=thing.kind, id=str(thing.id))
 
-    def keep_only(self, kinds: Collection[str], things: Collection[Thing]) -> None:
+    def keep_only(self, kinds: Collection[str], things: Collection[WorkItem]) -> None:
         """Of these kinds, forget what is not among the things any more."""
         for thing in [one for one in self._entries if one.kind in kinds and one not in things]:
             self.clear(thing)
 
-    def is_due(self, thing: Thing) -> bool:
+    def is_due(self, thing: WorkItem) -> bool:
         """Whether it may be tried: it was never set aside, or its pause is over."""
         entry = self._entries.get(thing)
         return entry is None or entry.again_at <= self._clock()
@@ -86,7 +86,7 @@ class Quarantine:
         """What to tell a user who looks at one of these; None when nothing of theirs is set aside."""
         return next((entry.reason for thing, entry in self._current().items() if thing.owner in owners), None)
 
-    def _current(self) -> dict[Thing, _Entry]:
+    def _current(self) -> dict[WorkItem, _Entry]:
         """What nobody has tried for long after it was due is gone, or was carried out by another process."""
         oldest = self._clock() - LONGEST_PAUSE_S
         for thing in [thing for thing, entry in self._entries.items() if entry.again_at < oldest]:
