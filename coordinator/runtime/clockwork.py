@@ -98,20 +98,20 @@ class Clockwork:
 
     async def _send(self, due: Sequence[Due]) -> None:
         """Raises `Unavailable` when the database is, after all others are settled."""
-        things = {_item(one): one for one in due}
+        items = {_item(one): one for one in due}
         if len(self._set_aside):
-            self._set_aside.keep_only(_OWN_KINDS, things.keys())
-        chosen = [thing for thing in things if self._set_aside.is_due(thing)]
-        sent = (self._shell.handle(things[thing].message) for thing in chosen)
+            self._set_aside.keep_only(_OWN_KINDS, items.keys())
+        chosen = [item for item in items if self._set_aside.is_due(item)]
+        sent = (self._shell.handle(items[item].message) for item in chosen)
         answers = await asyncio.gather(*sent, return_exceptions=True)
         away: Unavailable | None = None
-        for thing, answer in zip(chosen, answers, strict=True):
+        for item, answer in zip(chosen, answers, strict=True):
             if not isinstance(answer, BaseException) or isinstance(answer, Rejected):
-                self._set_aside.clear(thing)
+                self._set_aside.clear(item)
             elif isinstance(answer, Unavailable) and not isinstance(answer, TimedOut):
                 away = answer
             elif isinstance(answer, Exception):
-                self._set_aside.put(thing, answer)
+                self._set_aside.put(item, answer)
             else:
                 raise answer
         if away is not None:
@@ -131,12 +131,12 @@ class Clockwork:
         """Drop what uploads and erasures left behind; whether all steps went well. None holds up another."""
         is_done = True
         for step in (self._kept_updates.tidy, self._sweep_uploads):
-            thing = WorkItem(f"tidying {step.__qualname__}", UUID(int=0))
+            item = WorkItem(f"tidying {step.__qualname__}", UUID(int=0))
             try:
                 await step()
-                self._set_aside.clear(thing)
+                self._set_aside.clear(item)
             except Exception as error:
-                self._set_aside.put(thing, error)
+                self._set_aside.put(item, error)
                 is_done = False
         return is_done
 

@@ -138,18 +138,18 @@ class Pump:
         return True
 
     async def _carry_out(self, job: Job, token: str) -> None:
-        thing = WorkItem(job.kind, job.id, job.run_id)
+        item = WorkItem(job.kind, job.id, job.run_id)
         try:
             await self._run(job, token)
         except Exception as error:
             fault = None if isinstance(error, OSError) else fault_of(error)  # files and callbacks fail, too
             if fault is None or isinstance(fault, TimedOut):
-                self._set_aside.put(thing, error)
+                self._set_aside.put(item, error)
                 await self._return(job.id, token, pause_after(job.num_failures + 1), reason_of(error), is_failure=True)
                 return
             await self._return(job.id, token, LOOK_EVERY_S, "the database could not serve", is_failure=False)
             raise fault from error
-        self._set_aside.clear(thing)
+        self._set_aside.clear(item)
 
     async def _set_unread_aside(self, token: str, error: Exception) -> bool:
         """The next job's row cannot be read: it must not keep the others from being found."""

@@ -62,16 +62,16 @@ class TaskClaims:
             run_ids = await due.runs_to_claim_from(connection, client_id)
         granted: list[Granted] = []
         for run_id in run_ids:
-            thing = WorkItem(CLAIM, run_id, run_id)
-            if not self._set_aside.is_due(thing):
+            item = WorkItem(CLAIM, run_id, run_id)
+            if not self._set_aside.is_due(item):
                 continue
             try:
                 granted += await self._shell.handle(ClaimTasks(client_id, run_id))
-                self._set_aside.clear(thing)
+                self._set_aside.clear(item)
             except (Rejected, Unavailable):
                 raise
             except Exception as error:
-                self._set_aside.put(thing, error)
+                self._set_aside.put(item, error)
         return granted
 
 
