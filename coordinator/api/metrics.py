@@ -84,9 +84,9 @@ class _Background(Collector):
     def collect(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("lethe_background_up", "Whether background work goes on.", labels=["task"])
         restarts = CounterMetricFamily("lethe_background_restarts", "Deaths of background work.", labels=["task"])
-        for name, pulse in self._supervisor.pulses.items():
-            up.add_metric([name], pulse.problem is None)
-            restarts.add_metric([name], pulse.num_restarts)
+        for name, health in self._supervisor.health.items():
+            up.add_metric([name], health.problem is None)
+            restarts.add_metric([name], health.num_restarts)
         now = GaugeMetricFamily("lethe_set_aside_now", "What this process has set aside.", labels=["kind"])
         ever = CounterMetricFamily("lethe_set_aside", "How often something was set aside.", labels=["kind"])
         for kind, count in self._set_aside.totals.items():

@@ -22,7 +22,7 @@ from coordinator.runtime.kept_updates import KeptUpdates
 from coordinator.runtime.set_aside import SetAside, WorkItem, pause_after
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.storage import Storage
-from coordinator.runtime.supervision import Pulse
+from coordinator.runtime.supervision import WorkHealth
 from coordinator.runtime.sweeping import sweep_uploads
 from coordinator.runtime.task_claims import CLAIM
 from coordinator.store import due
@@ -56,24 +56,24 @@ class Clockwork:
         self._kept_updates, self._set_aside = kept_updates, set_aside
         self._looked_ahead_at = -LOOK_AHEAD_EVERY_S
 
-    async def forever(self, pulse: Pulse) -> None:
+    async def forever(self, health: WorkHealth) -> None:
         with self._bus.waiter(CLOCK) as waiter:
             while True:
                 try:
                     await self.tick()
-                    pulse.beat()
+                    health.ok()
                 except Unavailable as error:
                     log.warning("clockwork.waits", error=str(error)[:200])
-                    pulse.waits("the database cannot serve")
+                    health.waits("the database cannot serve")
                 await waiter.wait(TICK_S)
                 await asyncio.sleep(REST_S)
 
-    async def tidy_forever(self, pulse: Pulse) -> None:
+    async def tidy_forever(self, health: WorkHealth) -> None:
         """Apart from the ticks: a sweep that breaks holds up no deadline, and is tried again sooner."""
         num_failures = 0
         while True:
             num_failures = 0 if await self.tidy() else num_failures + 1
-            pulse.beat()
+            health.ok()
             await asyncio.sleep(pause_after(num_failures) if num_failures else TIDY_EVERY_S)
 
     async def tick(self) -> None:

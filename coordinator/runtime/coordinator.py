@@ -93,7 +93,7 @@ class Coordinator(Parts):
 
     async def _start(self) -> None:
         """Once: what comes after it may have to be tried again."""
-        if "shell" not in self.supervisor.pulses:
+        if "shell" not in self.supervisor.health:
             await asyncio.to_thread(_tighten, self.settings)
             await self.kept_updates.sweep()
             await self.bus.start()

@@ -16,7 +16,7 @@ from coordinator.bus.port import Bus
 from coordinator.engine.react import CHORES, EVIDENCE, HISTORY
 from coordinator.runtime.evidence_comparison import EvidenceComparison, Known
 from coordinator.runtime.signing import EvidenceLost, SigningKeys
-from coordinator.runtime.supervision import Pulse
+from coordinator.runtime.supervision import WorkHealth
 from coordinator.store import evidence, outbox, schema
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.gate import Mark
@@ -49,30 +49,30 @@ class Evidence:
         self._known = await self._comparison.compare(is_serving=False)
         self._database.gate.watch(self._is_current, lambda: self._bus.wake([EVIDENCE]))
 
-    async def watch(self, pulse: Pulse) -> None:
+    async def watch(self, health: WorkHealth) -> None:
         """Look now and then, whenever a step failed, after each fence, and when a connection leads elsewhere."""
         num_looks, is_woken = 0, False
         with self._bus.waiter(EVIDENCE) as waiter:
             while True:
-                was_well = pulse.problem is None
+                was_well = health.problem is None
                 try:
                     await self.look()
                     if is_woken or not was_well or num_looks % PROBE_EVERY == 0:
                         await asyncio.to_thread(self._probe)
                     if not was_well:
                         await self._hurry()
-                    pulse.beat()
+                    health.ok()
                 except TROUBLE as error:
                     if was_well:
                         log.error("evidence.unusable", exc_info=error)
-                    pulse.waits(described(error))
+                    health.waits(described(error))
                 except Unavailable:  # it will be told of the room next time
                     log.warning("evidence.waits")
                 num_looks += 1
-                is_woken = await waiter.wait(self._pause_s(pulse))
+                is_woken = await waiter.wait(self._pause_s(health))
 
-    def _pause_s(self, pulse: Pulse) -> float:
-        if pulse.problem is not None:
+    def _pause_s(self, health: WorkHealth) -> float:
+        if health.problem is not None:
             return LOOK_AGAIN_S
         return LOOK_EVERY_S if self._database.gate.is_open else LOOK_SOON_S
 

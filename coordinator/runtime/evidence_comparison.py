@@ -22,7 +22,7 @@ from coordinator.engine.events import Event
 from coordinator.engine.messages import ApproveErasure, FenceErasure, FileErasure
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import EvidenceLost, SigningKeys
-from coordinator.runtime.supervision import Pulse
+from coordinator.runtime.supervision import WorkHealth
 from coordinator.store import erasure_steps, evidence
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.evidence import Incident
@@ -136,7 +136,7 @@ class EvidenceComparison:
         if not entries:
             return 0
         shell, unsettled, num_restored = Shell(self._database, self._bus, observe=self._observe), list[int](), 0
-        drainer = asyncio.create_task(shell.forever(Pulse()))
+        drainer = asyncio.create_task(shell.forever(WorkHealth()))
         try:
             for index, entry in enumerate(entries):
                 async with self._database.read() as connection:

@@ -12,7 +12,7 @@ from uuid import UUID
 import structlog
 
 from coordinator.bus.port import Bus
-from coordinator.runtime.supervision import Pulse
+from coordinator.runtime.supervision import WorkHealth
 from coordinator.store import accounts
 from coordinator.store.database import Database, Unavailable
 
@@ -32,12 +32,12 @@ class Presence:
         self._heard_at[client_id] = time.monotonic()
         await self._bus.mark_alive(str(client_id), ONLINE_S)
 
-    async def forever(self, pulse: Pulse) -> None:
+    async def forever(self, health: WorkHealth) -> None:
         while True:
             await asyncio.sleep(WRITE_EVERY_S)
             try:
                 await self.write()
-                pulse.beat()
+                health.ok()
             except Unavailable as error:
                 log.warning("presence.waits", error=str(error)[:200])
 

@@ -31,7 +31,7 @@ from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.set_aside import SetAside, WorkItem, pause_after, reason_of
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.storage import Storage, name_of
-from coordinator.runtime.supervision import Pulse
+from coordinator.runtime.supervision import WorkHealth
 from coordinator.runtime.writing import SealedWriter
 from coordinator.store import blobs, outbox, references
 from coordinator.store.database import Database, TimedOut, Unavailable
@@ -83,22 +83,22 @@ class Pump:
         self._kinds, self._run = queue.kinds, queue.run
         self._lease_s, self._rest_s, self._at_once = lease_s, rest_s, at_once
 
-    async def forever(self, pulse: Pulse) -> None:
+    async def forever(self, health: WorkHealth) -> None:
         is_rung = False
         with self._bus.waiter(self._bell) as waiter:
             while True:
                 try:
                     if (is_rung or await self._has_job()) and await self._some():
                         is_rung = False
-                        pulse.beat()
+                        health.ok()
                     else:
-                        pulse.beat()
+                        health.ok()
                         is_rung = await waiter.wait(LOOK_EVERY_S)
                         if is_rung and self._rest_s:
                             await asyncio.sleep(self._rest_s)
                 except Unavailable as error:
                     log.warning("pump.waits", kinds=self._kinds, error=str(error)[:200])
-                    pulse.waits("the database cannot serve")
+                    health.waits("the database cannot serve")
                     await asyncio.sleep(LOOK_EVERY_S)
 
     async def drain(self) -> bool:

@@ -31,7 +31,7 @@ from coordinator.engine.messages import Envelope, Message, Reply
 from coordinator.engine.react import FollowUp, Wake, erasure_key, react, run_key
 from coordinator.engine.replies import Refused
 from coordinator.gathering import others_have_come
-from coordinator.runtime.supervision import Pulse
+from coordinator.runtime.supervision import WorkHealth
 from coordinator.store import inbox, journal
 from coordinator.store.database import Database, TimedOut, Unavailable
 from coordinator.store.inbox import InboxKey
@@ -97,7 +97,7 @@ class Shell:
 
     def start(self) -> None:
         """For experiments, which nobody supervises."""
-        self._drainer = asyncio.create_task(self.forever(Pulse()))
+        self._drainer = asyncio.create_task(self.forever(WorkHealth()))
 
     async def close(self) -> None:
         if self._drainer is not None:
@@ -131,7 +131,7 @@ class Shell:
             raise Rejected(answer.reply.code, answer.reply.detail)
         return answer.reply
 
-    async def forever(self, pulse: Pulse) -> None:
+    async def forever(self, health: WorkHealth) -> None:
         """Whoever waits for a message that was being decided when this ends is told to try again."""
         while True:
             while self._mailbox:
@@ -141,7 +141,7 @@ class Shell:
                     await self._settle(batch)
                 finally:
                     _fail(batch, Unavailable("the coordinator was interrupted"))
-                pulse.beat()
+                health.ok()
             await self._bell.wait()
             self._bell.clear()
 

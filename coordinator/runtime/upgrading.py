@@ -29,7 +29,7 @@ from coordinator.runtime.kept_updates import key_before
 from coordinator.runtime.reconciling import remove_orphans
 from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.storage import Storage, name_of
-from coordinator.runtime.supervision import Pulse
+from coordinator.runtime.supervision import WorkHealth
 from coordinator.runtime.writing import SealedWriter
 from coordinator.store import blobs, evidence, plain
 from coordinator.store.blobs import HeldTask
@@ -68,18 +68,18 @@ class Upgrading:
                 "every backup that is made until then, they can be read without a key.",
             )
 
-    async def forever(self, pulse: Pulse) -> None:
+    async def forever(self, health: WorkHealth) -> None:
         while True:
             is_done = False
             try:
-                is_done = await self.seal_all(pulse)
-                pulse.beat()
+                is_done = await self.seal_all(health)
+                health.ok()
             except Unavailable as error:
                 log.warning("upgrade.waits", error=str(error)[:200])
-                pulse.waits("the database cannot serve")
+                health.waits("the database cannot serve")
             await asyncio.sleep(LOOK_EVERY_S if is_done else LOOK_AGAIN_S)
 
-    async def seal_all(self, pulse: Pulse | None = None) -> bool:
+    async def seal_all(self, health: WorkHealth | None = None) -> bool:
         """One look at every plain blob; whether none is left."""
         await asyncio.to_thread(shutil.rmtree, self._parts, ignore_errors=True)  # uploads that an upgrade cut short
         async with self._database.read() as connection:
@@ -93,8 +93,8 @@ class Upgrading:
             while lot := await self._some(after, until):
                 for blob in lot:
                     num_sealed += await self._try(blob)
-                    if pulse is not None:
-                        pulse.beat()
+                    if health is not None:
+                        health.ok()
                 after = lot[-1].id
                 await self._storage.delete_dropped()
                 log.info("upgrade.sealing", sealed=num_sealed)

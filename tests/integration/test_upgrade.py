@@ -52,7 +52,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
 def nothing_sealed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """The work in the background has not come to anything."""
 
-    async def forever(self: Upgrading, pulse: Any) -> None:
+    async def forever(self: Upgrading, health: Any) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(Upgrading, "forever", forever)

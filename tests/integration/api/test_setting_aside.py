@@ -90,9 +90,9 @@ async def test_a_run_that_cannot_be_read_does_not_hide_the_others_in_lists(site:
 
 
 async def test_background_work_that_dies_is_named_and_comes_back(small_site: Site) -> None:
-    pulse = small_site.coordinator.supervisor.pulses["clockwork"]
+    health = small_site.coordinator.supervisor.health["clockwork"]
     await execute(small_site, sa.text("ALTER TABLE rounds RENAME TO hidden"))
-    await until(lambda: pulse.num_restarts > 0)
+    await until(lambda: health.num_restarts > 0)
     response = await small_site.http.get("/readyz")
     assert response.status_code == 503
     assert response.json()["checks"]["clockwork"] == "it died of OperationalError; it is started again"
