@@ -9,7 +9,7 @@ import asyncio
 from typing import Final
 from uuid import UUID
 
-from coordinator.gathering import others_have_come
+from coordinator.batching import yield_to_loop
 from coordinator.runtime.set_aside import SetAside
 from coordinator.runtime.task_claims import CLAIM
 from coordinator.store import due
@@ -34,7 +34,7 @@ class ClaimProbe:
 
     async def _look(self) -> None:
         while self._asking:
-            await others_have_come()
+            await yield_to_loop()
             asked = dict(list(self._asking.items())[:MOST_AT_ONCE])
             for client_id in asked:
                 del self._asking[client_id]

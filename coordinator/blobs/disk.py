@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Generic, ParamSpec, Protocol, TypeVar
 
+from coordinator.batching import yield_to_loop
 from coordinator.blobs.port import StorageFull
-from coordinator.gathering import others_have_come
 from services.core.private_files import make_directory
 
 P = ParamSpec("P")
@@ -89,7 +89,7 @@ class Batches(Generic[A, B]):
 
     async def _run(self) -> None:
         while self._waiting:
-            await others_have_come()
+            await yield_to_loop()
             lot, self._waiting = self._waiting, []
             try:
                 results = await self._disk.run(self._work, [item for item, _ in lot])

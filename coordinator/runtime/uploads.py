@@ -8,9 +8,9 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from coordinator.batching import yield_to_loop
 from coordinator.engine.entities import Blob, Facts
 from coordinator.engine.messages import RecordBlob
-from coordinator.gathering import others_have_come
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.storage import Storage
 from coordinator.store import blobs as rows
@@ -71,7 +71,7 @@ class Uploads:
 
     async def _work(self) -> None:
         while self._waiting:
-            await others_have_come()
+            await yield_to_loop()
             lot, self._waiting = self._waiting, []
             try:
                 outcomes = await self._announce([wanted for wanted, _ in lot])
