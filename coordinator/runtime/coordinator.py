@@ -18,12 +18,12 @@ from coordinator.keys.directory import DirectoryKeys
 from coordinator.runtime.evidence import Evidence
 from coordinator.runtime.evidence_comparison import EvidenceComparison
 from coordinator.runtime.parts import Parts, Platform
+from coordinator.runtime.plain_blob_upgrade import PlainBlobUpgrade
 from coordinator.runtime.presence import Presence
 from coordinator.runtime.pump import Pump, Queue
 from coordinator.runtime.quota import quota_of
 from coordinator.runtime.settings import Settings
 from coordinator.runtime.supervision import Supervisor
-from coordinator.runtime.upgrading import Upgrading
 from coordinator.runtime.webhooks import WebhookSender
 from coordinator.store.database import Database, Unavailable
 from services.core.private_files import make_directory, tighten, tighten_directory
@@ -58,14 +58,14 @@ class Coordinator(Parts):
         comparison = EvidenceComparison(self.database, self.bus, self.tombstones, self.signing_keys, self._observe)
         self.evidence = Evidence(self.database, self.bus, self.tombstones, self.signing_keys, comparison)
         self.webhooks = WebhookSender(self.database, self.shell, settings.callback_hosts, self.signing_keys)
-        self.upgrading = Upgrading(self.database, self.storage, self.scratch, settings.blob_path)
+        self.upgrade = PlainBlobUpgrade(self.database, self.storage, self.scratch, settings.blob_path)
         self.supervisor = Supervisor()
 
     async def start_api(self) -> None:
         """The coordinating role: timers and chores; kernels too unless compute processes do them."""
         await self._start()
         await self.evidence.open()
-        await self.upgrading.begin()
+        await self.upgrade.begin()
         await self.erasure_steps.release_salts()
         await self._mend_old()
         self.supervisor.start("clockwork", self.clockwork.forever)
@@ -77,7 +77,7 @@ class Coordinator(Parts):
         self._start_pump("history", self.history)
         self._start_pump("retention", self.retention, rest_s=RETENTION_S)
         self.supervisor.start("presence", self.presence.forever)
-        self.supervisor.start("upgrade", self.upgrading.forever)
+        self.supervisor.start("upgrade", self.upgrade.forever)
         if self.settings.compute == "threads":
             self._start_pump("kernels", self.kernels)
 

@@ -28,7 +28,7 @@ from coordinator.runtime.reconciling import remove_orphans
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
-from coordinator.store import accounts, blobs, caches, erasure_steps, inventory, plain, scrubbing
+from coordinator.store import accounts, blobs, caches, erasure_steps, inventory, plain_blobs, scrubbing
 from coordinator.store import artefacts as artefact_rows
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.inventory import ErasureRecord, Found
@@ -140,7 +140,7 @@ class ErasureSteps:
         keys = [Found("sealing-key", digest) for digest in self._shredder.digests_of(doomed)]
         async with self._database.write() as connection:
             found = await inventory.erasure_record(connection, erasure_id)
-            await plain.hold_off(connection, found.erasure.federation_id)
+            await plain_blobs.hold_off(connection, found.erasure.federation_id)
             if not _may_purge(found, job):
                 return
             now = await self._database.now(connection)

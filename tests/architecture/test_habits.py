@@ -110,7 +110,7 @@ COMMITS = {
     "coordinator/runtime/key_shredder.py",
     "coordinator/runtime/storage.py",
     "coordinator/runtime/sweeping.py",
-    "coordinator/runtime/upgrading.py",
+    "coordinator/runtime/plain_blob_upgrade.py",
     "coordinator/runtime/uploads.py",
     "coordinator/runtime/worker_caches.py",
     "coordinator/store/schema.py",  # upgrades

@@ -31,11 +31,11 @@ from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.storage import Storage, name_of
 from coordinator.runtime.supervision import WorkHealth
 from coordinator.runtime.writing import SealedWriter
-from coordinator.store import blobs, evidence, plain
+from coordinator.store import blobs, evidence, plain_blobs
 from coordinator.store.blobs import HeldTask
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.evidence import Incident
-from coordinator.store.plain import KeptCopy, NotNow
+from coordinator.store.plain_blobs import KeptCopy, NotNow
 from services.core.errors import Rejected
 from services.history.sealed_before import restore_sealed, unsealed_copy
 from services.sealing.segments import Seal
@@ -52,7 +52,7 @@ _DONE: Final = uuid5(NAMESPACE_OID, "lethe incident: plain blobs were sealed")
 _READ_BYTES: Final = 1 << 20
 
 
-class Upgrading:
+class PlainBlobUpgrade:
     def __init__(self, database: Database, storage: Storage, scratch: Scratch, blob_path: Path) -> None:
         self._database, self._storage, self._scratch = database, storage, scratch
         self._parts = blob_path / "parts"
@@ -86,7 +86,7 @@ class Upgrading:
             if not await blobs.are_any_plain(connection):
                 return await self._finish()
         async with self._database.write() as connection:
-            await plain.drop_unsubmitted(connection)
+            await plain_blobs.drop_unsubmitted(connection)
         await self._storage.delete_dropped()
         num_sealed, start = 0, uuid4()  # anywhere: so that several processes are seldom at the same blob
         for after, until in ((start, UUID(int=2**128 - 1)), (UUID(int=0), start)):
@@ -102,7 +102,7 @@ class Upgrading:
 
     async def _some(self, after: UUID, until: UUID) -> list[Blob]:
         async with self._database.read() as connection:
-            return [blob for blob in await plain.some(connection, after, AT_ONCE) if blob.id <= until]
+            return [blob for blob in await plain_blobs.some(connection, after, AT_ONCE) if blob.id <= until]
 
     async def _try(self, blob: Blob) -> bool:
         """One that cannot be sealed stays as it is, and holds up no other."""
@@ -117,8 +117,10 @@ class Upgrading:
 
     async def _seal(self, old: Blob) -> bool:
         async with self._database.write() as connection:
-            if await plain.is_sealed(connection, old):
-                return await plain.may_seal(connection, old.federation_id) and await plain.drop(connection, old)
+            if await plain_blobs.is_sealed(connection, old):
+                return await plain_blobs.may_seal(connection, old.federation_id) and await plain_blobs.drop(
+                    connection, old
+                )
         new = await self._storage.sealer.sealed(_blank(old))
         seal = await self._storage.sealer.seal_of(new)
         with self._scratch.file() as path:
@@ -131,12 +133,14 @@ class Upgrading:
     async def _turn_copy(self, old: Blob) -> bool:
         """Without loss it is the update itself, which is kept as it is from now on; else a copy as they are today."""
         async with self._database.write() as connection:
-            found = await plain.kept_copy(connection, old)
-            update = None if found is None else await plain.update_of(connection, found)
+            found = await plain_blobs.kept_copy(connection, old)
+            update = None if found is None else await plain_blobs.update_of(connection, found)
             if found is None or update is not None:
-                is_dropped = await plain.may_seal(connection, old.federation_id) and await plain.drop(connection, old)
+                is_dropped = await plain_blobs.may_seal(connection, old.federation_id) and await plain_blobs.drop(
+                    connection, old
+                )
                 if is_dropped and found is not None and update is not None:
-                    await plain.turn_copy(connection, found, found.copy.source, update.num_bytes)
+                    await plain_blobs.turn_copy(connection, found, found.copy.source, update.num_bytes)
                 return is_dropped
         key = await asyncio.to_thread(key_before, self._storage.sealer.keys, found.copy)
         async with self._storage.opened([old]) as files:
@@ -181,7 +185,7 @@ class Upgrading:
     async def _put_in_place(self, old: Blob, new: Blob, path: Path, found: KeptCopy | None = None) -> bool:
         """Announce, store, replace. False: not now, or no more."""
         async with self._database.write() as connection:
-            if not await plain.announce(connection, old, new):
+            if not await plain_blobs.announce(connection, old, new):
                 return False
         crashpoint("upgrade.after-announcement")
         await self._storage.blobs.adopt(new.federation_id, name_of(new), path)
@@ -189,9 +193,9 @@ class Upgrading:
         try:
             async with self._database.write() as connection:
                 await self._storage.sealer.seal_of(new)  # a purge may have destroyed its key meanwhile
-                await plain.replace(connection, old, new)
+                await plain_blobs.replace(connection, old, new)
                 if found is not None:
-                    await plain.turn_copy(connection, found, new.digest or "", new.num_bytes)
+                    await plain_blobs.turn_copy(connection, found, new.digest or "", new.num_bytes)
         except (NotNow, Rejected):
             await self._storage.give_up(new.federation_id, [new.id])
             return False
