@@ -17,8 +17,8 @@ from coordinator.blobs.port import StorageFull
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.messages import PauseRun
 from coordinator.runtime.quota import Upload
-from coordinator.runtime.reception import Partial, unfit
 from coordinator.runtime.storage import SMALL_BYTES
+from coordinator.runtime.upload_receiver import Partial, unfit
 from coordinator.runtime.uploads import Wanted
 from coordinator.store import access_queries, accounts, reading
 from coordinator.store.reading import Found
@@ -153,7 +153,7 @@ async def head_blob(
     if found.blob is not None:
         headers = {"Content-Length": str(found.blob.num_bytes), "ETag": f'"{digest}"', "Upload-Complete": "?1"}
         return Response(headers=headers, media_type=MEDIA_TYPE)
-    offset = 0 if part is None else await coordinator.reception.part_bytes(part)
+    offset = 0 if part is None else await coordinator.receiver.part_bytes(part)
     if not offset:
         raise _gone_or_missing(found, digest)
     return Response(status_code=204, headers={"Upload-Offset": str(offset), "Upload-Complete": "?0"})
@@ -223,7 +223,7 @@ async def _receive(
                 raise Rejected("upload-offset-mismatch", detail, offset=0)
             try:
                 body = chunks if chunks is not None else request.stream()
-                received = await coordinator.reception.receive(blob, offset, wanted.total, body)
+                received = await coordinator.receiver.receive(blob, offset, wanted.total, body)
             except StorageFull as error:
                 await _pause_runs(caller, error)
                 raise

@@ -24,13 +24,13 @@ from coordinator.runtime.clockwork import Clockwork
 from coordinator.runtime.erasure_steps import ErasureSteps
 from coordinator.runtime.kept_updates import KeptUpdates
 from coordinator.runtime.pump import Queue, chore_runner, kernel_runner
-from coordinator.runtime.reception import Reception
 from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.set_aside import SetAside
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
 from coordinator.runtime.task_claims import TaskClaims
+from coordinator.runtime.upload_receiver import UploadReceiver
 from coordinator.runtime.uploads import Uploads
 from coordinator.store.database import Database
 from coordinator.tombstones.files import FileTombstoneLog
@@ -60,7 +60,7 @@ class Parts:
         self.sealer = BlobSealer(self.database, platform.keys)
         self.storage = Storage(self.database, self.blobs, self.sealer, self.bus)
         self.shell = Shell(self.database, self.bus, platform.entropy, self._observe)
-        self.reception = Reception(self.storage)
+        self.receiver = UploadReceiver(self.storage)
         self.uploads = Uploads(self.database, self.shell, self.storage)
         self.set_aside = SetAside(is_strict=platform.is_experiment)
         self.task_claims = TaskClaims(self.database, self.shell, self.set_aside)

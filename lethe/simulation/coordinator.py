@@ -17,7 +17,7 @@ from coordinator.engine.react import CLOCK, client_key
 from coordinator.keys.directory import DirectoryKeys
 from coordinator.runtime.parts import Parts, Platform
 from coordinator.runtime.pump import Pump
-from coordinator.runtime.reception import Complete
+from coordinator.runtime.upload_receiver import Complete
 from coordinator.runtime.uploads import Wanted, record_of
 from coordinator.store import accounts, experiment_queries, schema
 from coordinator.store.database import Database
@@ -114,10 +114,10 @@ class SimulatedCoordinator(Parts):
         blob = await self.uploads.announce(
             Wanted(self.federation_id, client_id, task_id, update.digest, update.num_bytes)
         )
-        if blob.status == "stored" or await self.reception.part_bytes(blob):  # in a life that was cut short
+        if blob.status == "stored" or await self.receiver.part_bytes(blob):  # in a life that was cut short
             await self.storage.give_up(self.federation_id, [blob.id])
             return await self.receive(update, task)
-        received = await self.reception.receive(blob, 0, update.num_bytes, _pieces(update.path))
+        received = await self.receiver.receive(blob, 0, update.num_bytes, _pieces(update.path))
         if not isinstance(received, Complete):
             raise InvariantBroken(f"{update.path} became shorter while it was read")
         update.path.unlink()

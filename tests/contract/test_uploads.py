@@ -18,8 +18,8 @@ import sqlalchemy as sa
 from coordinator.blobs.port import StorageFull
 from coordinator.engine.entities import Blob, Task
 from coordinator.engine.messages import ClaimTasks
-from coordinator.runtime.reception import MOST_HELD_BYTES, Complete, Memory, Partial, Received
 from coordinator.runtime.storage import name_of
+from coordinator.runtime.upload_receiver import MOST_HELD_BYTES, Complete, Memory, Partial, Received
 from coordinator.runtime.uploads import Wanted
 from coordinator.store import tables as t
 from services.core import digests
@@ -79,7 +79,7 @@ async def send(
 ) -> Received:
     """All of `data` from the offset on."""
     rest = stream(data[offset:]) if chunks is None else chunks
-    return await f.coordinator.reception.receive(blob, offset, len(data), rest)
+    return await f.coordinator.receiver.receive(blob, offset, len(data), rest)
 
 
 async def finish(f: Federation, blob: Blob, received: Received) -> None:
@@ -88,7 +88,7 @@ async def finish(f: Federation, blob: Blob, received: Received) -> None:
 
 
 async def part_bytes(f: Federation, blob: Blob) -> int:
-    return await f.coordinator.reception.part_bytes(blob)
+    return await f.coordinator.receiver.part_bytes(blob)
 
 
 async def stored(f: Federation, data: bytes, start: int = 0, end: int | None = None) -> bytes:

@@ -18,7 +18,7 @@ from coordinator.blobs.files import FileBlobStore
 from coordinator.engine.entities import Blob, Task
 from coordinator.engine.messages import ClaimTasks, SubmitResult
 from coordinator.keys.directory import DirectoryKeys
-from coordinator.runtime.reception import Complete
+from coordinator.runtime.upload_receiver import Complete
 from coordinator.runtime.uploads import Wanted
 from coordinator.store import blobs as rows
 from coordinator.store import tables as t
@@ -63,7 +63,7 @@ async def received(f: Federation, task: Task) -> tuple[Blob, Inspection]:
 
     wanted = Wanted(f.id, task.client_id, task.id, digests.of_bytes(data), len(data))
     blob = await f.coordinator.uploads.announce(wanted)
-    got = await f.coordinator.reception.receive(blob, 0, len(data), body())
+    got = await f.coordinator.receiver.receive(blob, 0, len(data), body())
     assert isinstance(got, Complete)
     return blob, got.inspection
 

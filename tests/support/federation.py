@@ -30,8 +30,8 @@ from coordinator.engine.messages import (
 )
 from coordinator.engine.replies import Granted
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.runtime.reception import Complete, Received
 from coordinator.runtime.settings import Settings
+from coordinator.runtime.upload_receiver import Complete, Received
 from coordinator.runtime.uploads import Wanted
 from coordinator.store import exclusions, schema
 from coordinator.store import tables as t
@@ -246,14 +246,14 @@ class Federation:
 
     async def _receive(self, blob: Blob, data: bytes) -> Received:
         """From where an earlier life left it, as agents do."""
-        reception = self.coordinator.reception
+        receiver = self.coordinator.receiver
         try:
-            return await reception.receive(blob, 0, len(data), _once(data))
+            return await receiver.receive(blob, 0, len(data), _once(data))
         except Rejected as rejected:
             if rejected.code != "upload-offset-mismatch":
                 raise
             offset = rejected.extra["offset"]
-            return await reception.receive(blob, offset, len(data), _once(data[offset:]))
+            return await receiver.receive(blob, offset, len(data), _once(data[offset:]))
 
     async def is_stored(self, digest: str) -> bool:
         return bool(await self.coordinator.storage.find(self.id, [digest]))

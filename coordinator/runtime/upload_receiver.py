@@ -88,7 +88,7 @@ class Memory:
             self._free += wanted if is_lent else 0
 
 
-class Reception:
+class UploadReceiver:
     def __init__(self, storage: Storage) -> None:
         self._storage, self._memory = storage, Memory()
 
