@@ -8,15 +8,19 @@ import urllib.error
 import urllib.request
 from typing import Any, Final
 
-from coordinator.runtime.doctor.findings import Finding, Site
+from coordinator.runtime.doctor.findings import Finding, Installation
 from coordinator.runtime.serving import addresses
 
 TIMEOUT_S: Final = 10.0
 
 
-async def background(site: Site) -> list[Finding] | None:
+async def background(installation: Installation) -> list[Finding] | None:
     """Of the one that was named; else of all that serve this home."""
-    urls = [site.url] if site.url else await asyncio.to_thread(addresses, site.coordinator.settings.home)
+    urls = (
+        [installation.url]
+        if installation.url
+        else await asyncio.to_thread(addresses, installation.coordinator.settings.home)
+    )
     return [finding for url in urls for finding in await _asked(url)] if urls else None
 
 

@@ -25,7 +25,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Site:
+class Installation:
     """The installation, as a coordinator of which nothing runs."""
 
     coordinator: Coordinator
@@ -42,9 +42,9 @@ class Site:
         await asyncio.sleep(self.patience_s)
 
 
-Look = Callable[[Site], Awaitable[list[Finding] | None]]
+Look = Callable[[Installation], Awaitable[list[Finding] | None]]
 """None: there is nothing to look at."""
-Mend = Callable[[Site], Awaitable[None]]
+Mend = Callable[[Installation], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
