@@ -20,7 +20,7 @@ from coordinator.runtime.backup.manifest import (
     MANIFEST,
     PIECE_BYTES,
     BackupUnusable,
-    Ledger,
+    FileList,
     Manifest,
     instant,
     read,
@@ -46,19 +46,19 @@ def save(evidence: Path, root: Path, now: datetime) -> Manifest:
     for _ in range(ATTEMPTS):
         before = log.contents()
         part = root / f"{_PART}{os.urandom(8).hex()}"
-        ledger = Ledger(part)
+        files = FileList(part)
         private_files.make_directory(part)
         names = _files(evidence)
-        is_whole = all(_take(ledger, evidence / name, name) for name in names)
+        is_whole = all(_take(files, evidence / name, name) for name in names)
         # A key that was destroyed while the copy was made must not be in it.
         if is_whole and names == _files(evidence) and log.contents().stamp == before.stamp:
             manifest = Manifest(
                 holds="evidence",
                 lethe=version("lethe"),
                 created_at=instant(now),
-                list_digest=ledger.close(),
-                num_files=len(ledger.lines),
-                num_bytes=ledger.num_bytes,
+                list_digest=files.close(),
+                num_files=len(files.lines),
+                num_bytes=files.num_bytes,
                 num_tombstones=len(before.entries),
             )
             write_durably(part / MANIFEST, manifest.model_dump_json(indent=2).encode())
@@ -131,10 +131,10 @@ def _files(evidence: Path) -> list[str]:
     return sorted(str(path.relative_to(evidence)) for path in found if path.parent.name != "keys" or path.name in keys)
 
 
-def _take(ledger: Ledger, path: Path, name: str) -> bool:
+def _take(files: FileList, path: Path, name: str) -> bool:
     try:
         with path.open("rb") as file:
-            ledger.take(file, name)
+            files.take(file, name)
     except FileNotFoundError:
         return False
     return True

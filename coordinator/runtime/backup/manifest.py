@@ -44,7 +44,7 @@ class Manifest(_Strict):
     num_tombstones: int | None = None
 
 
-class Ledger:
+class FileList:
     """The files of a backup in the making, with their digests."""
 
     def __init__(self, root: Path) -> None:
