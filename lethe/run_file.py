@@ -82,7 +82,7 @@ def resolve(document: dict[str, Any], upload: Upload) -> dict[str, Any]:
     return spec
 
 
-def rehearse(document: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def dry_run(document: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The specification, and the digests of local files that it names: they are checked here and not uploaded."""
     model = ModelSpec.model_validate(document["model"])
     to_upload: list[str] = []

@@ -13,7 +13,7 @@ from coordinator.api.auth import Caller, Operator, Reader
 from coordinator.api.bodies import IfMatch, JsonRoute, WantedPage, answer, answer_page, expected_version
 from coordinator.api.problems import problems
 from coordinator.engine.messages import CancelRun, CreateRun, JoinRun, PauseRun, ResumeRun
-from coordinator.runtime.rehearsal import check_files, rehearse
+from coordinator.runtime.dry_run import check_files, dry_run
 from coordinator.runtime.set_aside import WorkItem
 from coordinator.runtime.shell import Replayed
 from coordinator.store import accounts, queries
@@ -41,7 +41,7 @@ async def validate_run(body: RunValidate, caller: Operator) -> Response:
         now = await coordinator.database.now(connection)
     message = CreateRun(uuid7(now, os.urandom(10)), federation_id, body.spec)
     most = coordinator.settings.max_model_parameters
-    return answer(await rehearse(coordinator.database, coordinator.storage, message, body.to_upload, most))
+    return answer(await dry_run(coordinator.database, coordinator.storage, message, body.to_upload, most))
 
 
 @router.post(

@@ -26,7 +26,7 @@ from services.wire.v1.resources import RunValidation
 from services.wire.v1.runs import RunSpec
 
 
-async def rehearse(
+async def dry_run(
     database: Database, storage: Storage, request: CreateRun, to_upload: Collection[str], max_parameters: int
 ) -> RunValidation:
     """`to_upload`: digests that need not be stored yet; `max_parameters`: of a built-in model."""
