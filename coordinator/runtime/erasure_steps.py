@@ -24,7 +24,7 @@ from coordinator.runtime.certificate_issuer import CertificateIssuer, leavers
 from coordinator.runtime.evidence import TROUBLE, described
 from coordinator.runtime.kept_updates import KeptUpdates
 from coordinator.runtime.key_shredder import KeyShredder
-from coordinator.runtime.reconciling import remove_orphans
+from coordinator.runtime.orphans import remove_orphans
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage

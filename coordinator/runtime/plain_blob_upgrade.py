@@ -26,7 +26,7 @@ from coordinator.engine.entities import Blob
 from coordinator.keys.port import client_key, cohort_key, federation_key, is_earlier
 from coordinator.runtime.certificate_issuer import SEALED_LATE
 from coordinator.runtime.kept_updates import key_before
-from coordinator.runtime.reconciling import remove_orphans
+from coordinator.runtime.orphans import remove_orphans
 from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.storage import Storage, name_of
 from coordinator.runtime.supervision import WorkHealth

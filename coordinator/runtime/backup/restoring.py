@@ -16,7 +16,7 @@ from coordinator.blobs.port import BlobStore
 from coordinator.runtime.backup.manifest import PIECE_BYTES, BackupUnusable, Manifest, read, sync_directory, verified
 from coordinator.runtime.backup.saving import DATABASES, TELL_EVERY, Say
 from coordinator.runtime.coordinator import Coordinator, database_files
-from coordinator.runtime.reconciling import remove_orphans
+from coordinator.runtime.orphans import remove_orphans
 from coordinator.runtime.settings import Settings
 from coordinator.store.snapshots import has_tables, put_back
 from services.core import private_files

@@ -11,7 +11,7 @@ from coordinator.blobs.port import Missing
 from coordinator.engine.entities import Blob
 from coordinator.keys.port import KeyName, KeyStore, is_of_client, is_of_cohort
 from coordinator.runtime.doctor.findings import Finding, Installation, some
-from coordinator.runtime.reconciling import orphans, remove_orphans
+from coordinator.runtime.orphans import orphans, remove_orphans
 from coordinator.runtime.storage import name_of
 from coordinator.store import blobs, checkup
 from services.core.errors import Rejected
