@@ -18,8 +18,8 @@ from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import Blob, Job
 from coordinator.keys.port import KeyStore, earlier_client_key
 from coordinator.runtime.scratch import Scratch
+from coordinator.runtime.sealed_writer import SealedWriter
 from coordinator.runtime.storage import SealedFile, Storage, name_of, not_found
-from coordinator.runtime.writing import SealedWriter
 from coordinator.store import blobs, kept_updates, outbox, retention
 from coordinator.store.database import Database
 from coordinator.store.kept_updates import Copy, Wanted

@@ -28,9 +28,9 @@ from coordinator.runtime.certificate_issuer import SEALED_LATE
 from coordinator.runtime.kept_updates import key_before
 from coordinator.runtime.orphans import remove_orphans
 from coordinator.runtime.scratch import Scratch
+from coordinator.runtime.sealed_writer import SealedWriter
 from coordinator.runtime.storage import Storage, name_of
 from coordinator.runtime.supervision import WorkHealth
-from coordinator.runtime.writing import SealedWriter
 from coordinator.store import blobs, evidence, plain_blobs
 from coordinator.store.blobs import HeldTask
 from coordinator.store.database import Database, Unavailable

@@ -28,11 +28,11 @@ from coordinator.engine.messages import JobDone, JobFailed, Message, RecordBlob,
 from coordinator.runtime.erasure_steps import ErasureSteps
 from coordinator.runtime.kept_updates import KeptUpdates
 from coordinator.runtime.scratch import Scratch
+from coordinator.runtime.sealed_writer import SealedWriter
 from coordinator.runtime.set_aside import SetAside, WorkItem, pause_after, reason_of
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.storage import Storage, name_of
 from coordinator.runtime.supervision import WorkHealth
-from coordinator.runtime.writing import SealedWriter
 from coordinator.store import blobs, outbox, references
 from coordinator.store.database import Database, TimedOut, Unavailable
 from coordinator.store.faults import fault_of

@@ -25,7 +25,7 @@ import redis
 import sqlalchemy as sa
 
 from coordinator.engine.entities import Task
-from coordinator.runtime.writing import SealedWriter
+from coordinator.runtime.sealed_writer import SealedWriter
 from coordinator.store import schema
 from coordinator.store import tables as t
 from coordinator.store.database import Database
