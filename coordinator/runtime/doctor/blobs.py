@@ -13,7 +13,7 @@ from coordinator.keys.port import KeyName, KeyStore, is_of_client, is_of_cohort
 from coordinator.runtime.doctor.findings import Finding, Installation, some
 from coordinator.runtime.orphans import orphans, remove_orphans
 from coordinator.runtime.storage import name_of
-from coordinator.store import blobs, checkup
+from coordinator.store import blobs, doctor_queries
 from services.core.errors import Rejected
 from services.sealing.segments import OVERHEAD, SEGMENT_BYTES, Unreadable
 
@@ -67,7 +67,7 @@ async def stored(installation: Installation) -> list[Finding]:
     after, number = None, 0
     while True:
         async with installation.coordinator.database.read() as connection:
-            page = await checkup.sealed_or_stored(connection, after)
+            page = await doctor_queries.sealed_or_stored(connection, after)
         for blob in page:
             if (fault := await _fault(installation, blob)) is not None and (
                 fault := await _fault_again(installation, blob)
@@ -76,7 +76,7 @@ async def stored(installation: Installation) -> list[Finding]:
             number += 1
             if number % TELL_EVERY == 0:
                 installation.say(f"{number} blobs looked at")
-        if len(page) < checkup.PAGE:
+        if len(page) < doctor_queries.PAGE:
             break
         after = page[-1].id
     return [
@@ -159,7 +159,7 @@ async def _outlived(installation: Installation) -> set[KeyName]:
 async def _destroyed(installation: Installation, names: Collection[KeyName]) -> set[KeyName]:
     """Those that completed erasures destroyed: of clients who left, and of epochs before a cut."""
     async with installation.coordinator.database.read() as connection:
-        clients, epochs = await checkup.erased_clients(connection), await checkup.ended_epochs(connection)
+        clients, epochs = await doctor_queries.erased_clients(connection), await doctor_queries.ended_epochs(connection)
         gone = {name for name in names if any(is_of_client(name, one) for one in clients)}
         for cohort_id, epoch in epochs.items():
             own = {name: name.rpartition(".")[2] for name in names if is_of_cohort(name, cohort_id)}

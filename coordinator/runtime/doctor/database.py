@@ -8,7 +8,7 @@ from typing import Final
 from coordinator.runtime.clockwork import ABANDONED_AFTER_S, TIDY_EVERY_S
 from coordinator.runtime.doctor.findings import Finding, Installation
 from coordinator.runtime.sweeping import sweep_uploads
-from coordinator.store import blobs, checkup, schema
+from coordinator.store import blobs, doctor_queries, schema
 
 ABANDONED_AFTER: Final = timedelta(seconds=ABANDONED_AFTER_S + 2 * TIDY_EVERY_S)
 """A coordinator that runs has swept it by then."""
@@ -18,7 +18,7 @@ MOST_COUNTED: Final = 1000
 async def integrity(installation: Installation) -> list[Finding]:
     if not installation.coordinator.database.is_sqlite:
         return []
-    said = await checkup.integrity(installation.coordinator.database)
+    said = await doctor_queries.integrity(installation.coordinator.database)
     remedy = "stop the coordinator, keep a copy of the file, and restore the last backup: lethe restore"
     return [Finding("database-integrity", f"the database's file is damaged: {said[0]}", remedy)] if said else []
 
@@ -58,7 +58,7 @@ async def sweep(installation: Installation) -> None:
 
 async def rows_without_blob(installation: Installation) -> list[Finding]:
     async with installation.coordinator.database.read() as connection:
-        found = await checkup.without_blob(connection)
+        found = await doctor_queries.without_blob(connection)
     remedy = "restore database and blobs of the same backup, or start the runs concerned again"
     return [
         Finding("rows-without-blob", f"{number} rows of {table} say that their bytes are stored, and none are", remedy)
@@ -68,7 +68,7 @@ async def rows_without_blob(installation: Installation) -> list[Finding]:
 
 async def outlived(installation: Installation) -> list[Finding]:
     async with installation.coordinator.database.read() as connection:
-        found = await checkup.outlived(connection)
+        found = await doctor_queries.outlived(connection)
     what = f"{len(found)} blobs that completed erasures must have deleted are still stored: {found[0] if found else ''}"
     remedy = "report this as a bug; until it is mended do not rely on the certificates of these requests"
     return [Finding("erased-but-stored", what, remedy)] if found else []
@@ -76,7 +76,7 @@ async def outlived(installation: Installation) -> list[Finding]:
 
 async def plain(installation: Installation) -> list[Finding]:
     async with installation.coordinator.database.read() as connection:
-        number = await checkup.num_plain(connection)
+        number = await doctor_queries.num_plain(connection)
     what = f"{number} blobs lie unsealed, as an older version left them"
     remedy = "let a coordinator of this release run: it seals them by and by"
     return [Finding("plain-blobs", what, remedy, is_fault=False)] if number else []
@@ -84,4 +84,4 @@ async def plain(installation: Installation) -> list[Finding]:
 
 async def _dropping(installation: Installation) -> set[object]:
     async with installation.coordinator.database.read() as connection:
-        return set(await checkup.dropping(connection))
+        return set(await doctor_queries.dropping(connection))

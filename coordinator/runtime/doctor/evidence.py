@@ -9,7 +9,7 @@ from coordinator.runtime import remedies
 from coordinator.runtime.certificate_files import CertificateFiles
 from coordinator.runtime.doctor.findings import Finding, Installation, some
 from coordinator.runtime.signing import EvidenceLost
-from coordinator.store import checkup, evidence
+from coordinator.store import doctor_queries, evidence
 from services.audit.certificate import CertificateInvalid, artefact_root
 from services.audit.keys import KeyUnreadable
 
@@ -28,7 +28,7 @@ async def tombstones(installation: Installation) -> list[Finding]:
     async with database.read() as connection:
         mark = await evidence.mark(connection)
         ahead = found.entries[mark.num_tombstones if mark is not None else 0 :]
-        unknown = await checkup.unknown_requests(connection, [entry.request_id for entry in ahead])
+        unknown = await doctor_queries.unknown_requests(connection, [entry.request_id for entry in ahead])
     what = f"the log of tombstones has {len(unknown)} erasures that this database lacks: it was restored from a backup"
     remedy = "start a coordinator: it fences them again before it serves anything"
     return [Finding("database-restored", what, remedy)] if unknown else []
@@ -50,7 +50,7 @@ async def signing_key(installation: Installation) -> list[Finding]:
 async def certificate_files(installation: Installation) -> list[Finding]:
     files = CertificateFiles(installation.coordinator.settings.evidence_path)
     async with installation.coordinator.database.read() as connection:
-        certified = await checkup.certificates(connection)
+        certified = await doctor_queries.certificates(connection)
     lists, openings, unreadable = list[str](), list[str](), list[str]()
     for one in certified:
         try:
