@@ -28,7 +28,7 @@ from coordinator.runtime.orphans import remove_orphans
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
-from coordinator.store import accounts, blobs, caches, erasure_steps, inventory, plain_blobs, scrubbing
+from coordinator.store import accounts, blobs, erasure_steps, inventory, plain_blobs, scrubbing, worker_caches
 from coordinator.store import artefacts as artefact_rows
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.inventory import ErasureRecord, Found
@@ -113,7 +113,7 @@ class ErasureSteps:
         await self._shell.handle(FenceErasure(erasure_id, job.id))
         await self._forget_tokens(leavers(found))
         async with self._database.write() as connection:
-            await caches.order_drops(connection, erasure_id)
+            await worker_caches.order_drops(connection, erasure_id)
         crashpoint("erasure.after-fence")
         self._bus.wake([EVIDENCE])  # who notes how far the database has come with the log
 
@@ -152,7 +152,7 @@ class ErasureSteps:
             gone = await inventory.blobs_of(connection, found, artefacts)
             await inventory.mark_purged(connection, artefacts)
             await blobs.drop(connection, gone)
-            await caches.order_drops(connection, erasure_id)  # if the fence's process died before it did
+            await worker_caches.order_drops(connection, erasure_id)  # if the fence's process died before it did
             await inventory.forget_seeds(connection, [line.cohort_id for line in found.lines])
             if found.erasure.scope == "client":
                 await accounts.end_credentials(connection, [s.client_id for s in found.subjects], now, ends_at)
@@ -190,7 +190,7 @@ class ErasureSteps:
         """What workers have said by now; who says nothing holds up no request."""
         salt = bytes.fromhex(found.erasure.salt)
         async with self._database.write() as connection:
-            said = await caches.of_request(connection, found.erasure.id)
+            said = await worker_caches.of_request(connection, found.erasure.id)
             named = {
                 f"sha256:{hmac.digest(salt, b'cache of ' + one.name.encode(), hashlib.sha256).hex()}": one.is_confirmed
                 for one in said

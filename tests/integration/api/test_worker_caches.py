@@ -13,8 +13,8 @@ from uuid import UUID
 import pytest
 import structlog
 
-from coordinator.store import caches
 from coordinator.store import tables as t
+from coordinator.store import worker_caches
 from services.audit.certificate import verify_bytes
 from services.audit.predicate import Statement
 from services.wire.v1.caches import SUPERSEDED_HEADER
@@ -57,7 +57,7 @@ async def superseded_digests(site: Site) -> set[str]:
 
 async def confirmed(site: Site, erasure_id: str) -> dict[str, bool]:
     async with site.coordinator.database.read() as connection:
-        return {one.name: one.is_confirmed for one in await caches.of_request(connection, UUID(erasure_id))}
+        return {one.name: one.is_confirmed for one in await worker_caches.of_request(connection, UUID(erasure_id))}
 
 
 async def caches_of(site: Site, erasure_id: str) -> dict[str, int]:
