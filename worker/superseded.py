@@ -13,7 +13,7 @@ from typing import Protocol
 
 import structlog
 
-from services.wire.v1.caches import ModelsDropped, SupersededModels
+from services.wire.v1.superseded_models import ModelsDropped, SupersededModels
 from worker.answers import CoordinatorSaidNo
 from worker.cache import ModelCache
 

@@ -24,8 +24,8 @@ from pydantic import ValidationError
 
 from services.core.private_files import create
 from services.wire.message import Message
-from services.wire.v1.caches import SUPERSEDED_HEADER, ModelsDropped, ModelsDroppedAccepted, SupersededModels
 from services.wire.v1.exclusions import Exclusions, ExclusionsAccepted, ExclusionsAcknowledgement
+from services.wire.v1.superseded_models import SUPERSEDED_HEADER, ModelsDropped, ModelsDroppedAccepted, SupersededModels
 from services.wire.v1.work import (
     Claim,
     Failure,

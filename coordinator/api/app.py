@@ -15,7 +15,6 @@ from starlette.types import Receive, Scope, Send
 
 from coordinator.api import (
     blobs,
-    caches,
     checkpoints,
     clients,
     erasures,
@@ -26,6 +25,7 @@ from coordinator.api import (
     problems,
     progress,
     runs,
+    superseded_models,
     work,
 )
 from coordinator.api.auth import Authenticator
@@ -50,7 +50,7 @@ LOOK_AGAIN_S: Final = 1.0
 _ROUTERS: Final = (
     work.router,
     exclusions.router,
-    caches.router,
+    superseded_models.router,
     blobs.router,
     federations.router,
     clients.router,

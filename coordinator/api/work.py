@@ -20,7 +20,7 @@ from coordinator.engine.react import client_key
 from coordinator.engine.replies import Granted
 from coordinator.runtime.task_claims import HEARTBEAT_EVERY_S, grant_of
 from services.core.errors import Rejected
-from services.wire.v1.caches import SUPERSEDED_HEADER
+from services.wire.v1.superseded_models import SUPERSEDED_HEADER
 from services.wire.v1.work import (
     PROTOCOL,
     Claim,

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.store import tables as t
-from services.wire.v1.caches import SupersededModels
+from services.wire.v1.superseded_models import SupersededModels
 
 _c, _l, _m, _x = t.clients.c, t.lines.c, t.members.c, t.checkpoints.c
 _ALWAYS: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -17,7 +17,7 @@ from coordinator.store import tables as t
 from coordinator.store import worker_caches
 from services.audit.certificate import verify_bytes
 from services.audit.predicate import Statement
-from services.wire.v1.caches import SUPERSEDED_HEADER
+from services.wire.v1.superseded_models import SUPERSEDED_HEADER
 from tests.integration.api.site import Actor, Site, code_of, listening, opened, until
 from tests.integration.api.test_sample_erasure_with_workers import run_to_its_end, write_data
 from worker.agent import Ending

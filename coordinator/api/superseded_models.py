@@ -9,7 +9,7 @@ from coordinator.api.bodies import JsonRoute, answer
 from coordinator.api.problems import problems
 from coordinator.runtime.worker_caches import note_dropped
 from coordinator.store import worker_caches
-from services.wire.v1.caches import ModelsDropped, ModelsDroppedAccepted, SupersededModels
+from services.wire.v1.superseded_models import ModelsDropped, ModelsDroppedAccepted, SupersededModels
 
 router = APIRouter(prefix="/v1/superseded-models", tags=["work"], route_class=JsonRoute)
 _ALWAYS = ("unauthenticated", "forbidden", "client-removed", "client-erased")
