@@ -19,7 +19,7 @@ from coordinator.engine.messages import PauseRun
 from coordinator.runtime.quota import Upload
 from coordinator.runtime.storage import SMALL_BYTES
 from coordinator.runtime.upload_receiver import Partial, unfit
-from coordinator.runtime.uploads import Wanted
+from coordinator.runtime.uploads import UploadRequest
 from coordinator.store import access_queries, accounts, reading
 from coordinator.store.reading import Found
 from services.core.digests import PATTERN
@@ -82,7 +82,7 @@ async def put_blob(
     owner, total = await _owner(caller, federation_id), _announced_bytes(request)
     if total > caller.coordinator.settings.max_blob_bytes:
         raise _too_large(caller)
-    wanted = Wanted(owner, caller.principal.client_id, lethe_task, digest, total)
+    wanted = UploadRequest(owner, caller.principal.client_id, lethe_task, digest, total)
     if total > SMALL_BYTES or "expect" in request.headers:  # else reading the body costs less than looking
         num_bytes = await _known_bytes(caller, wanted)
         if num_bytes is not None:
@@ -123,7 +123,7 @@ async def append_to_blob(
     owner, announced = await _owner(caller, federation_id), _announced_bytes(request)
     if max(upload_length, upload_offset + announced) > caller.coordinator.settings.max_blob_bytes:
         raise _too_large(caller)
-    wanted = Wanted(owner, caller.principal.client_id, lethe_task, digest, upload_length)
+    wanted = UploadRequest(owner, caller.principal.client_id, lethe_task, digest, upload_length)
     num_bytes = await _known_bytes(caller, wanted)
     if num_bytes is not None:
         return answer(BlobInfo(digest=digest, bytes=num_bytes))
@@ -145,7 +145,7 @@ async def head_blob(
     owner, coordinator = await _owner(caller, federation_id), caller.coordinator
     part = None
     with contextlib.suppress(Rejected):  # who holds no task has no upload under way
-        part = await coordinator.uploads.find(Wanted(owner, caller.principal.client_id, lethe_task, digest, 0))
+        part = await coordinator.uploads.find(UploadRequest(owner, caller.principal.client_id, lethe_task, digest, 0))
     if part is not None and part.status == "stored":
         found = Found(part)
     else:  # whether others have the same bytes is another question than whether the task has them
@@ -196,7 +196,7 @@ class _Body:
             yield chunk
 
 
-async def _continue_with_whole(request: Request, caller: Caller, wanted: Wanted, *, stored: int) -> Response:
+async def _continue_with_whole(request: Request, caller: Caller, wanted: UploadRequest, *, stored: int) -> Response:
     """An earlier upload left its first part here: use of the new one, which starts at 0, what follows that part."""
     try:
         return await _receive(request, caller, wanted, offset=stored, chunks=_rest(request, stored))
@@ -205,7 +205,7 @@ async def _continue_with_whole(request: Request, caller: Caller, wanted: Wanted,
 
 
 async def _receive(
-    request: Request, caller: Caller, wanted: Wanted, *, offset: int, chunks: AsyncIterable[bytes] | None = None
+    request: Request, caller: Caller, wanted: UploadRequest, *, offset: int, chunks: AsyncIterable[bytes] | None = None
 ) -> Response:
     """Take the body into the store, and note it when all of it is there."""
     context, sender = caller.context, caller.principal.name
@@ -266,7 +266,7 @@ async def _owner(caller: Caller, federation_id: UUID | None) -> UUID:
     return owner
 
 
-async def _known_bytes(caller: Caller, wanted: Wanted) -> int | None:
+async def _known_bytes(caller: Caller, wanted: UploadRequest) -> int | None:
     """The size of what the caller uploaded before; then its body need not be read. Nobody learns from an answer what
     others have sent. A model that is served need not be uploaded by an operator."""
     coordinator = caller.coordinator

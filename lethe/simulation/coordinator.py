@@ -18,7 +18,7 @@ from coordinator.keys.directory import DirectoryKeys
 from coordinator.runtime.parts import Parts, Platform
 from coordinator.runtime.pump import Pump
 from coordinator.runtime.upload_receiver import Complete
-from coordinator.runtime.uploads import Wanted, record_of
+from coordinator.runtime.uploads import UploadRequest, record_of
 from coordinator.store import accounts, experiment_queries, schema
 from coordinator.store.database import Database
 from lethe.simulation.clock import BEGINNING, NamedEntropy, RecordingBus, VirtualClock, virtual_s
@@ -112,7 +112,7 @@ class SimulatedCoordinator(Parts):
         visible."""
         client_id, task_id = (None, None) if task is None else (task.client_id, task.id)
         blob = await self.uploads.announce(
-            Wanted(self.federation_id, client_id, task_id, update.digest, update.num_bytes)
+            UploadRequest(self.federation_id, client_id, task_id, update.digest, update.num_bytes)
         )
         if blob.status == "stored" or await self.receiver.part_bytes(blob):  # in a life that was cut short
             await self.storage.give_up(self.federation_id, [blob.id])

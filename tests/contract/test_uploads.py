@@ -20,7 +20,7 @@ from coordinator.engine.entities import Blob, Task
 from coordinator.engine.messages import ClaimTasks
 from coordinator.runtime.storage import name_of
 from coordinator.runtime.upload_receiver import MOST_HELD_BYTES, Complete, Memory, Partial, Received
-from coordinator.runtime.uploads import Wanted
+from coordinator.runtime.uploads import UploadRequest
 from coordinator.store import tables as t
 from services.core import digests
 from services.core.errors import Rejected
@@ -70,7 +70,7 @@ async def broken_stream(data: bytes) -> AsyncIterator[bytes]:
 
 async def announced(f: Federation, data: bytes, task: Task | None = None, digest: str | None = None) -> Blob:
     client_id, task_id = (None, None) if task is None else (task.client_id, task.id)
-    wanted = Wanted(f.id, client_id, task_id, digest or digests.of_bytes(data), len(data))
+    wanted = UploadRequest(f.id, client_id, task_id, digest or digests.of_bytes(data), len(data))
     return await f.coordinator.uploads.announce(wanted)
 
 
@@ -380,12 +380,12 @@ async def test_clients_do_not_share_a_part(f: Federation, tmp_path: Path) -> Non
 async def test_a_client_uploads_only_for_a_task_that_it_holds(f: Federation, tmp_path: Path) -> None:
     data = tensor_file(tmp_path)
     digest, uploads = digests.of_bytes(data), f.coordinator.uploads
-    nothing = Wanted(f.id, f.clients["a"], None, digest, len(data))
+    nothing = UploadRequest(f.id, f.clients["a"], None, digest, len(data))
     assert (await rejection(uploads.announce(nothing))).code == "no-task"
     assert (await rejection(uploads.find(nothing))).code == "no-task"
     one, other = await claimed(f, "a", "b")
     assert (await uploads.announce(nothing)).origin_id == one.id, "inferred"
-    anothers = Wanted(f.id, f.clients["a"], other.id, digest, len(data))
+    anothers = UploadRequest(f.id, f.clients["a"], other.id, digest, len(data))
     assert (await rejection(uploads.announce(anothers))).code == "no-task"
     (second,) = await claimed(f, "a")
     assert "Lethe-Task" in (await rejection(uploads.announce(nothing))).detail

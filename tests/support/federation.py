@@ -32,7 +32,7 @@ from coordinator.engine.replies import Granted
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.settings import Settings
 from coordinator.runtime.upload_receiver import Complete, Received
-from coordinator.runtime.uploads import Wanted
+from coordinator.runtime.uploads import UploadRequest
 from coordinator.store import exclusions, schema
 from coordinator.store import tables as t
 from services.core import digests
@@ -237,7 +237,7 @@ class Federation:
     async def put_bytes(self, data: bytes, task: Task | None = None) -> str:
         digest = digests.of_bytes(data)
         client_id, task_id = (None, None) if task is None else (task.client_id, task.id)
-        blob = await self.coordinator.uploads.announce(Wanted(self.id, client_id, task_id, digest, len(data)))
+        blob = await self.coordinator.uploads.announce(UploadRequest(self.id, client_id, task_id, digest, len(data)))
         if blob.status != "stored":
             received = await self._receive(blob, data)
             assert isinstance(received, Complete)
