@@ -22,7 +22,7 @@ from coordinator.runtime.sealed_writer import SealedWriter
 from coordinator.runtime.storage import SealedFile, Storage, name_of, not_found
 from coordinator.store import blobs, kept_updates, outbox, retention
 from coordinator.store.database import Database
-from coordinator.store.kept_updates import Copy, Wanted
+from coordinator.store.kept_updates import Copy, UpdateToKeep
 from services.core.errors import InvariantBroken, Rejected
 from services.history.coverage import cover
 from services.history.sealed_before import restore_sealed
@@ -133,7 +133,7 @@ class KeptUpdates:
             for source, copy in copies.items()
         }
 
-    async def _keep_some(self, federation_id: UUID, some: Sequence[Wanted], policy: UpdateHistory) -> bool:
+    async def _keep_some(self, federation_id: UUID, some: Sequence[UpdateToKeep], policy: UpdateHistory) -> bool:
         """Announced in the database first, then stored, then confirmed: whatever a crash leaves is found again. False:
         another process is at some of it, too."""
         if policy.dtype == "fp32":
@@ -158,14 +158,14 @@ class KeptUpdates:
         await self._storage.give_up(federation_id, unwanted)
         return is_all
 
-    async def _keep_as_they_are(self, federation_id: UUID, some: Sequence[Wanted], policy: UpdateHistory) -> None:
+    async def _keep_as_they_are(self, federation_id: UUID, some: Sequence[UpdateToKeep], policy: UpdateHistory) -> None:
         found = await self._storage.find(federation_id, [one.source for one in some])
         as_they_are = [(one, Kept(one.source, found[one.source].num_bytes)) for one in some if one.source in found]
         async with self._database.write() as connection:
             await kept_updates.announce(connection, as_they_are, policy, await self._database.now(connection))
 
     async def _copy(
-        self, federation_id: UUID, one: Wanted, path: Path, policy: UpdateHistory, now: datetime
+        self, federation_id: UUID, one: UpdateToKeep, path: Path, policy: UpdateHistory, now: datetime
     ) -> tuple[Kept, Blob | None, Path]:
         try:
             async with self._storage.local(federation_id, [one.source]) as files:

@@ -45,7 +45,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class UpdateToKeep:
     """An update that the policy keeps and that has no sealed copy yet."""
 
     run_id: UUID
@@ -87,7 +87,7 @@ async def cohorts_with_copies(connection: AsyncConnection) -> list[UUID]:
     return list((await connection.execute(sa.select(k.cohort_id).where(k.status == "stored").distinct())).scalars())
 
 
-async def wanted(connection: AsyncConnection, cohort_id: UUID, policy: UpdateHistory) -> list[Wanted]:
+async def wanted(connection: AsyncConnection, cohort_id: UUID, policy: UpdateHistory) -> list[UpdateToKeep]:
     """Of the models that may be served, the oldest first. What was dropped once is not kept again. Models from before
     the newest chore that was done need no second look."""
     u, c, j = t.updates.c, t.checkpoints.c, t.jobs.c
@@ -107,12 +107,12 @@ async def wanted(connection: AsyncConnection, cohort_id: UUID, policy: UpdateHis
     if since is not None:
         statement = statement.where(c.created_at >= since)
     rows = await connection.execute(statement)
-    return list({(row.update_id, row.source): Wanted(**row._mapping) for row in rows}.values())
+    return list({(row.update_id, row.source): UpdateToKeep(**row._mapping) for row in rows}.values())
 
 
 async def announce(
-    connection: AsyncConnection, copies: Sequence[tuple[Wanted, Kept]], policy: UpdateHistory, now: datetime
-) -> list[tuple[Wanted, Kept]]:
+    connection: AsyncConnection, copies: Sequence[tuple[UpdateToKeep, Kept]], policy: UpdateHistory, now: datetime
+) -> list[tuple[UpdateToKeep, Kept]]:
     """Note what is kept, or about to be; returns what may be. What was purged meanwhile, or kept by another process, is
     left out."""
     ids = [one.update_id for one, _ in copies]
@@ -138,9 +138,9 @@ async def announce(
     return announced
 
 
-def _values(one: Wanted, copy: Kept, policy: UpdateHistory, now: datetime) -> dict[str, Any]:
+def _values(one: UpdateToKeep, copy: Kept, policy: UpdateHistory, now: datetime) -> dict[str, Any]:
     return {
-        **{name: getattr(one, name) for name in Wanted.__slots__ if name != "epoch"},
+        **{name: getattr(one, name) for name in UpdateToKeep.__slots__ if name != "epoch"},
         **{name: getattr(copy, name) for name in ("digest", "num_bytes", "largest_error", "relative_error")},
         "dtype": policy.dtype,
         "compression": policy.compression,
