@@ -31,7 +31,7 @@ from coordinator.runtime.storage import Storage
 from coordinator.store import accounts, blobs, erasure_steps, inventory, plain_blobs, scrubbing, worker_caches
 from coordinator.store import artefacts as artefact_rows
 from coordinator.store.database import Database, Unavailable
-from coordinator.store.inventory import ErasureRecord, Found
+from coordinator.store.inventory import ErasureRecord, FoundArtefact
 from coordinator.tombstones.port import ErasedSamples, FencedCohort, Tombstone, TombstoneLog
 from services.audit.certificate import CertificateRefused
 from services.audit.keys import KeyUnreadable
@@ -137,7 +137,7 @@ class ErasureSteps:
             cohort_ids = {line.cohort_id for line in found.lines}
             cohort_ids |= await inventory.cohorts_of(connection, planned)
         doomed = await self._shredder.doomed(found, cohort_ids)
-        keys = [Found("sealing-key", digest) for digest in self._shredder.digests_of(doomed)]
+        keys = [FoundArtefact("sealing-key", digest) for digest in self._shredder.digests_of(doomed)]
         async with self._database.write() as connection:
             found = await inventory.erasure_record(connection, erasure_id)
             await plain_blobs.hold_off(connection, found.erasure.federation_id)
@@ -181,7 +181,7 @@ class ErasureSteps:
         """Keys that were made after the others were looked up, to seal what lay plain; nobody makes any from now on."""
         late = await self._shredder.doomed(found, cohort_ids) - doomed
         if late:
-            keys = [Found("sealing-key", digest) for digest in self._shredder.digests_of(late)]
+            keys = [FoundArtefact("sealing-key", digest) for digest in self._shredder.digests_of(late)]
             async with self._database.write() as connection:
                 await inventory.record(connection, found.erasure.id, keys)
         return late

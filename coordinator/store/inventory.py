@@ -35,7 +35,7 @@ class Artefact(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundArtefact:
     """An artefact and the row that names it; an upload has none but the blob's own."""
 
     kind: ArtefactKind
@@ -73,7 +73,7 @@ async def erasure_record(connection: AsyncConnection, erasure_id: UUID) -> Erasu
     )
 
 
-async def inventory(connection: AsyncConnection, found: ErasureRecord, ends_at: datetime | None) -> list[Found]:
+async def inventory(connection: AsyncConnection, found: ErasureRecord, ends_at: datetime | None) -> list[FoundArtefact]:
     """Everything that was made with the leavers' data, by the lineage and not by any mark: their updates, every model
     with one of these in its ancestry, the updates that anybody trained from such a model, what kernels made of all
     this, uploads that may belong to it and were never submitted, and the leavers' credentials.
@@ -89,7 +89,7 @@ async def inventory(connection: AsyncConnection, found: ErasureRecord, ends_at: 
     if found.erasure.scope == "samples":  # who stays contributes again, without the samples
         models = [model for model in models if model.superseded_by is not None]
     run_ids = {checkpoint.run_id for checkpoint in lineage.checkpoints.values()}
-    artefacts = [Found("merge" if c.kind == "merge" else "checkpoint", c.digest, c.id) for c in models]
+    artefacts = [FoundArtefact("merge" if c.kind == "merge" else "checkpoint", c.digest, c.id) for c in models]
     artefacts += await _derived(connection, found, leavers, run_ids, models)
     runs = {model.run_id for model in models} | {line.run_id for line in found.lines}
     artefacts += await _unsubmitted(connection, found, leavers, runs)
@@ -100,16 +100,16 @@ async def inventory(connection: AsyncConnection, found: ErasureRecord, ends_at: 
         for row in await connection.execute(keys):
             digest = digests.of_bytes(bytes.fromhex(row.secret_hash))
             if ends_at is None or (row.revoked_at is not None and row.revoked_at < ends_at):
-                artefacts.append(Found("credential", digest, row.id))
+                artefacts.append(FoundArtefact("credential", digest, row.id))
             else:
                 until = f"it can only read its own request and certificate, until {ends_at:%Y-%m-%d}"
-                artefacts.append(Found("credential", digest, row.id, "reduced", until))
+                artefacts.append(FoundArtefact("credential", digest, row.id, "reduced", until))
     return artefacts
 
 
 async def _derived(
     connection: AsyncConnection, found: ErasureRecord, leavers: set[UUID], run_ids: set[UUID], models: list[Checkpoint]
-) -> list[Found]:
+) -> list[FoundArtefact]:
     """The updates, and what kernels made and was never published: refused at a fence, not yet judged, or only a step
     on the way of a method. Such a step may be trained on and be the input of another: until nothing new is found."""
     j, is_own = t.jobs.c, await _is_own(connection, found, leavers)
@@ -123,21 +123,21 @@ async def _derived(
         (made_now if is_after else outputs).append(row)
     spared = {row.output for row in made_now}
     bases = {(c.cohort_id, c.digest) for c in models}
-    steps: list[Found] = []
+    steps: list[FoundArtefact] = []
     made_on_the_way: set[str] = set()
-    updates: list[Found] = []
+    updates: list[FoundArtefact] = []
     known = {c.digest for c in models}
     while True:
         tainted, left = list[Any](), list[Any]()
         for row in waiting:
             saw_it = (row.cohort_id, row.base_digest) in bases or row.base_digest in made_on_the_way
             (tainted if is_own(row) or (saw_it and not row.is_clean) else left).append(row)
-        updates += [Found("update", row.digest, row.id) for row in tainted]
+        updates += [FoundArtefact("update", row.digest, row.id) for row in tainted]
         waiting = left
         known |= {row.digest for row in tainted}
         made = [row for row in outputs if row.output not in known and not known.isdisjoint(row.inputs)]
         clean = await clean_digests(connection, found.erasure.federation_id, sorted({row.output for row in made}))
-        new = [Found("step", row.output, row.id) for row in made if row.output not in clean | spared]
+        new = [FoundArtefact("step", row.output, row.id) for row in made if row.output not in clean | spared]
         if not new and not tainted:
             break
         steps += new
@@ -178,30 +178,30 @@ async def _is_own(connection: AsyncConnection, found: ErasureRecord, leavers: se
     return is_own
 
 
-async def _calibrated(connection: AsyncConnection, derived: list[Found]) -> list[Found]:
+async def _calibrated(connection: AsyncConnection, derived: list[FoundArtefact]) -> list[FoundArtefact]:
     """What was kept in place of updates."""
     c, found = t.contributions.c, []
     for ids in batched([one.row_id for one in derived], BATCH):
         rows = await connection.execute(
             sa.select(c.update_id, c.digest).where(c.update_id.in_(ids), c.digest.is_not(None))
         )
-        found += [Found("update", row.digest, row.update_id) for row in rows]
+        found += [FoundArtefact("update", row.digest, row.update_id) for row in rows]
     return found
 
 
-async def _copies(connection: AsyncConnection, derived: list[Found]) -> list[Found]:
+async def _copies(connection: AsyncConnection, derived: list[FoundArtefact]) -> list[FoundArtefact]:
     """Lossy copies of updates, also those that are not yet stored."""
     k, found = t.kept_updates.c, []
     for ids in batched([one.row_id for one in derived], BATCH):
         mine = k.update_id.in_(ids) & (k.status != "dropped")
         rows = await connection.execute(sa.select(k.id, k.digest, k.source).where(mine))
-        found += [Found("history", row.digest, row.id) for row in rows if row.digest != row.source]
+        found += [FoundArtefact("history", row.digest, row.id) for row in rows if row.digest != row.source]
     return found
 
 
 async def _unsubmitted(
     connection: AsyncConnection, found: ErasureRecord, leavers: set[UUID], run_ids: set[UUID]
-) -> list[Found]:
+) -> list[FoundArtefact]:
     """What leavers uploaded and never submitted, or never finished; and what anybody uploaded, or a kernel made, in
     these runs for work that was cut off, by whichever request: nobody will ever ask for it again."""
     b, u = t.blobs.c, t.updates.c
@@ -220,26 +220,28 @@ async def _unsubmitted(
     artefacts = []
     for row in rows:
         kind: ArtefactKind = "step" if row.origin == "job" else "upload" if row.status == "stored" else "part"
-        artefacts.append(Found(kind, row.digest, row.id))
+        artefacts.append(FoundArtefact(kind, row.digest, row.id))
     return artefacts
 
 
-async def _begun_by_operators(connection: AsyncConnection, found: ErasureRecord, purged: set[str]) -> list[Found]:
+async def _begun_by_operators(
+    connection: AsyncConnection, found: ErasureRecord, purged: set[str]
+) -> list[FoundArtefact]:
     """Uploads of the same bytes that operators have begun: they would be refused at their end."""
-    b, parts = t.blobs.c, list[Found]()
+    b, parts = t.blobs.c, list[FoundArtefact]()
     own = (b.federation_id == found.erasure.federation_id) & (b.origin == "operator") & (b.status == "arriving")
     for some in batched(sorted(purged), BATCH):
         rows = await connection.execute(sa.select(b.id, b.digest).where(own, b.digest.in_(some)))
-        parts += [Found("part", row.digest, row.id) for row in rows]
+        parts += [FoundArtefact("part", row.digest, row.id) for row in rows]
     return parts
 
 
-async def blobs_of(connection: AsyncConnection, found: ErasureRecord, artefacts: list[Found]) -> list[UUID]:
+async def blobs_of(connection: AsyncConnection, found: ErasureRecord, artefacts: list[FoundArtefact]) -> list[UUID]:
     """The blobs that the artefacts are, whoever else has the same bytes. A model whose bytes a clean model of the same
     cohort and epoch has as well is that one's, too, and stays."""
     b, ids = t.blobs.c, set[UUID]()
     own = (b.federation_id == found.erasure.federation_id) & (b.status != "dropping")
-    by_kind: dict[str, list[Found]] = {}
+    by_kind: dict[str, list[FoundArtefact]] = {}
     for artefact in artefacts:
         by_kind.setdefault(artefact.kind, []).append(artefact)
     updates = [a.row_id for a in by_kind.get("update", [])]
@@ -263,7 +265,7 @@ async def blobs_of(connection: AsyncConnection, found: ErasureRecord, artefacts:
     return sorted(ids)
 
 
-async def cohorts_of(connection: AsyncConnection, artefacts: list[Found]) -> set[UUID]:
+async def cohorts_of(connection: AsyncConnection, artefacts: list[FoundArtefact]) -> set[UUID]:
     """Cohorts in which something was derived from the leavers, also those that the fence did not cut: of merged models,
     or that had ended before. By rows that stay, so that an attempt after a crash finds the same."""
     found: set[UUID] = set()
@@ -335,7 +337,7 @@ async def _blobs_of_calibrated(
     return ids
 
 
-async def record(connection: AsyncConnection, erasure_id: UUID, artefacts: list[Found]) -> None:
+async def record(connection: AsyncConnection, erasure_id: UUID, artefacts: list[FoundArtefact]) -> None:
     """Add to the request's list what is new; what an earlier purge deleted stays in it."""
     a = t.artefacts.c
     mine = sa.select(a.kind, a.digest).where(a.erasure_id == erasure_id)
@@ -350,7 +352,7 @@ async def record(connection: AsyncConnection, erasure_id: UUID, artefacts: list[
         await connection.execute(t.artefacts.insert(), rows)
 
 
-async def mark_purged(connection: AsyncConnection, artefacts: list[Found]) -> None:
+async def mark_purged(connection: AsyncConnection, artefacts: list[FoundArtefact]) -> None:
     """The records of updates and models stay; they say from now on that their bytes are gone. Those of the history
     go."""
     for ids in batched([a.row_id for a in artefacts if a.kind == "update"], BATCH):

@@ -31,7 +31,7 @@ from coordinator.engine.entities import SETTLED, AffectedCohort, Cohort
 from coordinator.engine.erasure.stages import AuditReport, Unlearn
 from coordinator.store import tables as t
 from coordinator.store.codecs import CODECS
-from coordinator.store.inventory import BATCH, ErasureRecord, Found, ScrubbedKind, batched
+from coordinator.store.inventory import BATCH, ErasureRecord, FoundArtefact, ScrubbedKind, batched
 
 SCRUBBED: Final = "(scrubbed: it was about a client that was erased)"
 """Stands in place of words that were taken out of a sentence's place."""
@@ -319,10 +319,12 @@ SCRUBS: Final = (  # in the order in which the shell locks rows
 # --- the purge's step -------------------------------------------------------------------------------------------------
 
 
-async def scrub(connection: AsyncConnection, found: ErasureRecord, artefacts: Collection[Found]) -> list[Found]:
+async def scrub(
+    connection: AsyncConnection, found: ErasureRecord, artefacts: Collection[FoundArtefact]
+) -> list[FoundArtefact]:
     """Take out of rows what a request's clients said and what was measured of them; returns what was taken out."""
     leaving = await _leaving(connection, found, artefacts)
-    salt, taken = bytes.fromhex(found.erasure.salt), list[Found]()
+    salt, taken = bytes.fromhex(found.erasure.salt), list[FoundArtefact]()
     for one in SCRUBS:
         for rows in one.rows(leaving):
             taken += await _take(connection, one, rows, leaving, salt)
@@ -343,7 +345,7 @@ async def unscrubbed(connection: AsyncConnection) -> list[UUID]:
     return sorted((await connection.execute(statement)).scalars())
 
 
-async def _leaving(connection: AsyncConnection, found: ErasureRecord, artefacts: Collection[Found]) -> Leaving:
+async def _leaving(connection: AsyncConnection, found: ErasureRecord, artefacts: Collection[FoundArtefact]) -> Leaving:
     client_ids = frozenset(s.client_id for s in found.subjects)
     stays = found.erasure.scope == "samples"
     if stays:  # who was erased since then has left for good, by another request
@@ -380,9 +382,9 @@ async def _leaving(connection: AsyncConnection, found: ErasureRecord, artefacts:
 
 async def _take(
     connection: AsyncConnection, one: Scrub, rows: sa.ColumnElement[bool], leaving: Leaving, salt: bytes
-) -> list[Found]:
+) -> list[FoundArtefact]:
     """Page by page, in the order of the keys."""
-    column, table, taken = one.column, one.column.table, list[Found]()
+    column, table, taken = one.column, one.column.table, list[FoundArtefact]()
     keys = list(table.primary_key.columns)
     shown = [c for c in table.columns if c.primary_key or c is column or c.name in _SEEN]
     change = (
@@ -404,7 +406,7 @@ async def _take(
                 key = {f"_{key.name}": getattr(row, key.name) for key in keys}
                 changes.append({**key, "_left": left})
                 if one.kind is not None:
-                    taken.append(Found(one.kind, _digest(salt, column, key, value), disposition="scrubbed"))
+                    taken.append(FoundArtefact(one.kind, _digest(salt, column, key, value), disposition="scrubbed"))
         if changes:
             await connection.execute(change, changes)
             await asyncio.sleep(0)  # SQLite answers on the event loop: others have their turn
