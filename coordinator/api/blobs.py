@@ -20,8 +20,8 @@ from coordinator.runtime.quota import Upload
 from coordinator.runtime.storage import SMALL_BYTES
 from coordinator.runtime.upload_receiver import Partial, unfit
 from coordinator.runtime.uploads import UploadRequest
-from coordinator.store import access_queries, accounts, reading
-from coordinator.store.reading import Found
+from coordinator.store import access_queries, accounts, read_permissions
+from coordinator.store.read_permissions import ReadableBlob
 from services.core.digests import PATTERN
 from services.core.errors import Rejected
 from services.wire.v1.work import BlobInfo
@@ -147,9 +147,9 @@ async def head_blob(
     with contextlib.suppress(Rejected):  # who holds no task has no upload under way
         part = await coordinator.uploads.find(UploadRequest(owner, caller.principal.client_id, lethe_task, digest, 0))
     if part is not None and part.status == "stored":
-        found = Found(part)
+        found = ReadableBlob(part)
     else:  # whether others have the same bytes is another question than whether the task has them
-        found = await _readable(caller, owner, digest) if lethe_task is None else Found()
+        found = await _readable(caller, owner, digest) if lethe_task is None else ReadableBlob()
     if found.blob is not None:
         headers = {"Content-Length": str(found.blob.num_bytes), "ETag": f'"{digest}"', "Upload-Complete": "?1"}
         return Response(headers=headers, media_type=MEDIA_TYPE)
@@ -276,16 +276,16 @@ async def _known_bytes(caller: Caller, wanted: UploadRequest) -> int | None:
     if wanted.client_id is not None:
         return None
     async with coordinator.database.read() as connection:
-        model = await reading.served_model(connection, wanted.federation_id, wanted.digest)
+        model = await read_permissions.served_model(connection, wanted.federation_id, wanted.digest)
     return None if model is None else model.num_bytes
 
 
-async def _readable(caller: Caller, owner: UUID, digest: str) -> Found:
+async def _readable(caller: Caller, owner: UUID, digest: str) -> ReadableBlob:
     client_id = caller.principal.client_id
     async with caller.database.read() as connection:
         if client_id is None:
-            return await reading.for_operator(connection, owner, digest)
-        return await reading.for_client(connection, owner, digest, client_id)
+            return await read_permissions.for_operator(connection, owner, digest)
+        return await read_permissions.for_client(connection, owner, digest, client_id)
 
 
 def _announced_bytes(request: Request) -> int:
@@ -300,7 +300,7 @@ def _too_large(caller: Caller) -> Rejected:
     return Rejected("too-large", f"a blob may have {limit} bytes here (LETHE_MAX_BLOB_BYTES)")
 
 
-def _gone_or_missing(found: Found, digest: str) -> Rejected:
+def _gone_or_missing(found: ReadableBlob, digest: str) -> Rejected:
     if found.taken_by is not None:
         return Rejected("superseded", f"erasure {found.taken_by} took these bytes out of use")
     return Rejected("not-found", f"there is no blob {digest} for this credential")

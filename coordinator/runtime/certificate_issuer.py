@@ -18,7 +18,7 @@ from coordinator.engine.entities import GIVEN_UP, AffectedCohort, Erasure
 from coordinator.runtime.certificate_files import CertificateFiles, DraftList
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
-from coordinator.store import artefacts, blobs, evidence, exclusions, inventory, reading
+from coordinator.store import artefacts, blobs, evidence, exclusions, inventory, read_permissions
 from coordinator.store.artefacts import Listed
 from coordinator.store.database import Database
 from coordinator.store.inventory import ErasureRecord
@@ -132,7 +132,7 @@ class CertificateIssuer:
         bytes are deleted is never believed; and what lies in the store without a record was removed before."""
         named = sorted({one.digest for one in page if one.kind in OF_BYTES})
         async with self._database.read() as connection:
-            others = await reading.left(connection, erasure.federation_id, erasure.id, named)
+            others = await read_permissions.left(connection, erasure.federation_id, erasure.id, named)
 
         def became(one: Listed) -> Disposition:
             said = one.disposition or IS_ALWAYS.get(one.kind)
