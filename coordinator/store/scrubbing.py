@@ -211,7 +211,7 @@ def _audited(value: Any, row: Any, scope: ScrubScope) -> Any:
     return value if scrubbed == report else codec.write(scrubbed)
 
 
-def _told(value: Any, row: Any, scope: ScrubScope) -> Any:
+def _facts_of_method(value: Any, row: Any, scope: ScrubScope) -> Any:
     """What a method was told of the leavers: their part in the cohort's models, and why it gave up."""
     if value is None or scope.stays:
         return value
@@ -293,7 +293,7 @@ SCRUBS: Final = (  # in the order in which the shell locks rows
     Scrub(t.runs.c.reason, "failure-reason", _of_runs(t.runs.c.id), _words),
     Scrub(t.cohorts.c.reason, "failure-reason", _of_runs(t.cohorts.c.run_id), _words),
     Scrub(t.cohorts.c.program_state, "figure", _at_rest, _spoken),
-    Scrub(t.cohorts.c.unlearning, "figure", _at_rest, _told),
+    Scrub(t.cohorts.c.unlearning, "figure", _at_rest, _facts_of_method),
     Scrub(t.tasks.c.failure, "failure-reason", _of_clients(t.tasks.c.client_id), _failed),
     Scrub(t.tasks.c.log_tail, "log-tail", _of_clients(t.tasks.c.client_id), _failed),
     Scrub(t.tasks.c.work, "canary", _of_leavers(t.tasks.c.client_id), _without_canary),
@@ -327,7 +327,7 @@ async def scrub(
     salt, taken = bytes.fromhex(found.erasure.salt), list[FoundArtefact]()
     for one in SCRUBS:
         for rows in one.rows(scope):
-            taken += await _take(connection, one, rows, scope, salt)
+            taken += await _scrub_column(connection, one, rows, scope, salt)
     return taken
 
 
@@ -382,7 +382,7 @@ async def _scope_of(
     )
 
 
-async def _take(
+async def _scrub_column(
     connection: AsyncConnection, one: Scrub, rows: sa.ColumnElement[bool], scope: ScrubScope, salt: bytes
 ) -> list[FoundArtefact]:
     """Page by page, in the order of the keys."""

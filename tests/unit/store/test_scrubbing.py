@@ -44,7 +44,7 @@ def test_what_a_method_was_told_can_be_read_when_a_leaver_is_named_like_a_part_o
     (cohort,) = world.state.cohorts.values()
     assert cohort.unlearning is not None and cohort.unlearning.facts.participants
     codec = CODECS[Cohort]["unlearning"]
-    left = codec.read(scrubbing._announced(codec.write(cohort.unlearning), None, scope(name)))
+    left = codec.read(scrubbing._facts_of_method(codec.write(cohort.unlearning), None, scope(name)))
     facts = replace(cohort.unlearning.facts, participants=(), movements=())
     assert left == replace(cohort.unlearning, facts=facts)
 
