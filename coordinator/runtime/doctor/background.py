@@ -9,7 +9,7 @@ import urllib.request
 from typing import Any, Final
 
 from coordinator.runtime.doctor.findings import Finding, Installation
-from coordinator.runtime.serving import addresses
+from coordinator.runtime.served_addresses import addresses
 
 TIMEOUT_S: Final = 10.0
 
