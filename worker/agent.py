@@ -27,7 +27,7 @@ from worker.failures import WorkFailed, failure_of
 from worker.lease import Lease
 from worker.progress import Reporter
 from worker.shutdown import Shutdown
-from worker.superseded import CacheCare
+from worker.superseded_models import CacheCleaner
 from worker.transport import Transport
 
 POLL_S: Final = 25.0
@@ -74,7 +74,7 @@ class Agent:
         self._reporter = reporter
         self._shutdown = shutdown
         self._version, self._canary = version, canary
-        self._care = CacheCare(transport, cache)
+        self._care = CacheCleaner(transport, cache)
         self._session: Session | None = None
         self._had_session = False
         self._max_blob_bytes = 0

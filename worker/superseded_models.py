@@ -29,7 +29,7 @@ class CacheTransport(Protocol):
     async def confirm_dropped_once(self, dropped: ModelsDropped) -> None: ...
 
 
-class CacheCare:
+class CacheCleaner:
     """Of one client."""
 
     def __init__(self, transport: CacheTransport, cache: ModelCache) -> None:
