@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Agenda(Generic[T]):
+class EventQueue(Generic[T]):
     """Things to happen, each under a name of its own. `pop` moves the clock to the earliest and hands it out.
 
     Equal instants come in the order of their names, so that the outcome does not depend on who put what in first.
