@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 from services.audit.spec import Canary
 from services.core.errors import InvariantBroken, Rejected
 from services.wire.v1.work import PROTOCOL, Failure, Session, SessionRequest, Submission, TaskGrant, TaskKind
-from worker.answers import BlobMissing, CoordinatorSaidNo, Dropped, LedgerBehind, Refused, Stopped, TryLater
+from worker.answers import BlobMissing, CoordinatorRefused, Dropped, LedgerBehind, Refused, Stopped, TryLater
 from worker.cache import ModelCache
 from worker.exclusion import ExclusionSync
 from worker.execution import GrantedTask, Result, TaskRunner
@@ -97,7 +97,7 @@ class Agent:
                     await self._carry_out_all(grants)
                 if once:
                     return self._ending_of_once(grants)
-        except CoordinatorSaidNo as no:
+        except CoordinatorRefused as no:
             if no.code == ERASED:
                 self._reporter.erased(no, is_cache_empty=self._cache.drop_all())
             else:
@@ -283,7 +283,7 @@ class Agent:
         failure = Failure(
             lease_token=lease.grant.lease_token, retryable=True, handed_back=True, reason="agent shutting down"
         )
-        with contextlib.suppress(TimeoutError, CoordinatorSaidNo):  # otherwise the lease runs out by itself
+        with contextlib.suppress(TimeoutError, CoordinatorRefused):  # otherwise the lease runs out by itself
             async with asyncio.timeout(HAND_BACK_WITHIN_S):
                 await self._transport.fail(lease.grant.task_id, failure)
 

@@ -16,7 +16,7 @@ from worker.backoff import Backoff
 from worker.cache import ModelCache
 from worker.execution import TaskRunner
 from worker.ledger import LedgerUnusable
-from worker.progress import Board, Reporter
+from worker.progress import ProgressBoard, Reporter
 from worker.settings import Member, OptionsUnusable, WorkerOptions
 from worker.shutdown import Shutdown
 from worker.task_loading import TaskUnusable, load_task
@@ -27,7 +27,7 @@ async def serve(
     members: Sequence[Member | OptionsUnusable],
     options: WorkerOptions,
     *,
-    board: Board | None = None,
+    board: ProgressBoard | None = None,
     pool: ThreadPoolExecutor,
     shutdown: Shutdown,
     backoff: Backoff | None = None,
@@ -61,7 +61,7 @@ async def _serve_member(
     pool: ThreadPoolExecutor,
     shutdown: Shutdown,
     backoff: Backoff | None,
-    board: Board | None,
+    board: ProgressBoard | None,
     scratch: Path,
 ) -> Ending:
     label = member.label if isinstance(member, Member) else "client"

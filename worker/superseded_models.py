@@ -14,7 +14,7 @@ from typing import Protocol
 import structlog
 
 from services.wire.v1.superseded_models import ModelsDropped, SupersededModels
-from worker.answers import CoordinatorSaidNo
+from worker.answers import CoordinatorRefused
 from worker.cache import ModelCache
 
 log = structlog.get_logger()
@@ -46,7 +46,7 @@ class CacheCleaner:
             self._transport.superseded.clear()
             try:
                 await self.follow()
-            except CoordinatorSaidNo:
+            except CoordinatorRefused:
                 continue  # it says so again with its next answer
             except OSError as error:
                 log.warning("cache.not-dropped", error=str(error))
