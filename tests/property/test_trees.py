@@ -82,9 +82,9 @@ def models_merged(tree: Node, departures: Sequence[str]) -> int:
     current: Node | None = tree
     for client in departures:
         assert current is not None
-        surgery = erase(current, [client])
-        merged += len(dict(surgery.reinitialised).get("root", ()))
-        current = surgery.tree
+        erased = erase(current, [client])
+        merged += len(dict(erased.reinitialised).get("root", ()))
+        current = erased.tree
     return merged
 
 
@@ -149,25 +149,25 @@ def test_every_tree_is_a_laminar_family_of_its_leaves(tree: Node) -> None:
 def test_surgery_keeps_what_is_clean_and_nothing_else(tree: Node, data: st.DataObject) -> None:
     leavers = data.draw(st.sets(st.sampled_from(tree.members), min_size=1))
     remaining = [member for member in tree.members if member not in leavers]
-    surgery = erase(tree, leavers)
+    erased = erase(tree, leavers)
     before = {node.name: node for node in walk(tree)}
-    after = {node.name: node for node in walk(surgery.tree)} if surgery.tree else {}
+    after = {node.name: node for node in walk(erased.tree)} if erased.tree else {}
 
-    assert (surgery.tree is None) == (not remaining)
-    if surgery.tree:
-        check_tree(surgery.tree)
-        assert list(surgery.tree.members) == remaining
-    assert set(after) | set(surgery.retired) == set(before)
-    assert not set(after) & set(surgery.retired)
-    assert len(set(surgery.retired)) == len(surgery.retired)
+    assert (erased.tree is None) == (not remaining)
+    if erased.tree:
+        check_tree(erased.tree)
+        assert list(erased.tree.members) == remaining
+    assert set(after) | set(erased.retired) == set(before)
+    assert not set(after) & set(erased.retired)
+    assert len(set(erased.retired)) == len(erased.retired)
 
-    reinitialised = dict(surgery.reinitialised)
+    reinitialised = dict(erased.reinitialised)
     for name, node in after.items():  # an untouched cohort keeps its members, every other one starts again
         assert leavers.isdisjoint(node.members)
         assert (name in reinitialised) == (not leavers.isdisjoint(before[name].members))
     assert set(reinitialised) <= set(after)
 
-    for name, sources in surgery.reinitialised:
+    for name, sources in erased.reinitialised:
         members = [member for source in sources for member in before[source].members]
         assert sorted(members) == list(after[name].members)  # disjoint, clean, and nobody is missing
         for source in sources:  # maximal: everything above a source held a leaver
