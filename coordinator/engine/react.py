@@ -94,7 +94,7 @@ def react(event: e.Event, after: State) -> Iterator[Command]:
             yield Wake(client_key(client_id))
         case e.SamplesExcluded(exclusion=exclusion):
             yield Wake(client_key(exclusion.client_id))
-        case e.ExclusionsHonoured(client_id=client_id):
+        case e.ExclusionsAcknowledged(client_id=client_id):
             yield Wake(client_key(client_id))
             yield Wake(CLOCK)
         case e.JobRequested(job=job):

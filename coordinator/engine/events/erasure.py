@@ -116,7 +116,7 @@ class SamplesExcluded:
 
 
 @dataclass(frozen=True, slots=True)
-class ExclusionsHonoured:
+class ExclusionsAcknowledged:
     """The client's worker has in its ledger all that it must leave out."""
 
     client_id: UUID
@@ -192,7 +192,7 @@ ErasureEvent = (
     | ClientErased
     | ClientReleased
     | SamplesExcluded
-    | ExclusionsHonoured
+    | ExclusionsAcknowledged
     | ExclusionsRefused
     | AffectedCohortFenced
     | AffectedCohortClean
