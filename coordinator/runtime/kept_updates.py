@@ -25,9 +25,9 @@ from coordinator.store.database import Database
 from coordinator.store.kept_updates import Copy, UpdateToKeep
 from services.core.errors import InvariantBroken, Rejected
 from services.history.coverage import cover
-from services.history.sealed_before import restore_sealed
 from services.history.spec import UpdateHistory
 from services.history.store import Kept, keep, restore
+from services.history.version_0_1 import restore_sealed
 from services.sealing.envelope import new_data_key
 from services.sealing.segments import Seal
 from services.tensors.streams import Stored, StoredFile

@@ -37,7 +37,7 @@ from coordinator.store.database import Database, Unavailable
 from coordinator.store.evidence import Incident
 from coordinator.store.plain_blobs import KeptCopy, NotNow
 from services.core.errors import Rejected
-from services.history.sealed_before import restore_sealed, unsealed_copy
+from services.history.version_0_1 import restore_sealed, unsealed_copy
 from services.sealing.segments import Seal
 from services.tensors.inspection import InspectingWriter, Inspection
 from services.tensors.streams import Stored, StoredFile

@@ -28,9 +28,9 @@ from services.audit.certificate import verify_bytes
 from services.audit.keys import public_pem
 from services.audit.predicate import KINDS, PLAIN_BACKUPS
 from services.audit.verification import Beside, check
-from services.history.sealed_before import restore_sealed
 from services.history.spec import UpdateHistory
 from services.history.store import keep
+from services.history.version_0_1 import restore_sealed
 from services.tensors.streams import FileWriter, Stored, StoredFile
 from tests.golden.home_0001 import ERASURES, HERE
 from tests.integration.test_approximate_erasure import assert_nothing_is_left_of, forget
