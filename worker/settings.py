@@ -12,7 +12,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from services.audit.spec import Canary
-from services.data.places import folders_of
+from services.data.data_folders import folders_of
 from services.wire.message import Message
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from lethe.failures import UNUSABLE, CommandFailed
 from lethe.simulation.scenario import Scenario
 from services.core.seeds import derive
+from services.data.data_folders import find
 from services.data.dataset import Array, DataUnusable
 from services.data.partition import partition
-from services.data.places import find
 from services.data.sources import load
 from services.data.spoilt import spoil
 from services.training.task import Classifier, ClientTask, LeavesOut

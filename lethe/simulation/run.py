@@ -36,8 +36,8 @@ from services.core import digests
 from services.core.errors import Rejected
 from services.core.ids import uuid7
 from services.core.model_figures import accuracy_of
+from services.data.data_folders import folders_of
 from services.data.dataset import Array
-from services.data.places import folders_of
 from services.models.spec import CUSTOM
 from services.simulation.event_queue import EventQueue
 from services.tensors import codec

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 import numpy as np
 
 from services.core.errors import Rejected
+from services.data.data_folders import find
 from services.data.dataset import Array, Dataset
-from services.data.places import find
 from services.models.spec import CUSTOM, params_of
 from services.wire.v1.runs import ModelSpec
 
