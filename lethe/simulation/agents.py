@@ -86,7 +86,7 @@ class Agents:
         for one in found:
             claims.setdefault((one.task.client_name, _claimed_s(one)), []).append(one)
         for (client, _), granted in sorted(claims.items()):
-            self._take(client, granted)
+            self._begin_claimed(client, granted)
 
     # claiming
 
@@ -99,7 +99,7 @@ class Agents:
         self._rung.difference_update(names)
         granted = await asyncio.gather(*map(self._claim, names))
         for name, tasks in zip(names, granted, strict=True):
-            self._take(name, tasks)
+            self._begin_claimed(name, tasks)
         return bool(names)
 
     async def _claim(self, client: str) -> list[Granted]:
@@ -127,7 +127,7 @@ class Agents:
         unknown = unknown_of(stated, self._trainer.data.unknown(client, self._left_out[client]))
         return stated.digest, {one.erasure_id: one.samples for one in unknown}
 
-    def _take(self, client: str, granted: list[Granted]) -> None:
+    def _begin_claimed(self, client: str, granted: list[Granted]) -> None:
         """Everything of one claim, in a stable order. What was finished already only counts for the time it took."""
         ends_s = -math.inf
         for one in sorted(granted, key=lambda one: (one.cohort.name, one.task.kind, one.task.round)):

@@ -49,7 +49,7 @@ def save(evidence: Path, root: Path, now: datetime) -> Manifest:
         files = FileList(part)
         private_files.make_directory(part)
         names = _files(evidence)
-        is_whole = all(_take(files, evidence / name, name) for name in names)
+        is_whole = all(_copy_to_list(files, evidence / name, name) for name in names)
         # A key that was destroyed while the copy was made must not be in it.
         if is_whole and names == _files(evidence) and log.contents().stamp == before.stamp:
             manifest = Manifest(
@@ -131,7 +131,7 @@ def _files(evidence: Path) -> list[str]:
     return sorted(str(path.relative_to(evidence)) for path in found if path.parent.name != "keys" or path.name in keys)
 
 
-def _take(files: FileList, path: Path, name: str) -> bool:
+def _copy_to_list(files: FileList, path: Path, name: str) -> bool:
     try:
         with path.open("rb") as file:
             files.take(file, name)

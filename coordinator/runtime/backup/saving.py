@@ -109,7 +109,7 @@ async def _write(
     await asyncio.to_thread(files.note, file)
     for number, one in enumerate(found.stored if is_apart else (), 1):
         if one not in held.missing:
-            await asyncio.to_thread(_take, files, held.path(one), f"blobs/{one.owner}/{one.name}")
+            await asyncio.to_thread(_copy_to_list, files, held.path(one), f"blobs/{one.owner}/{one.name}")
         if number % TELL_EVERY == 0:
             say(f"{number} of {len(found.stored)} blobs copied")
     manifest = Manifest(
@@ -129,6 +129,6 @@ async def _write(
     return manifest
 
 
-def _take(files: FileList, path: Path, name: str) -> None:
+def _copy_to_list(files: FileList, path: Path, name: str) -> None:
     with path.open("rb") as file:
         files.take(file, name)
