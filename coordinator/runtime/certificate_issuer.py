@@ -86,14 +86,14 @@ class CertificateIssuer:
             happened = await evidence.incidents(connection)
             was_plain = await blobs.are_any_plain(connection) or any(one.kind == SEALED_LATE for one in happened)
             now = await self._database.now(connection)
-        done = sum(line.done_at is not None for line in found.lines)
+        done = sum(one.done_at is not None for one in found.affected)
         predicate = p.ErasurePredicate(
             federation=found.erasure.federation_id,
             request=_request(found, opening, now),
             method=_method(found),
             guarantee=p.Guarantee.plain(_guarantee(found)),
-            cohorts=tuple(outcome(found, line) for line in found.lines),
-            num_cohorts=p.Count(planned=len(found.lines), done=done),
+            cohorts=tuple(outcome(found, one) for one in found.affected),
+            num_cohorts=p.Count(planned=len(found.affected), done=done),
             artefacts=listed,
             still_shaped_by=_still_shaped_by(found),
             workers=p.Workers(
@@ -174,21 +174,21 @@ def _method(found: ErasureRecord) -> p.Method:
 
 def _guarantee(found: ErasureRecord) -> p.GuaranteeKind:
     """Of what was done, which may be more than was asked for."""
-    return "approximate" if any(line.action == "unlearned" for line in found.lines) else "exact"
+    return "approximate" if any(one.action == "unlearned" for one in found.affected) else "exact"
 
 
 def _audit(found: ErasureRecord, opening: Opening) -> Iterator[p.AuditFigure]:
     """What was measured of the mended cohorts: of each leaver, beside the same figure of the model before the erasure,
     and of those who remain; with the verdict on each figure that was judged."""
-    for line in found.lines:
-        if line.audit is None or line.action != "unlearned":
+    for one in found.affected:
+        if one.audit is None or one.action != "unlearned":
             continue
-        judged = {(check.client, check.name): check.why for check in line.audit.checks}
-        for name, value in sorted(line.audit.figures.items()):
+        judged = {(check.client, check.name): check.why for check in one.audit.checks}
+        for name, value in sorted(one.audit.figures.items()):
             why = judged.get((None, name), "")
-            yield p.AuditFigure(name=f"{line.cohort_name}/{name}", value=value, reference_is=why)
-        for leaver, own in sorted(line.audit.leavers.items()):
-            place = f"{line.cohort_name}/{opening.commitment(leaver)}"
+            yield p.AuditFigure(name=f"{one.cohort_name}/{name}", value=value, reference_is=why)
+        for leaver, own in sorted(one.audit.leavers.items()):
+            place = f"{one.cohort_name}/{opening.commitment(leaver)}"
             for name, value in sorted(own.figures.items()):
                 why = judged.get((leaver, name), "")
                 before = own.before.get(name)
@@ -227,21 +227,21 @@ def _request(found: ErasureRecord, opening: Opening, now: datetime) -> p.Request
     )
 
 
-def outcome(found: ErasureRecord, line: AffectedCohort) -> p.CohortOutcome:
-    cohort = found.cohorts[line.cohort_id]
+def outcome(found: ErasureRecord, one: AffectedCohort) -> p.CohortOutcome:
+    cohort = found.cohorts[one.cohort_id]
     is_served = cohort.phase != "retired" and cohort.head_digest is not None
-    became: p.Outcome = line.action if is_served else "retired"
-    if became == "rolled-back" and line.rollback_digest is None:
+    became: p.Outcome = one.action if is_served else "retired"
+    if became == "rolled-back" and one.rollback_digest is None:
         became = "retrained"
     return p.CohortOutcome(
-        run=line.run_id,
-        name=line.cohort_name,
-        epoch_before=line.epoch_before,
+        run=one.run_id,
+        name=one.cohort_name,
+        epoch_before=one.epoch_before,
         epoch_after=cohort.epoch,
-        round_at_fence=line.round_at_fence,
+        round_at_fence=one.round_at_fence,
         outcome=became,
-        rollback_point=line.rollback_digest if is_served else None,
-        parents=tuple(p.Parent(digest=s.digest, weight=s.weight) for s in line.sources if is_served),
+        rollback_point=one.rollback_digest if is_served else None,
+        parents=tuple(p.Parent(digest=s.digest, weight=s.weight) for s in one.sources if is_served),
         round_reached=cohort.round if is_served else 0,
         head=cohort.head_digest if is_served else None,
     )
@@ -250,11 +250,11 @@ def outcome(found: ErasureRecord, line: AffectedCohort) -> p.CohortOutcome:
 def _stopped_early(found: ErasureRecord) -> tuple[str, ...]:
     """Lines that never got back to the round they had, because nobody goes on with their run."""
     stopped = []
-    for line in found.lines:
-        run, cohort = found.runs[line.run_id], found.cohorts[line.cohort_id]
-        if run.status in GIVEN_UP and line.action != "retired" and cohort.round < line.target_round:
-            where = f"Cohort {line.cohort_name} of run {run.id} stopped at round {cohort.round}"
-            stopped.append(f"{where}, before round {line.target_round}: the run is {run.status}.")
+    for one in found.affected:
+        run, cohort = found.runs[one.run_id], found.cohorts[one.cohort_id]
+        if run.status in GIVEN_UP and one.action != "retired" and cohort.round < one.target_round:
+            where = f"Cohort {one.cohort_name} of run {run.id} stopped at round {cohort.round}"
+            stopped.append(f"{where}, before round {one.target_round}: the run is {run.status}.")
     return tuple(stopped)
 
 

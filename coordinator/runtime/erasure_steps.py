@@ -134,7 +134,7 @@ class ErasureSteps:
         async with self._database.read() as connection:
             found = await inventory.erasure_record(connection, erasure_id)
             planned = await inventory.inventory(connection, found, None)
-            cohort_ids = {line.cohort_id for line in found.lines}
+            cohort_ids = {one.cohort_id for one in found.affected}
             cohort_ids |= await inventory.cohorts_of(connection, planned)
         doomed = await self._shredder.doomed(found, cohort_ids)
         keys = [FoundArtefact("sealing-key", digest) for digest in self._shredder.digests_of(doomed)]
@@ -153,7 +153,7 @@ class ErasureSteps:
             await inventory.mark_purged(connection, artefacts)
             await blobs.drop(connection, gone)
             await worker_caches.order_drops(connection, erasure_id)  # if the fence's process died before it did
-            await inventory.forget_seeds(connection, [line.cohort_id for line in found.lines])
+            await inventory.forget_seeds(connection, [one.cohort_id for one in found.affected])
             if found.erasure.scope == "client":
                 await accounts.end_credentials(connection, [s.client_id for s in found.subjects], now, ends_at)
         crashpoint("erasure.after-record")
@@ -175,7 +175,7 @@ class ErasureSteps:
             return
         crashpoint("erasure.after-signing")
         await self._shell.handle(CompleteErasure(erasure_id, job.id, found.erasure.version, envelope.decode()))
-        await self._kept_updates.thin([line.cohort_id for line in found.lines])
+        await self._kept_updates.thin([one.cohort_id for one in found.affected])
 
     async def _made_meanwhile(self, found: ErasureRecord, doomed: set[KeyName], cohort_ids: set[UUID]) -> set[KeyName]:
         """Keys that were made after the others were looked up, to seal what lay plain; nobody makes any from now on."""
@@ -225,5 +225,5 @@ class ErasureSteps:
 def _may_purge(found: ErasureRecord, job: Job) -> bool:
     """Whether all models are clean: the request says so, or it said so and an earlier attempt of this job broke."""
     if found.erasure.status == "requires_action":
-        return job.num_failures > 0 and bool(found.erasure.fenced_at) and all(line.done_at for line in found.lines)
+        return job.num_failures > 0 and bool(found.erasure.fenced_at) and all(one.done_at for one in found.affected)
     return found.erasure.status == "verifying"

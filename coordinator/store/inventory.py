@@ -52,7 +52,7 @@ class ErasureRecord:
 
     erasure: Erasure
     subjects: list[Subject]
-    lines: list[AffectedCohort]
+    affected: list[AffectedCohort]
     cohorts: dict[UUID, Cohort]
     runs: dict[UUID, Run]
 
@@ -60,14 +60,14 @@ class ErasureRecord:
 async def erasure_record(connection: AsyncConnection, erasure_id: UUID) -> ErasureRecord:
     (erasure,) = await fetch(connection, Erasure, t.erasures.c.id == erasure_id)
     subjects = await fetch(connection, Subject, t.subjects.c.erasure_id == erasure_id)
-    lines = await fetch(connection, AffectedCohort, t.lines.c.erasure_id == erasure_id)
-    run_ids = {line.run_id for line in lines}
+    affected = await fetch(connection, AffectedCohort, t.lines.c.erasure_id == erasure_id)
+    run_ids = {one.run_id for one in affected}
     cohorts = await fetch(connection, Cohort, t.cohorts.c.run_id.in_(run_ids))
     runs = await fetch(connection, Run, t.runs.c.id.in_(run_ids))
     return ErasureRecord(
         erasure=erasure,
         subjects=sorted(subjects, key=lambda s: s.name),
-        lines=sorted(lines, key=lambda one: (one.run_id, one.cohort_name)),
+        affected=sorted(affected, key=lambda one: (one.run_id, one.cohort_name)),
         cohorts={c.id: c for c in cohorts},
         runs={r.id: r for r in runs},
     )
@@ -91,7 +91,7 @@ async def inventory(connection: AsyncConnection, found: ErasureRecord, ends_at: 
     run_ids = {checkpoint.run_id for checkpoint in lineage.checkpoints.values()}
     artefacts = [FoundArtefact("merge" if c.kind == "merge" else "checkpoint", c.digest, c.id) for c in models]
     artefacts += await _derived(connection, found, leavers, run_ids, models)
-    runs = {model.run_id for model in models} | {line.run_id for line in found.lines}
+    runs = {model.run_id for model in models} | {one.run_id for one in found.affected}
     artefacts += await _unsubmitted(connection, found, leavers, runs)
     artefacts += await _begun_by_operators(connection, found, {one.digest for one in artefacts})
     if found.erasure.scope == "client":
@@ -116,7 +116,7 @@ async def _derived(
     waiting = await _submissions(connection, leavers, run_ids)
     jobs = sa.select(j.id, j.inputs, j.output, j.cohort_id, j.epoch).where(j.run_id.in_(run_ids), j.output.is_not(None))
     # After the fence of an exact method nothing tainted is read, but somebody may have sent the same bytes again.
-    since = {line.cohort_id: line.epoch_after for line in found.lines if line.action != "unlearned"}
+    since = {one.cohort_id: one.epoch_after for one in found.affected if one.action != "unlearned"}
     made_now, outputs = list[Any](), list[Any]()
     for row in await connection.execute(jobs):
         is_after = row.cohort_id in since and row.epoch >= since[row.cohort_id]
@@ -169,7 +169,7 @@ async def _is_own(connection: AsyncConnection, found: ErasureRecord, leavers: se
     if found.erasure.scope == "samples":
         active = sa.select(t.clients.c.id).where(t.clients.c.id.in_(leavers), t.clients.c.status != "erased")
         staying = set((await connection.execute(active)).scalars())
-    last = {line.cohort_id: line.epoch_before for line in found.lines}
+    last = {one.cohort_id: one.epoch_before for one in found.affected}
 
     def is_own(row: Any) -> bool:
         was_before = row.epoch <= last[row.cohort_id] if row.cohort_id in last else row.phase == "retired"

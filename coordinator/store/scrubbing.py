@@ -162,7 +162,7 @@ def _of_own_requests(scope: ScrubScope) -> Iterator[sa.ColumnElement[bool]]:
         yield is_over & sa.exists().where(s.erasure_id == e.id, s.client_id.in_(ids))
 
 
-def _of_own_lines(scope: ScrubScope) -> Iterator[sa.ColumnElement[bool]]:
+def _of_own_cohorts(scope: ScrubScope) -> Iterator[sa.ColumnElement[bool]]:
     for own in _of_own_requests(scope):
         yield t.lines.c.erasure_id.in_(sa.select(t.erasures.c.id).where(own))
 
@@ -286,7 +286,7 @@ _c = t.clients.c
 SCRUBS: Final = (  # in the order in which the shell locks rows
     Scrub(t.erasures.c.samples, "figure", _of_own_requests, _rows_of_data),
     Scrub(t.erasures.c.audit, "canary", _of_own_requests, _without_canary),
-    Scrub(t.lines.c.audit, "figure", _of_own_lines, _audited),
+    Scrub(t.lines.c.audit, "figure", _of_own_cohorts, _audited),
     Scrub(t.erasures.c.reason, "failure-reason", _of_federation(t.erasures.c.id), _words),
     Scrub(t.erasure_log.c.data, "failure-reason", _of_federation(t.erasure_log.c.erasure_id), _spoken),
     Scrub(t.deliveries.c.payload, "failure-reason", _of_federation(t.deliveries.c.erasure_id), _spoken),
@@ -364,7 +364,7 @@ async def _scope_of(
     over = {row.id: _EVERY_EPOCH for row in cohorts if row.phase == "retired" or not stays}
     x = t.checkpoints.c
     mended = sa.select(x.id, x.forgets).where(
-        x.kind == "forgotten", x.cohort_id.in_([c.cohort_id for c in found.lines])
+        x.kind == "forgotten", x.cohort_id.in_([c.cohort_id for c in found.affected])
     )
     written = {str(client_id) for client_id in client_ids}
     mended_ids = [row.id for row in await connection.execute(mended) if not written.isdisjoint(row.forgets)]
@@ -374,8 +374,8 @@ async def _scope_of(
         client_ids=client_ids,
         names=frozenset(s.name for s in found.subjects if s.client_id in client_ids),
         stays=stays,
-        last_epochs={**over, **{line.cohort_id: line.epoch_before for line in found.lines}},
-        run_ids=frozenset(row.run_id for row in cohorts) | {line.run_id for line in found.lines},
+        last_epochs={**over, **{one.cohort_id: one.epoch_before for one in found.affected}},
+        run_ids=frozenset(row.run_id for row in cohorts) | {one.run_id for one in found.affected},
         model_ids=frozenset(a.row_id for a in artefacts if a.kind in ("checkpoint", "merge") and a.row_id is not None),
         mended_ids=frozenset(mended_ids),
         update_ids=frozenset(a.row_id for a in artefacts if a.kind == "update" and a.row_id is not None),
