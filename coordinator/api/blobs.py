@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterable, AsyncIterator
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -16,9 +15,8 @@ from coordinator.api.problems import problems
 from coordinator.blobs.port import StorageFull
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.messages import PauseRun
-from coordinator.runtime.quota import Upload
 from coordinator.runtime.storage import SMALL_BYTES
-from coordinator.runtime.upload_receiver import Partial, unfit
+from coordinator.runtime.upload_receiver import Partial
 from coordinator.runtime.uploads import UploadRequest
 from coordinator.store import access_queries, accounts, read_permissions
 from coordinator.store.read_permissions import ReadableBlob
@@ -87,14 +85,7 @@ async def put_blob(
         num_bytes = await _known_bytes(caller, wanted)
         if num_bytes is not None:
             return answer(BlobInfo(digest=digest, bytes=num_bytes))
-    body = _Body(request)
-    try:
-        return await _receive(request, caller, wanted, offset=0, chunks=body)
-    except Rejected as rejected:
-        if rejected.code != "upload-offset-mismatch" or body.is_begun:
-            raise
-        stored = rejected.extra["offset"]
-        return await _continue_with_whole(request, caller, wanted, stored=stored)
+    return await _receive(request, caller, wanted, offset=None)
 
 
 @router.patch(
@@ -183,37 +174,13 @@ async def get_blob(
 # --- receiving --------------------------------------------------------------------------------------------------------
 
 
-class _Body:
-    """The body of a request, which can be read once."""
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self.is_begun = False
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        self.is_begun = True
-        async for chunk in self._request.stream():
-            yield chunk
-
-
-async def _continue_with_whole(request: Request, caller: Caller, wanted: UploadRequest, *, stored: int) -> Response:
-    """An earlier upload left its first part here: use of the new one, which starts at 0, what follows that part."""
-    try:
-        return await _receive(request, caller, wanted, offset=stored, chunks=_rest(request, stored))
-    except Rejected as rejected:
-        raise unfit(rejected) from rejected
-
-
-async def _receive(
-    request: Request, caller: Caller, wanted: UploadRequest, *, offset: int, chunks: AsyncIterable[bytes] | None = None
-) -> Response:
-    """Take the body into the store, and note it when all of it is there."""
+async def _receive(request: Request, caller: Caller, wanted: UploadRequest, *, offset: int | None) -> Response:
+    """Take the body into the store, and note it when all of it is there. Without an offset the body is the whole."""
     context, sender = caller.context, caller.principal.name
     coordinator = context.coordinator
     new_bytes = 0 if offset else wanted.total  # all that was announced counts from the announcement on
-    upload = Upload(wanted.federation_id, wanted.client_id, new_bytes, new_bytes)
     with context.limits.uploading(sender, wanted.federation_id), context.metrics.uploads.track_inprogress():
-        async with coordinator.quota.room(upload):
+        async with coordinator.quota.room(wanted.federation_id, wanted.client_id, new_bytes):
             blob = await coordinator.uploads.announce(wanted)
             if blob.status == "stored":
                 return answer(BlobInfo(digest=wanted.digest, bytes=blob.num_bytes), 201)  # whoever had sent it before
@@ -222,8 +189,10 @@ async def _receive(
                 detail = f"{blob.num_bytes} bytes were announced before, which were dropped; send everything again"
                 raise Rejected("upload-offset-mismatch", detail, offset=0)
             try:
-                body = chunks if chunks is not None else request.stream()
-                received = await coordinator.receiver.receive(blob, offset, wanted.total, body)
+                if offset is None:
+                    received = await coordinator.receiver.receive_whole(blob, wanted.total, request.stream())
+                else:
+                    received = await coordinator.receiver.receive(blob, offset, wanted.total, request.stream())
             except StorageFull as error:
                 await _pause_runs(caller, error)
                 raise
@@ -233,13 +202,6 @@ async def _receive(
     crashpoint("blob.before-record")
     await coordinator.uploads.record(blob, received.inspection)
     return answer(BlobInfo(digest=wanted.digest, bytes=received.inspection.num_bytes), 201)
-
-
-async def _rest(request: Request, num_skipped: int) -> AsyncIterator[bytes]:
-    async for chunk in request.stream():
-        if num_skipped < len(chunk):
-            yield chunk[num_skipped:]
-        num_skipped = max(0, num_skipped - len(chunk))
 
 
 async def _pause_runs(caller: Caller, error: StorageFull) -> None:

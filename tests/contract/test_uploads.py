@@ -79,6 +79,8 @@ async def send(
 ) -> Received:
     """All of `data` from the offset on."""
     rest = stream(data[offset:]) if chunks is None else chunks
+    if offset == 0:
+        return await f.coordinator.receiver.receive_whole(blob, len(data), rest)
     return await f.coordinator.receiver.receive(blob, offset, len(data), rest)
 
 
@@ -271,7 +273,9 @@ async def test_two_uploads_of_the_same_blob_at_once_end_in_one_whole_blob(f: Fed
     data = tensor_file(tmp_path, num_floats=LARGE)
     blobs = await asyncio.gather(*(announced(f, data) for _ in range(4)))
     assert len({blob.id for blob in blobs}) == 1
-    outcomes = await asyncio.gather(*(send(f, blob, data) for blob in blobs), return_exceptions=True)
+    receive = f.coordinator.receiver.receive
+    sent = (receive(blob, 0, len(data), stream(data)) for blob in blobs)
+    outcomes = await asyncio.gather(*sent, return_exceptions=True)
     whole = [outcome for outcome in outcomes if isinstance(outcome, Complete)]
     refused = [outcome for outcome in outcomes if isinstance(outcome, Rejected)]
     assert len(whole) == 1 and len(refused) == 3

@@ -20,7 +20,7 @@ from uuid import UUID
 import numpy as np
 import sqlalchemy as sa
 
-from coordinator.engine.entities import Blob, Task
+from coordinator.engine.entities import Task
 from coordinator.engine.messages import (
     AcknowledgeExclusions,
     ClaimTasks,
@@ -31,7 +31,7 @@ from coordinator.engine.messages import (
 from coordinator.engine.replies import Granted
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.settings import Settings
-from coordinator.runtime.upload_receiver import Complete, Received
+from coordinator.runtime.upload_receiver import Complete
 from coordinator.runtime.uploads import UploadRequest
 from coordinator.store import exclusions, schema
 from coordinator.store import tables as t
@@ -239,21 +239,10 @@ class Federation:
         client_id, task_id = (None, None) if task is None else (task.client_id, task.id)
         blob = await self.coordinator.uploads.announce(UploadRequest(self.id, client_id, task_id, digest, len(data)))
         if blob.status != "stored":
-            received = await self._receive(blob, data)
+            received = await self.coordinator.receiver.receive_whole(blob, len(data), _once(data))
             assert isinstance(received, Complete)
             await self.coordinator.uploads.record(blob, received.inspection)
         return digest
-
-    async def _receive(self, blob: Blob, data: bytes) -> Received:
-        """From where an earlier life left it, as agents do."""
-        receiver = self.coordinator.receiver
-        try:
-            return await receiver.receive(blob, 0, len(data), _once(data))
-        except Rejected as rejected:
-            if rejected.code != "upload-offset-mismatch":
-                raise
-            offset = rejected.extra["offset"]
-            return await receiver.receive(blob, offset, len(data), _once(data[offset:]))
 
     async def is_stored(self, digest: str) -> bool:
         return bool(await self.coordinator.storage.find(self.id, [digest]))
