@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 _TURNS: Final = 3
-"""Of the event loop: to read what has arrived, to begin its task, to come as far as that task goes."""
+"""Turns of the event loop: to read what has arrived, to begin its task, to come as far as that task goes."""
 
 
 async def yield_to_loop() -> None:

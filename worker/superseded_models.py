@@ -30,7 +30,7 @@ class CacheTransport(Protocol):
 
 
 class CacheCleaner:
-    """Of one client."""
+    """Drops superseded models from one client's cache."""
 
     def __init__(self, transport: CacheTransport, cache: ModelCache) -> None:
         self._transport, self._cache = transport, cache

@@ -44,7 +44,7 @@ from worker.settings import OptionsUnusable
 
 PIECE_BYTES: Final = 1 << 20
 PROBE_FROM_BYTES: Final = 8 << 20
-"""From this size on, asking what the coordinator already has costs less than a needless upload."""
+"""The size from which on asking what the coordinator already has costs less than a needless upload."""
 
 _REQUEST_TIMEOUT: Final = httpx.Timeout(60.0, connect=10.0, pool=None)
 _HEARTBEAT_TIMEOUT: Final = httpx.Timeout(10.0, connect=5.0, pool=None)

@@ -156,7 +156,7 @@ class Caller:
 
     @property
     def client_id(self) -> UUID:
-        """Of an operation that only clients may use."""
+        """The client's id, for an operation that only clients may use."""
         if self.principal.client_id is None:
             raise Rejected("forbidden", "only a client's credential may do this")
         return self.principal.client_id

@@ -327,7 +327,7 @@ async def _answer_request(caller: Caller, erasure_id: UUID, status: int = 200) -
 
 
 def _explained(caller: Caller, found: ErasureRequest) -> ErasureRequest:
-    """With what the coordinator had to set aside of it or of its runs, where the request itself says nothing."""
+    """The request with what the coordinator had to set aside of it or of its runs, where it says nothing itself."""
     concerned = (found.id, *(line.run_id for line in found.lines if line.done_at is None))
     why = caller.coordinator.set_aside.why(*concerned) if found.reason is None else None
     return found if why is None else found.model_copy(update={"reason": why})

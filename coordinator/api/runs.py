@@ -162,7 +162,7 @@ async def _answer_run(caller: Caller, run_id: UUID, status: int = 200) -> Respon
 
 
 def _explained(caller: Caller, run: Run) -> Run:
-    """With what the coordinator had to set aside of it, where the run itself says nothing."""
+    """The run with what the coordinator had to set aside of it, where the run itself says nothing."""
     why = caller.coordinator.set_aside.why(run.id) if run.reason is None else None
     return run if why is None else run.model_copy(update={"reason": why})
 

@@ -15,7 +15,7 @@ from coordinator.runtime.settings import Settings
 
 log = structlog.get_logger()
 DRAIN_S: Final = 5
-"""After SIGTERM: how long open requests may take to finish."""
+"""How long open requests may take to finish after SIGTERM."""
 _LOOK_EVERY_S: Final = 1.0
 
 

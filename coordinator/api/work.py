@@ -197,5 +197,5 @@ def _asked_wait_s(prefer: str | None) -> float:
 
 
 def _longest_wait_s(max_wait_s: float, client_id: UUID) -> float:
-    """Up to a fifth less than allowed, by client: agents that began together do not come back together for ever."""
+    """Waits differ by up to a fifth by client: agents that began together do not come back together for ever."""
     return max_wait_s * (0.8 + 0.2 * (client_id.int % 1009) / 1009)

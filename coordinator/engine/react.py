@@ -36,7 +36,7 @@ RETENTION = "jobs:retention"
 CLOCK = "clock"
 EVIDENCE = "evidence"
 BELLS: Final = {"kernel": KERNELS, "notify": NOTICES, "keep-updates": HISTORY, "collect-updates": RETENTION}
-"""Of jobs that have a pump of their own; all others are chores."""
+"""The bells of jobs that have a pump of their own; all others are chores."""
 
 
 def client_key(client_id: UUID) -> str:

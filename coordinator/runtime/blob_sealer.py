@@ -148,7 +148,7 @@ class BlobSealer:
 
 
 def operators_blob(federation_id: UUID, now: datetime, digest: str | None, num_bytes: int) -> Blob:
-    """Not yet sealed; others differ from it in whose they are."""
+    """An operator's blob, not yet sealed; those of others differ from it in whose they are."""
     return Blob(
         id=uuid4(),
         federation_id=federation_id,

@@ -59,7 +59,7 @@ class CallbackSecrets:
             raise SecretUnreadable("the key of the callback's secret is lost") from error
 
     def _find_or_make(self) -> bytes:
-        """Of several that make one at once, one does; it is durable before anything is sealed with it."""
+        """The key. If several make one at once, one of them wins; it is durable before anything is sealed with it."""
         if not self._path.exists():
             make_directory(self._path.parent)
             with tempfile.NamedTemporaryFile(dir=self._path.parent, prefix=".new-") as file:  # mode 0600

@@ -78,7 +78,7 @@ class CertificateIssuer:
     async def _predicate(
         self, found: ErasureRecord, opening: Opening, listed: p.Artefacts, issuer: str
     ) -> tuple[p.ErasurePredicate, list[tuple[str, str]]]:
-        """With the models that it speaks of."""
+        """The claim, and the models that it speaks of."""
         heads = served(found)
         async with self._database.read() as connection:
             steps = await inventory.replayable_steps(connection, [head for _, head, _ in heads])
@@ -150,7 +150,7 @@ class CertificateIssuer:
 
 
 def leavers(found: ErasureRecord) -> list[UUID]:
-    """Those who leave for good; who only forgets samples seals on with the same key."""
+    """The subjects who leave for good; who only forgets samples goes on with the same key."""
     return [s.client_id for s in found.subjects] if found.erasure.scope == "client" else []
 
 
@@ -173,7 +173,7 @@ def _method(found: ErasureRecord) -> p.Method:
 
 
 def _guarantee(found: ErasureRecord) -> p.GuaranteeKind:
-    """Of what was done, which may be more than was asked for."""
+    """The guarantee of what was done, which may be more than was asked for."""
     return "approximate" if any(one.action == "unlearned" for one in found.affected) else "exact"
 
 

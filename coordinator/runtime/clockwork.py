@@ -33,7 +33,7 @@ from services.core.errors import Rejected
 log = structlog.get_logger()
 TICK_S = 0.25
 REST_S = 0.002
-"""After a ring: what was rung for may have made work for others, and that goes first."""
+"""A pause after each ring: what was rung for may have made work for others, and that goes first."""
 LOOK_AHEAD_EVERY_S = 2.0
 """How often to look for leases that were taken while the clock was ahead."""
 TIDY_EVERY_S = 3600.0

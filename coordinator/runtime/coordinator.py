@@ -92,7 +92,7 @@ class Coordinator(Parts):
         await super().close()
 
     async def _start(self) -> None:
-        """Once: what comes after it may have to be tried again."""
+        """Start what is started only once: what comes after it may have to be tried again."""
         if "shell" not in self.supervisor.health:
             await asyncio.to_thread(_tighten, self.settings)
             await self.kept_updates.sweep()

@@ -202,7 +202,7 @@ class ErasureSteps:
         return (await asyncio.to_thread(self._keys.load)).public_key()
 
     async def release_salts(self) -> None:
-        """Of requests that an earlier release completed; what cannot be written today is at the next start."""
+        """Write the openings of requests that an earlier release completed; what fails is tried at the next start."""
         try:
             await self.certificates.release_salts()
         except TROUBLE as error:

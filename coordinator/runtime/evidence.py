@@ -148,7 +148,7 @@ class Evidence:
 
 
 def described(error: BaseException) -> str:
-    """Without paths: requesters read it, too."""
+    """The error in words without paths: requesters read them, too."""
     match error:
         case EvidenceLost():
             return str(error)

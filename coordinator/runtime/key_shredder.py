@@ -104,7 +104,7 @@ class KeyShredder:
 
 
 def _later_keys(found: ErasureRecord, cohort_id: UUID) -> set[KeyName]:
-    """Of the epochs after the cut: nothing of the leavers was ever sealed under them."""
+    """The keys of epochs after the cut: nothing of the leavers was ever sealed under them."""
     cuts = [one.epoch_before for one in found.affected if one.cohort_id == cohort_id]
     return {
         cohort_key(cohort_id, epoch) for cut in cuts for epoch in range(cut + 1, found.cohorts[cohort_id].epoch + 1)

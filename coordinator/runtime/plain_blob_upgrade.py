@@ -45,7 +45,7 @@ from services.tensors.streams import Stored, StoredFile
 log = structlog.get_logger()
 AT_ONCE: Final = 50
 LOOK_AGAIN_S: Final = 30.0
-"""After some could not be sealed: a purge was at work, the disk was full, or bytes are missing."""
+"""The pause after some could not be sealed: a purge was at work, the disk was full, or bytes are missing."""
 LOOK_EVERY_S: Final = 3600.0
 _BEGUN: Final = uuid5(NAMESPACE_OID, "lethe incident: plain blobs were found")
 _DONE: Final = uuid5(NAMESPACE_OID, "lethe incident: plain blobs were sealed")

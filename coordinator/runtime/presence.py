@@ -26,7 +26,7 @@ class Presence:
     def __init__(self, database: Database, bus: Bus) -> None:
         self._database, self._bus = database, bus
         self._heard_at: dict[UUID, float] = {}
-        """By the monotonic clock; only what is not yet written down."""
+        """When each client was heard of, by the monotonic clock; only what is not yet written down."""
 
     async def hear(self, client_id: UUID) -> None:
         self._heard_at[client_id] = time.monotonic()

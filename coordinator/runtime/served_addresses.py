@@ -34,7 +34,7 @@ def announced(home: Path, url: str) -> Iterator[None]:
 
 
 def addresses(home: Path) -> list[str]:
-    """Of those that serve now."""
+    """The addresses of those that serve now."""
     found = [path.read_text("utf-8") for path in _announced(home / _DIRECTORY, is_alive=True)]
     return sorted({url for url in found if url})
 

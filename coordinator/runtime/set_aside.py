@@ -65,7 +65,7 @@ class SetAside:
             log.info("thing.back", kind=item.kind, id=str(item.id))
 
     def keep_only(self, kinds: Collection[str], items: Collection[WorkItem]) -> None:
-        """Of these kinds, forget what is not among the items any more."""
+        """Forget what is of these kinds and not among the items any more."""
         for item in [one for one in self._entries if one.kind in kinds and one not in items]:
             self.clear(item)
 
@@ -102,7 +102,7 @@ def pause_after(num_failures: int) -> float:
 
 
 def reason_of(error: BaseException) -> str:
-    """For users: our own words and those of the operating system, but of a bug only its kind."""
+    """What users are told: our own words and those of the operating system, but of a bug only its kind."""
     what = type(error).__name__
     if isinstance(error, InvariantBroken):
         what = str(error)[:300]

@@ -55,7 +55,7 @@ class SigningKeys:
         self._path, self._next = directory / SIGNING_KEY, directory / NEXT_KEY
         self._public = directory / PUBLIC_KEYS
         self.expected_id: str | None = None
-        """Of the key on record; None: nobody compared yet."""
+        """The id of the key on record; None: nobody compared yet."""
 
     def load(self) -> Ed25519PrivateKey:
         """The key that signs now. Raises `KeyUnreadable` when it is lost or is another than the one on record."""
@@ -70,7 +70,7 @@ class SigningKeys:
         return key
 
     def public_keys(self) -> list[Ed25519PublicKey]:
-        """Of all that ever signed here, the one that signs now first."""
+        """The public keys of all that ever signed here, the one that signs now first."""
         current = self.load().public_key()
         known = {key_id(current): current} | {key_id(key): key for key in reversed(self._published())}
         return list(known.values())

@@ -44,7 +44,7 @@ class Storage:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     async def find(self, federation_id: UUID, digests: Collection[str]) -> dict[str, Blob]:
-        """Of those that are stored, one each."""
+        """One blob for each of the digests that are stored."""
         async with self._database.read() as connection:
             found = await rows.stored(connection, federation_id, digests)
         return {digest: some[0] for digest, some in found.items()}
@@ -73,7 +73,7 @@ class Storage:
             raise damaged(blob, error) from error
 
     async def whole(self, blob: Blob) -> bytes:
-        """Of a small one. What is cached is sealed: it says nothing to whoever has no key."""
+        """All bytes of a small blob. What is cached is sealed: it says nothing to whoever has no key."""
         if blob.is_plain or blob.num_bytes > SMALL_BYTES:
             return b"".join([piece async for piece in self.pieces(blob)])
         key = cached_blob(blob.id)
@@ -114,7 +114,7 @@ class Storage:
 
     @asynccontextmanager
     async def opened(self, some: Collection[Blob]) -> AsyncIterator[dict[UUID, Stored]]:
-        """By id, like `local`."""
+        """Like `local`, for blobs that are known by id."""
         seals = {blob.id: None if blob.is_plain else await self.sealer.seal_of(blob) for blob in some}
         async with AsyncExitStack() as stack:
             files: dict[UUID, Stored] = {}

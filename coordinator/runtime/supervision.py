@@ -59,7 +59,7 @@ class Supervisor:
         return {name: health.problem for name, health in self.health.items() if health.problem is not None}
 
     async def close(self) -> None:
-        """In reverse order: what others rely on was started first, and ends last."""
+        """End all work in reverse order: what others rely on was started first, and ends last."""
         while self._tasks:
             task = self._tasks.pop()
             task.cancel()

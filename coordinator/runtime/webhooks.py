@@ -50,7 +50,7 @@ class WebhookSender:
             raise Rejected("callback-refused", f"the host of a callback is not among those that {SETTING} allows")
 
     async def sealed(self, erasure_id: UUID, callbacks: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
-        """As they are stored: {url, secret}, the secret readable by this coordinator alone."""
+        """The callbacks as they are stored: {url, secret}, the secret readable by this coordinator alone."""
         return tuple([await self._sealed_one(erasure_id, callback) for callback in callbacks])
 
     async def seal_old(self) -> int:

@@ -147,7 +147,7 @@ async def _derived(
 
 
 async def _submissions(connection: AsyncConnection, leavers: set[UUID], run_ids: set[UUID]) -> list[Any]:
-    """Of the leavers, and of everybody in these runs; with whether each is in a model that is served."""
+    """Updates of the leavers, and of everybody in these runs; with whether each is in a model that is served."""
     u = t.updates.c
     in_clean_model = (
         sa.select(t.contributions.c.update_id)
@@ -291,7 +291,7 @@ async def _blobs_of_models(
 
 
 def _is_clean_model() -> sa.ColumnElement[bool]:
-    """Of a blob: it is that of a model which is served, of the same cohort and epoch."""
+    """A condition on a blob: it is that of a model which is served, of the same cohort and epoch."""
     b, clean = t.blobs.c, t.checkpoints.alias("clean")
     return sa.exists().where(
         clean.c.cohort_id == b.cohort_id,
@@ -303,7 +303,7 @@ def _is_clean_model() -> sa.ColumnElement[bool]:
 
 
 def _is_cut_off(*where: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-    """Of a blob: it was made for an epoch of its cohort that is over, or its cohort has ended."""
+    """A condition on a blob: it was made for an epoch of its cohort that is over, or its cohort has ended."""
     b, c = t.blobs.c, t.cohorts.c
     return sa.exists().where(c.id == b.cohort_id, (c.phase == "retired") | (b.epoch < c.epoch), *where)
 
@@ -370,7 +370,7 @@ async def forget_seeds(connection: AsyncConnection, cohort_ids: list[UUID]) -> N
 
 
 async def clean_digests(connection: AsyncConnection, federation_id: UUID, listed: list[str]) -> set[str]:
-    """Those whose bytes are also those of a clean, stored artefact of the federation."""
+    """The digests that a clean, stored artefact of the federation has as well."""
     own_runs = sa.select(t.runs.c.id).where(t.runs.c.federation_id == federation_id)
     clean: set[str] = set()
     for some in batched(listed, BATCH):

@@ -207,7 +207,7 @@ class Left:
 async def left(
     connection: AsyncConnection, federation_id: UUID, erasure_id: UUID, digests: list[str]
 ) -> dict[str, Left]:
-    """By digest, of those that anything has that is recorded at all."""
+    """What still has these bytes, by digest; digests that nothing has are left out."""
     found: dict[str, Left] = {}
     for start in range(0, len(digests), _LOOKED_UP_AT_ONCE):
         some = digests[start : start + _LOOKED_UP_AT_ONCE]

@@ -55,18 +55,18 @@ class ScrubScope:
     stays: bool
     """Whether the clients go on, without some samples."""
     last_epochs: dict[UUID, int]
-    """By cohort: what was said and computed there up to this epoch was with them."""
+    """The last epoch with them, by cohort: what was said and computed there up to it was with them."""
     run_ids: frozenset[UUID]
     model_ids: frozenset[UUID]
-    """Purged."""
+    """Models that are purged."""
     mended_ids: frozenset[UUID]
-    """Of models that a method made to forget the clients: they stay, with figures that the clients reported."""
+    """Models that a method made to forget the clients: they stay, without figures that the clients reported."""
     update_ids: frozenset[UUID]
     task_ids: set[UUID] = field(default_factory=set)
-    """Of the clients' tasks that were emptied."""
+    """The clients' tasks that were emptied."""
 
     def is_own(self, row: Any) -> bool:
-        """Of a row with a client, a cohort and an epoch."""
+        """Whether a row with a client, a cohort and an epoch is the leavers' own."""
         return row.client_id in self.client_ids and (not self.stays or self.was_with_them(row))
 
     def was_with_them(self, row: Any) -> bool:
@@ -99,7 +99,7 @@ def _of_clients(column: sa.Column[Any]) -> Callable[[ScrubScope], Iterator[sa.Co
 
 
 def _of_leavers(column: sa.Column[Any]) -> Callable[[ScrubScope], Iterator[sa.ColumnElement[bool]]]:
-    """Only when they leave for good."""
+    """The clients' rows, only when they leave for good."""
     return lambda scope: iter(()) if scope.stays else _of_clients(column)(scope)
 
 
@@ -109,7 +109,7 @@ def _of_models(scope: ScrubScope) -> Iterator[sa.ColumnElement[bool]]:
 
 
 def _of_updates(scope: ScrubScope) -> Iterator[sa.ColumnElement[bool]]:
-    """Those of the leavers, those that were trained from tainted models, and what these were judged by."""
+    """Updates of the leavers, those that were trained from tainted models, and what these were judged by."""
     u, x = t.updates.c, t.checkpoints.c
     yield from _of_clients(u.client_id)(scope)
     for ids in batched(sorted(scope.update_ids), PAGE):
@@ -192,7 +192,7 @@ def _figures(value: Any, row: Any, scope: ScrubScope) -> Any:
 
 
 def _judged(figures: dict[str, Any], model_id: UUID, scope: ScrubScope) -> dict[str, Any]:
-    """Of a model."""
+    """What is left of a model's figures."""
     if model_id in scope.mended_ids:
         return {name: figure for name, figure in figures.items() if name.startswith(_OF_OTHERS)}
     return {} if model_id in scope.model_ids else figures
@@ -247,7 +247,7 @@ def _noted(value: Any, row: Any, scope: ScrubScope) -> Any:
 
 
 def _parameters(value: Any, row: Any, scope: ScrubScope) -> Any:
-    """Of a kernel that has run: weights, figures and times by client. Nothing reads them again."""
+    """The parameters of a kernel that has run: weights, figures and times by client. Nothing reads them again."""
     is_theirs = scope.was_with_them(row) or (not scope.stays and _without(value, scope) != value)
     return {} if is_theirs else value
 
@@ -276,7 +276,7 @@ def _without_canary(value: Any, row: Any, scope: ScrubScope) -> Any:
 
 
 def _names_in(names: frozenset[str]) -> re.Pattern[str]:
-    """As whole words: a name may be a part of another."""
+    """A pattern that finds the names as whole words: a name may be a part of another."""
     return re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, sorted(names)))})(?![\w-]|\.\w)")
 
 
@@ -418,6 +418,6 @@ async def _scrub_column(
 
 
 def _digest(salt: bytes, column: sa.Column[Any], key: dict[str, Any], value: Any) -> str:
-    """Of what was in one column of one row."""
+    """The keyed digest of what was in one column of one row."""
     written = orjson.dumps([str(column), [str(part) for part in key.values()], value])
     return "sha256:" + hmac.new(salt, written, hashlib.sha256).hexdigest()

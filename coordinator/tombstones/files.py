@@ -200,7 +200,7 @@ class _Chain:
 
 
 def _document(entry: Tombstone) -> dict[str, Any]:
-    """Without what older entries do not have: their digests stay what they were."""
+    """The entry as JSON, without what older entries do not have: their digests stay what they were."""
     return entry.model_dump(mode="json", exclude=None if entry.requested_by is not None else {"requested_by"})
 
 
@@ -251,7 +251,7 @@ def _write_durably(path: Path, data: bytes) -> None:
 
 
 def _free_name(path: Path) -> Path:
-    """For what is put aside: nothing is overwritten."""
+    """A path for what is put aside: nothing is overwritten."""
     return next(place for n in itertools.count(1) if not (place := path.with_name(f"{path.name}.damaged-{n}")).exists())
 
 

@@ -67,7 +67,7 @@ async def _examined(settings: Settings, *, repairs: bool, is_deep: bool, url: st
 
 
 def _refuse_what_is_not_there(settings: Settings) -> None:
-    """To look must not make an empty installation."""
+    """Refuse a place where nothing is: to look must not make an empty installation."""
     from coordinator.runtime.coordinator import database_files
 
     place = database_files(settings)[0] if settings.is_embedded else settings.home

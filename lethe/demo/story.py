@@ -50,7 +50,7 @@ class Outcome:
     killed_in_round: int
     request: Record
     effects: dict[str, list[ErasureEffect]]
-    """By run."""
+    """The effects on cohorts, by run."""
     verdict: Verdict
     replay: ReplayOutcome
     kept_in: Path | None = None

@@ -40,7 +40,7 @@ from worker.exclusion import unknown_of
 
 SHORTEST_S: Final = 1e-6
 RENEWED_AFTER: Final = 2 / 3
-"""Of a lease."""
+"""The share of a lease after which it is renewed."""
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class OwnTaskData:
         return task
 
     def unknown(self, name: str, samples: frozenset[int]) -> list[int]:
-        """Those of these samples that the client does not have."""
+        """The samples among these that the client does not have."""
         return sorted(self._leave_out(self._task_of(name), samples))
 
     def _leave_out(self, task: ClientTask, samples: frozenset[int]) -> Collection[int]:
@@ -112,7 +112,7 @@ class ClientData:
         return task
 
     def unknown(self, name: str, samples: frozenset[int]) -> list[int]:
-        """Those of these samples that the client does not have."""
+        """The samples among these that the client does not have."""
         return self._whole.take(self._rows(self._numbers[name]), np.empty(0, dtype=np.int64)).unknown(samples)
 
     def _rows(self, number: int) -> Array:

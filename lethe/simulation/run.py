@@ -49,7 +49,7 @@ SCENARIO: Final = "scenario.json"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """After a published model."""
+    """How far a simulation is, after a published model."""
 
     virtual_s: float
     cohort: str
@@ -169,7 +169,7 @@ class _Simulation:
         self._published: list[e.CheckpointPublished] = []
         self._num_updates = 0
         self._run: Run | None = None
-        """As it was when its status last changed."""
+        """The run as it was when its status last changed."""
         self._may_be_due = True
         """Whether a row may be due later; the event queue does not have those."""
         self._cohorts: dict[str, str] = {}
@@ -255,7 +255,7 @@ class _Simulation:
     # the loop
 
     async def _play(self) -> str | None:
-        """Until everything is done; or why it stopped before."""
+        """Play until everything is done; returns why it stopped before, if it did."""
         await self._finish_due()
         await self._look()
         while True:

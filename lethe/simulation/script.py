@@ -51,7 +51,7 @@ class Script:
         return False
 
     def what_never_came(self) -> str | None:
-        """Of the events, when nothing is left to wait for."""
+        """The events whose moment never came, when nothing is left to wait for."""
         if not self.pending:
             return None
         names = ", ".join(f"script.{number}" for number in self.pending)

@@ -42,7 +42,7 @@ class Batch:
 
     pieces: tuple[Piece, ...]
     files: Mapping[str, Path]
-    """Of the weights and whatever else the tasks name, by digest."""
+    """Files of the weights and of whatever else the tasks name, by digest."""
 
 
 class Trainer:
@@ -56,7 +56,7 @@ class Trainer:
         """Wall-clock time spent on clients' work."""
 
     def carry_out(self, batch: Batch) -> list[Outcome]:
-        """In the order of the pieces."""
+        """Carry the batch out; results are in the order of the pieces."""
         started = time.perf_counter()
         outcomes = self._carry_out(batch)
         self.busy_s += time.perf_counter() - started
@@ -114,7 +114,7 @@ class AtOnce(Executor):
 
 
 _trainer: Trainer | None = None
-"""Of a child process: made before the fork, so that all share the memory of the data."""
+"""The trainer of a child process: made before the fork, so that all share the memory of the data."""
 
 
 def several(trainer: Trainer, num_processes: int) -> ProcessPoolExecutor:
@@ -127,7 +127,7 @@ def several(trainer: Trainer, num_processes: int) -> ProcessPoolExecutor:
 
 
 def carry_out_there(batch: Batch) -> list[Outcome]:
-    """In a child process."""
+    """Carry a batch out in a child process."""
     if _trainer is None:
         raise RuntimeError("this process was not made by `several`")
     return _trainer.carry_out(batch)

@@ -23,7 +23,7 @@ class KeyUnreadable(ValueError):
 
 
 def generate_key() -> Ed25519PrivateKey:
-    """From the operating system's randomness."""
+    """A new key from the operating system's randomness."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.generate()

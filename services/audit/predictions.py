@@ -56,7 +56,7 @@ def classes_of(model: nn.Module, x: npt.NDArray[Any], device: torch.device) -> L
 
 
 def log_probabilities(spec: Mapping[str, Any], weights: Stored, data: Stored) -> tuple[Doubles, Labels]:
-    """Of a built-in model on a blob with `x` and `y`."""
+    """Log-probabilities of a built-in model on a blob with `x` and `y`."""
     model, x, y = _load(spec, weights, data)
     with torch.no_grad():
         parts = [

@@ -15,7 +15,7 @@ DIRECTORY_MODE: Final = 0o700
 
 
 def make_directory(path: Path) -> None:
-    """With those of its parents that are missing; a directory that exists is left as it is."""
+    """Make a directory, and its missing parents; one that exists is left as it is."""
     if path.is_dir():
         return
     make_directory(path.parent)
@@ -50,7 +50,7 @@ def tighten(*paths: Path) -> list[Path]:
 
 
 def exposed(*paths: Path) -> list[Path]:
-    """Of these files and directories and all that is in them, those that others than their owner have rights on."""
+    """The files and directories among these, and all in them, that others than their owner have rights on."""
     return [path for root in paths for path in _all_of(root) if not _is_private(path)]
 
 
@@ -77,7 +77,7 @@ def _attempted(path: Path) -> Iterator[Path]:
 
 
 def _is_private(path: Path) -> bool:
-    """Of files and directories; whatever else there may be (a link, a socket) is none of ours."""
+    """Whether a file or directory is private; whatever else there may be (a link, a socket) is none of ours."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

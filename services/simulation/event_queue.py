@@ -27,7 +27,7 @@ class EventQueue(Generic[T]):
         return len(self._due)
 
     def put(self, instant: float, name: str, thing: T) -> None:
-        """At `instant`; a name that is already there is moved to the new instant."""
+        """Have something happen at `instant`; a name that is already there is moved to the new instant."""
         if not math.isfinite(instant) or instant < self.now:
             raise InvariantBroken(f"{name} cannot be due at {instant}: it is {self.now}")
         self._due[name] = (instant, thing)

@@ -92,7 +92,7 @@ def build_tree(topology: spec.Tree, clients: Sequence[str], *, prefix: str = "")
 
 
 def erasure_probabilities(topology: spec.Tree, clients: Sequence[str]) -> dict[str, float] | None:
-    """Those given; clients not named share what is missing to 1. None when nobody is named: all are equal."""
+    """The given probabilities; clients not named share what is missing to 1. None: nobody is named, all are equal."""
     named = {name: topology.probabilities[name] for name in clients if name in topology.probabilities}
     if not named:
         return None

@@ -122,7 +122,7 @@ class ExclusionsAcknowledged:
     client_id: UUID
     at: datetime
     unknown: Mapping[UUID, list[int]]
-    """By request: some of the samples that the data set does not have."""
+    """Some of the samples that the data set does not have, by request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ def _is_doomed(name: str, entries: tuple[Tombstone, ...]) -> bool:
 
 
 def _files(evidence: Path) -> list[str]:
-    """Without what somebody is just writing, and locks."""
+    """All files of the directory but locks and what somebody is just writing."""
     found = [path for path in evidence.rglob("*") if path.is_file() and not path.name.startswith(".")]
     keys = DirectoryKeys(evidence / "keys").names()
     return sorted(str(path.relative_to(evidence)) for path in found if path.parent.name != "keys" or path.name in keys)

@@ -30,7 +30,7 @@ HELD: Final = ".held"
 """Beside the blobs, so that a second link can lie there; a store passes over it."""
 TELL_EVERY: Final = 1000
 DATABASES: Final = {True: "database.sqlite3", False: "database.dump"}
-"""By whether it is SQLite."""
+"""The name of the database's file in a backup, by whether it is SQLite."""
 Say = Callable[[str], None]
 
 

@@ -15,7 +15,7 @@ TIMEOUT_S: Final = 10.0
 
 
 async def background(installation: Installation) -> list[Finding] | None:
-    """Of the one that was named; else of all that serve this home."""
+    """Ask the coordinator that was named, else all that serve this home."""
     urls = (
         [installation.url]
         if installation.url
@@ -35,7 +35,7 @@ async def _asked(url: str) -> list[Finding]:
 
 
 def _checks(url: str) -> dict[str, Any]:
-    """Directly: no proxy stands before a coordinator that is looked after."""
+    """Ask directly: no proxy stands before a coordinator that is looked after."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{url.rstrip('/')}/readyz", timeout=TIMEOUT_S) as answer:

@@ -157,7 +157,7 @@ async def _outlived(installation: Installation) -> set[KeyName]:
 
 
 async def _destroyed(installation: Installation, names: Collection[KeyName]) -> set[KeyName]:
-    """Those that completed erasures destroyed: of clients who left, and of epochs before a cut."""
+    """The keys that completed erasures destroyed: of clients who left, and of epochs before a cut."""
     async with installation.coordinator.database.read() as connection:
         clients, epochs = await doctor_queries.erased_clients(connection), await doctor_queries.ended_epochs(connection)
         gone = {name for name in names if any(is_of_client(name, one) for one in clients)}

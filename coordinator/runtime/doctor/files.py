@@ -36,7 +36,7 @@ async def take_rights_away(installation: Installation) -> None:
 
 
 async def scratch(installation: Installation) -> list[Finding]:
-    """Twice: whoever makes a directory locks it a moment later."""
+    """Look twice: whoever makes a directory locks it a moment later."""
     left = await asyncio.to_thread(_left_over, installation)
     if left:
         await installation.wait()

@@ -32,13 +32,13 @@ class Installation:
     is_deep: bool = False
     """Open every blob and compare its digest."""
     url: str | None = None
-    """Of a coordinator that runs on it; None: those that serve this home."""
+    """The address of a coordinator that runs on it; None: those that serve this home."""
     patience_s: float = PATIENCE_S
     say: Callable[[str], None] = lambda text: None
     """Progress of long work."""
 
     async def wait(self) -> None:
-        """Before the second look."""
+        """Pause before the second look."""
         await asyncio.sleep(self.patience_s)
 
 
