@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from services.core.private_files import make_directory
+from services.core.private_files import make_directory, sync
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -68,11 +68,7 @@ class CallbackSecrets:
                 os.fsync(file.fileno())
                 with contextlib.suppress(FileExistsError):
                     os.link(file.name, self._path)
-            fd = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            sync(self._path.parent)
         return self._path.read_bytes()
 
 

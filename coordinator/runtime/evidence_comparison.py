@@ -197,10 +197,6 @@ class EvidenceComparison:
         return status is None
 
 
-def end_of(found: Contents) -> Mark:
-    return Mark(len(found.entries), found.digests[-1])
-
-
 def check(found: Contents, mark: Mark | None) -> None:
     """Raises `EvidenceLost` when the log does not have what the database knows."""
     if mark is None:

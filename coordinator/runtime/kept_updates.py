@@ -19,7 +19,7 @@ from coordinator.engine.entities import Blob, Job
 from coordinator.keys.port import KeyStore, earlier_client_key
 from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.sealed_writer import SealedWriter
-from coordinator.runtime.storage import SealedFile, Storage, name_of, not_found
+from coordinator.runtime.storage import SealedFile, Storage, name_of, not_found, twice_if_missing
 from coordinator.store import blobs, kept_updates, outbox, retention
 from coordinator.store.database import Database
 from coordinator.store.kept_updates import Copy, UpdateToKeep
@@ -106,13 +106,7 @@ class KeptUpdates:
         """Blobs for a kernel to read, like those of the storage; an update of which there is only a copy is made again
         from it, sealed under a key that nobody keeps."""
         async with AsyncExitStack() as stack:
-            try:
-                readable = await self._readable(owner, digests, stack)
-            except Rejected as rejected:
-                if rejected.code != "not-found":
-                    raise
-                readable = await self._readable(owner, digests, stack)  # perhaps it has been sealed meanwhile
-            yield readable
+            yield await twice_if_missing(lambda: self._readable(owner, digests, stack))
 
     async def _readable(self, owner: UUID, digests: Sequence[str], stack: AsyncExitStack) -> dict[str, Stored]:
         found = await self._storage.find(owner, digests)

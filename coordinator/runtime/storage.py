@@ -4,7 +4,7 @@ so."""
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -97,13 +97,7 @@ class Storage:
         """Blobs for a kernel to read, valid inside the context. Rejects `not-found` and `key-missing`."""
         wanted = list(dict.fromkeys(digests))
         async with AsyncExitStack() as stack:
-            try:
-                files = await self._local(federation_id, wanted, stack)
-            except Rejected as rejected:
-                if rejected.code != "not-found":
-                    raise
-                files = await self._local(federation_id, wanted, stack)  # perhaps it has been sealed meanwhile
-            yield files
+            yield await twice_if_missing(lambda: self._local(federation_id, wanted, stack))
 
     async def _local(self, federation_id: UUID, wanted: list[str], stack: AsyncExitStack) -> dict[str, Stored]:
         found = await self.find(federation_id, wanted)
@@ -232,6 +226,16 @@ class _OpenSealedFile:
 
 def _read_at(fd: int, position: int, count: int) -> bytes:
     return os.pread(fd, count, position)
+
+
+async def twice_if_missing(read: Callable[[], Awaitable[dict[str, Stored]]]) -> dict[str, Stored]:
+    """What is read. If something is not found it is looked for once more: perhaps it has been sealed meanwhile."""
+    try:
+        return await read()
+    except Rejected as rejected:
+        if rejected.code != "not-found":
+            raise
+        return await read()
 
 
 def cached_blob(blob_id: UUID) -> str:

@@ -24,6 +24,15 @@ def make_directory(path: Path) -> None:
         path.chmod(DIRECTORY_MODE)
 
 
+def sync(path: Path) -> None:
+    """Make the bytes of a file, or the entries of a directory, survive a loss of power."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def open_private(path: Path) -> FileIO:
     """A file to write, empty, without a buffer."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)

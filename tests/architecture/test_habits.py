@@ -11,7 +11,6 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("services", "coordinator", "worker", "lethe")
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "base", "misc"}
 WALL_CLOCK = {"datetime.now", "datetime.utcnow", "datetime.datetime.now", "time.time", "time.time_ns", "date.today"}
-AMBIENT_RANDOMNESS = ("random.", "torch.manual_seed", "torch.seed", "uuid.uuid", "os.urandom")
 
 
 def modules(*rooms: str) -> Iterator[tuple[str, ast.Module]]:

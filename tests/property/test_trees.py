@@ -9,7 +9,7 @@ from random import Random
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.topology.influence_tree import Node, Shape, bi_model, build, erase, ids, join, walk
@@ -65,7 +65,6 @@ def test_huffman_has_the_lowest_ids_of_all_trees(num_clients: int, seed: int) ->
     )
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=30), st.integers(2, 6))
 def test_no_shape_beats_huffman(chances: list[float], branching: int) -> None:
     probabilities = {f"c{i:02}": chance for i, chance in enumerate(chances)}
@@ -138,13 +137,11 @@ def check_tree(tree: Node) -> None:
     assert tree.name == "root"
 
 
-@settings(deadline=None)
 @given(trees())
 def test_every_tree_is_a_laminar_family_of_its_leaves(tree: Node) -> None:
     check_tree(tree)
 
 
-@settings(deadline=None)
 @given(trees(), st.data())
 def test_surgery_keeps_what_is_clean_and_nothing_else(tree: Node, data: st.DataObject) -> None:
     leavers = data.draw(st.sets(st.sampled_from(tree.members), min_size=1))
@@ -175,7 +172,6 @@ def test_surgery_keeps_what_is_clean_and_nothing_else(tree: Node, data: st.DataO
             assert all(not leavers.isdisjoint(node.members) for node in above)
 
 
-@settings(deadline=None)
 @given(trees(), st.data())
 def test_nodes_below_are_averaged_before_those_above(tree: Node, data: st.DataObject) -> None:
     leavers = data.draw(st.sets(st.sampled_from(tree.members), min_size=1))
@@ -184,7 +180,6 @@ def test_nodes_below_are_averaged_before_those_above(tree: Node, data: st.DataOb
     assert not any(members[later] < members[earlier] for earlier, later in combinations(order, 2))
 
 
-@settings(deadline=None)
 @given(trees(), st.data())
 def test_leaving_together_or_in_turn_keeps_the_same_clients(tree: Node, data: st.DataObject) -> None:
     leavers = data.draw(st.lists(st.sampled_from(tree.members), min_size=1, unique=True))
@@ -200,7 +195,6 @@ def test_leaving_together_or_in_turn_keeps_the_same_clients(tree: Node, data: st
     assert cohorts == {node.members for node in walk(one_by_one)}
 
 
-@settings(deadline=None)
 @given(trees())
 def test_an_arrival_renames_nothing(tree: Node) -> None:
     grown, grafted = join(tree, "zoe")

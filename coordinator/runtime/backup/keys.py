@@ -18,13 +18,12 @@ from coordinator.keys.directory import DirectoryKeys
 from coordinator.keys.port import KeyName, is_of_client, is_of_cohort
 from coordinator.runtime.backup.manifest import (
     MANIFEST,
-    PIECE_BYTES,
     BackupUnusable,
     FileList,
     Manifest,
     instant,
     read,
-    sync_directory,
+    restore_file,
     verified,
     write_durably,
 )
@@ -83,7 +82,7 @@ def restore(root: Path, evidence: Path) -> int:
         if len(there.entries) < len(found.entries):
             names.append(LOG)
     for name in dict.fromkeys(names):
-        _put(part / name, evidence / name)
+        restore_file(part / name, evidence / name)
     return len(dict.fromkeys(names))
 
 
@@ -140,17 +139,6 @@ def _copy_to_list(files: FileList, path: Path, name: str) -> bool:
     return True
 
 
-def _put(source: Path, target: Path) -> None:
-    private_files.make_directory(target.parent)
-    part = target.with_name(f".{target.name}-restored")
-    with source.open("rb") as found, private_files.create(part) as file:
-        shutil.copyfileobj(found, file, PIECE_BYTES)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(target)
-    sync_directory(target.parent)
-
-
 def _destroy_others(root: Path, name: str) -> None:
     for path in root.iterdir():
         if path.is_dir() and path.name.startswith(_PART) and path.name != name:
@@ -165,4 +153,4 @@ def _shred(directory: Path) -> None:
                 file.write(bytes(path.stat().st_size))
                 os.fsync(file.fileno())
     shutil.rmtree(directory)
-    sync_directory(directory.parent)
+    private_files.sync(directory.parent)
