@@ -18,8 +18,8 @@ from lethe.simulation.coordinator import fetch_models
 from lethe.simulation.results import ErasureRow, RoundRow, ServedRow, SummaryRow
 from lethe.simulation.scenario import parse
 from services.core.seeds import derive
+from services.data.data_folders import folders_of
 from services.data.dataset import Dataset
-from services.data.places import folders_of
 from services.tensors.streams import StoredFile
 from services.training.task import Classifier
 

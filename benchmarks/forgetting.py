@@ -31,8 +31,8 @@ from benchmarks.served import READY_WITHIN_S, Served, client_names, serving
 from lethe.client import Record
 from lethe.failures import CommandFailed
 from services.audit.spec import BEFORE
+from services.data.data_folders import folders_of
 from services.data.dataset import DataUnusable
-from services.data.places import folders_of
 from services.methods.catalogue import UNLEARNING
 from services.training.local_spec import LocalTraining
 

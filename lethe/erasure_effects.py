@@ -23,12 +23,12 @@ class ErasureEffect:
 
 
 def figures_now(client: Client, run_id: str) -> dict[str, Record]:
-    """Of the run's models, by id. To be noted before an erasure: it takes those of the models that had the client."""
+    """Figures of the run's models, by id. Note them before an erasure, which takes those of models with the client."""
     return {one["id"]: one["metrics"] for one in client.pages(f"/v1/runs/{run_id}/checkpoints")}
 
 
 def erasure_effects(client: Client, run_id: str, request: Record, noted: Mapping[str, Record]) -> list[ErasureEffect]:
-    """Of every cohort of a run that serves a model, or did when the request was fenced."""
+    """The effect on every cohort of a run that serves a model, or did when the request was fenced."""
     actions = {line["cohort"]: line["action"] for line in request["lines"] if line["run_id"] == run_id}
     found = []
     cohorts: dict[str, list[Record]] = {}

@@ -57,7 +57,7 @@ class RunView:
 
     @property
     def time_left(self) -> timedelta | None:
-        """At the pace of the last rounds; None until there is a pace, or when the run is not running."""
+        """The time left at the pace of the last rounds; None until there is a pace, or when the run is not running."""
         recent = self.published_at[-PACE_ROUNDS - 1 :]
         if len(recent) < 2 or self.status != "running":
             return None

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 import structlog
 
 from tests.support.servers import PostgresServer, RedisServer
 from tests.support.transactions import watched
+
+hypothesis.settings.register_profile("without a clock", deadline=None)
+hypothesis.settings.load_profile("without a clock")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

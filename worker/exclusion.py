@@ -12,7 +12,7 @@ from typing import Protocol
 from uuid import UUID
 
 from services.wire.v1.exclusions import MOST_UNKNOWN, Exclusions, ExclusionsAcknowledgement, UnknownSamples
-from worker.execution import Workbench
+from worker.execution import TaskRunner
 from worker.failures import WorkFailed
 from worker.ledger import Ledger, LedgerUnusable
 
@@ -30,12 +30,12 @@ class ExclusionSync:
         self,
         client_id: UUID,
         directory: Path,
-        workbench: Workbench,
+        runner: TaskRunner,
         transport: ExclusionTransport,
         in_thread: Callable[[Callable[[], None]], Awaitable[None]],
     ) -> None:
         self._path = directory / f"{client_id}.jsonl"
-        self._workbench, self._transport, self._in_thread = workbench, transport, in_thread
+        self._runner, self._transport, self._in_thread = runner, transport, in_thread
         self._ledger: Ledger | None = None
         self._ensured: str | None = None
         self._problem: WorkFailed | None = None
@@ -84,7 +84,7 @@ class ExclusionSync:
         if stated is not None:
             self._ledger.add(stated.items)
         if samples := self._ledger.samples:
-            self._unknown = self._workbench.leave_out(samples)
+            self._unknown = self._runner.leave_out(samples)
 
 
 def unknown_of(stated: Exclusions, missing: Iterable[int]) -> list[UnknownSamples]:

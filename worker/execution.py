@@ -1,7 +1,7 @@
 """What a grant means: its kind of task has a handler, which the catalogue of methods names. Runs in a training thread;
 imports torch at first use.
 
-Data and built models stay in memory between rounds. A model taken from the shelf carries nothing over: all of its
+Data and built models stay in memory between rounds. A model that is used again carries nothing over: all of its
 state_dict is overwritten and gradients are dropped, so equal grants give equal bytes.
 """
 
@@ -52,8 +52,8 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Order:
-    """One grant on the workbench. `on_progress` and `should_stop` are called between batches."""
+class GrantedTask:
+    """A grant and the files that it needs. `on_progress` and `should_stop` are called between batches."""
 
     grant: TaskGrant
     weights: Path
@@ -66,7 +66,7 @@ class Order:
         return {"on_progress": self.on_progress, "should_stop": self.should_stop}
 
 
-class Workbench:
+class TaskRunner:
     """One client's task, data and models. `load` and `execute` are for one thread at a time."""
 
     def __init__(self, load_task: Callable[[], ClientTask], device: str, scratch: Path) -> None:
@@ -108,13 +108,13 @@ class Workbench:
             raise WorkFailed("no sample to train on would be left; ask that the whole client be erased")
         return sorted(unknown)
 
-    def execute(self, order: Order) -> Result:
+    def execute(self, granted: GrantedTask) -> Result:
         """Raises WorkFailed, or whatever the client's own code raises; TrainingStopped when asked to stop."""
         import torch
 
         torch.set_num_threads(1)  # per thread in OpenMP builds, hence here and not once
         started = time.perf_counter()
-        result = self._carry_out(order)
+        result = self._carry_out(granted)
         metrics = {**result.metrics, "seconds": time.perf_counter() - started}
         return Result(result.update, result.num_samples, bounded(metrics))
 
@@ -126,29 +126,29 @@ class Workbench:
     def device(self) -> torch.device:
         return self._ready()[1]
 
-    def model_with(self, order: Order) -> nn.Module:
+    def model_with(self, granted: GrantedTask) -> nn.Module:
         """The grant's model, holding the grant's weights."""
         from services.training.local import load_weights
 
-        key = digests.of_json(order.grant.model.model_dump(mode="json"))
+        key = digests.of_json(granted.grant.model.model_dump(mode="json"))
         model = self._models.pop(key, None)
         if model is None:
-            model = self.task.model(order.grant.model)
+            model = self.task.model(granted.grant.model)
         self._models[key] = model
         while len(self._models) > MODELS_KEPT:
             self._models.popitem(last=False)
         model.zero_grad(set_to_none=True)
-        load_weights(model, StoredFile(order.weights))
+        load_weights(model, StoredFile(granted.weights))
         return model
 
-    def _carry_out(self, order: Order) -> Result:
+    def _carry_out(self, granted: GrantedTask) -> Result:
         from services.training import local
 
-        grant, work = order.grant, CLIENT_WORK[order.grant.kind]
+        grant, work = granted.grant, CLIENT_WORK[granted.grant.kind]
         if work.parameters is not None and not isinstance(grant.work, work.parameters):
             raise WorkFailed(f"a task of kind {grant.kind} came without its parameters")
         handle: Handler[Any] = resolve(work.handler)
-        model = self.model_with(order)
+        model = self.model_with(granted)
         base = local.snapshot(model) if work.returns_update else {}
         hand = TaskInHand(
             task=self.task,
@@ -158,8 +158,8 @@ class Workbench:
             local=grant.local,
             seed=grant.seed,
             device=self.device,
-            signals=order.signals(),
-            blobs=order.blobs,
+            signals=granted.signals(),
+            blobs=granted.blobs,
         )
         path = self.scratch / f"{uuid.uuid4().hex}.safetensors"
         try:
@@ -173,7 +173,7 @@ class Workbench:
 
     def _ready(self) -> tuple[ClientTask, torch.device]:
         if self._loaded is None:
-            raise InvariantBroken("work was given to a workbench that is not loaded")
+            raise InvariantBroken("work was given to a task runner that is not loaded")
         return self._loaded
 
 

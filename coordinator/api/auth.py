@@ -79,7 +79,7 @@ def has_dropped(superseded_at: datetime | None, dropped_at: datetime | None) -> 
     return superseded_at is None or (dropped_at is not None and dropped_at >= superseded_at)
 
 
-class Keyring:
+class Authenticator:
     """Tokens to principals; remembers the answer for two seconds."""
 
     def __init__(self, database: Database, bus: Bus) -> None:
@@ -156,7 +156,7 @@ class Caller:
 
     @property
     def client_id(self) -> UUID:
-        """Of an operation that only clients may use."""
+        """The client's id, for an operation that only clients may use."""
         if self.principal.client_id is None:
             raise Rejected("forbidden", "only a client's credential may do this")
         return self.principal.client_id
@@ -225,12 +225,12 @@ async def identified(request: Request, context: Context) -> Principal:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     token = token.strip()
     peer = request.client.host if request.client is not None else "local"
-    if not context.keyring.has_seen(token):
+    if not context.authenticator.has_seen(token):
         context.limits.admit_stranger(peer)
     try:
         if scheme.lower() != "bearer" or not token:
             raise Rejected("unauthenticated", "send `Authorization: Bearer <token>`")
-        return await context.keyring.principal(token)
+        return await context.authenticator.principal(token)
     except Rejected:
         context.limits.count_failure(peer)
         raise

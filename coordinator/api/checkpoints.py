@@ -93,7 +93,7 @@ async def download_model(request: Request, checkpoint_id: UUID, caller: Reader) 
 
 
 async def _descent(caller: Caller, checkpoint_id: UUID) -> lineage.Descent:
-    """Through the cache: a long line takes a walk over all its checkpoints, and never changes."""
+    """Read through the cache: a long lineage takes a walk over all its checkpoints, and never changes."""
     coordinator, key = caller.coordinator, f"descent:{checkpoint_id}"
     cached = await coordinator.bus.cache_get(key)
     if cached is not None:

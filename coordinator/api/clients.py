@@ -60,7 +60,7 @@ async def rotate_client_credential(client_id: UUID, caller: Enroller) -> Respons
     async with coordinator.database.read() as connection:
         old = await accounts.active_credentials(connection, client_id)
     made = await rotate_client(coordinator, client_id, caller.within)
-    caller.context.keyring.forget(old)
+    caller.context.authenticator.forget(old)
     return answer(made, 201, {"Cache-Control": "no-store"})
 
 
@@ -68,7 +68,7 @@ async def rotate_client_credential(client_id: UUID, caller: Enroller) -> Respons
 async def remove_client(client_id: UUID, caller: Enroller) -> Response:
     """The client leaves: its open tasks are withdrawn, its agent is told to stop, and what it uploaded and nobody needs
     is deleted."""
-    caller.context.keyring.forget(await remove(caller.coordinator, client_id, caller.within))
+    caller.context.authenticator.forget(await remove(caller.coordinator, client_id, caller.within))
     return Response(status_code=204)
 
 

@@ -220,7 +220,7 @@ async def get_artefacts(erasure_id: UUID, caller: Follower) -> Response:
     root = artefact_root(certified.envelope)
     if root is None:
         raise Rejected("not-found", "a certificate of the first version lists its artefacts itself")
-    path = caller.coordinator.erasing.certifying.files.list_path(certified.request_id, root)
+    path = caller.coordinator.erasure_steps.certificates.files.list_path(certified.request_id, root)
     if not path.exists():
         raise Rejected("not-found", "the list of this certificate is not kept here any more; its signature still holds")
     return FileResponse(path, media_type=artefact_list.MEDIA_TYPE)
@@ -243,7 +243,7 @@ async def get_opening(erasure_id: UUID, caller: Follower) -> Response:
     principal = caller.principal
     if principal.role not in ALLOWED["erase"] and principal.name != certified.requested_by:
         raise Rejected("forbidden", f"a {principal.role} may not know whom the certificate is about")
-    path = caller.coordinator.erasing.certifying.files.opening_path(certified.request_id)
+    path = caller.coordinator.erasure_steps.certificates.files.opening_path(certified.request_id)
     if not path.exists():
         raise Rejected("not-found", "the opening of this certificate is not kept here any more")
     return FileResponse(path, media_type=opening.MEDIA_TYPE)
@@ -292,11 +292,11 @@ async def _message(
 
 
 async def _callbacks(caller: Caller, filed: ErasureCreate, erasure_id: UUID) -> tuple[dict[str, Any], ...]:
-    notifying = caller.coordinator.notifying
+    webhooks = caller.coordinator.webhooks
     for callback in filed.callbacks:
-        notifying.check_url(callback.url)
+        webhooks.check_url(callback.url)
     try:
-        return await notifying.sealed(erasure_id, [callback.model_dump() for callback in filed.callbacks])
+        return await webhooks.sealed(erasure_id, [callback.model_dump() for callback in filed.callbacks])
     except OSError as error:
         raise Rejected("unavailable", f"a callback's secret cannot be kept now: {described(error)}") from error
 
@@ -327,7 +327,7 @@ async def _answer_request(caller: Caller, erasure_id: UUID, status: int = 200) -
 
 
 def _explained(caller: Caller, found: ErasureRequest) -> ErasureRequest:
-    """With what the coordinator had to set aside of it or of its runs, where the request itself says nothing."""
+    """The request with what the coordinator had to set aside of it or of its runs, where it says nothing itself."""
     concerned = (found.id, *(line.run_id for line in found.lines if line.done_at is None))
-    why = caller.coordinator.quarantine.why(*concerned) if found.reason is None else None
+    why = caller.coordinator.set_aside.why(*concerned) if found.reason is None else None
     return found if why is None else found.model_copy(update={"reason": why})

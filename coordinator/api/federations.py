@@ -89,5 +89,5 @@ async def list_credentials(request: Request, federation_id: UUID, caller: Admin,
 )
 async def revoke_credential(credential_id: UUID, caller: Admin) -> Response:
     await revoke(caller.coordinator, credential_id, caller.within)
-    caller.context.keyring.forget([credential_id])
+    caller.context.authenticator.forget([credential_id])
     return Response(status_code=204)

@@ -42,7 +42,7 @@ async def get_readiness(request: Request) -> Response:
     if context.unready_because is not None:
         return answer(Health(status="not-ready", checks={"coordinator": context.unready_because}), 503)
     checks = {"coordinator": "ok", "database": "ok"}
-    checks |= {name: pulse.problem or "ok" for name, pulse in context.coordinator.supervisor.pulses.items()}
+    checks |= {name: health.problem or "ok" for name, health in context.coordinator.supervisor.health.items()}
     database = context.coordinator.database
     if not database.gate.is_open:
         checks["evidence"] = database.gate.reason

@@ -224,5 +224,5 @@ def install(app: FastAPI) -> None:
 
 
 async def answer_to(request: Request, error: Exception) -> Response:
-    """To one of the exceptions that have an answer, as the application would give it."""
+    """The answer to one of the exceptions that have one, as the application would give it."""
     return await next(handler for kind, handler in ANSWERS.items() if isinstance(error, kind))(request, error)

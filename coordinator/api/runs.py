@@ -13,8 +13,8 @@ from coordinator.api.auth import Caller, Operator, Reader
 from coordinator.api.bodies import IfMatch, JsonRoute, WantedPage, answer, answer_page, expected_version
 from coordinator.api.problems import problems
 from coordinator.engine.messages import CancelRun, CreateRun, JoinRun, PauseRun, ResumeRun
-from coordinator.runtime.quarantine import Thing
-from coordinator.runtime.rehearsal import check_files, rehearse
+from coordinator.runtime.dry_run import check_files, dry_run
+from coordinator.runtime.set_aside import WorkItem
 from coordinator.runtime.shell import Replayed
 from coordinator.store import accounts, queries
 from coordinator.store.inbox import InboxKey
@@ -41,7 +41,7 @@ async def validate_run(body: RunValidate, caller: Operator) -> Response:
         now = await coordinator.database.now(connection)
     message = CreateRun(uuid7(now, os.urandom(10)), federation_id, body.spec)
     most = coordinator.settings.max_model_parameters
-    return answer(await rehearse(coordinator.database, coordinator.storage, message, body.to_upload, most))
+    return answer(await dry_run(coordinator.database, coordinator.storage, message, body.to_upload, most))
 
 
 @router.post(
@@ -162,10 +162,10 @@ async def _answer_run(caller: Caller, run_id: UUID, status: int = 200) -> Respon
 
 
 def _explained(caller: Caller, run: Run) -> Run:
-    """With what the coordinator had to set aside of it, where the run itself says nothing."""
-    why = caller.coordinator.quarantine.why(run.id) if run.reason is None else None
+    """The run with what the coordinator had to set aside of it, where the run itself says nothing."""
+    why = caller.coordinator.set_aside.why(run.id) if run.reason is None else None
     return run if why is None else run.model_copy(update={"reason": why})
 
 
 def _leave_out(caller: Caller, run_id: UUID, error: Exception) -> None:
-    caller.coordinator.quarantine.put(Thing("unreadable run", run_id, run_id), error)
+    caller.coordinator.set_aside.put(WorkItem("unreadable run", run_id, run_id), error)

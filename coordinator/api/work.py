@@ -18,9 +18,9 @@ from coordinator.api.problems import problems
 from coordinator.engine.messages import FailTask, OpenSession, RenewLease, SubmitResult
 from coordinator.engine.react import client_key
 from coordinator.engine.replies import Granted
-from coordinator.runtime.granting import HEARTBEAT_EVERY_S, grant_of
+from coordinator.runtime.task_claims import HEARTBEAT_EVERY_S, grant_of
 from services.core.errors import Rejected
-from services.wire.v1.caches import SUPERSEDED_HEADER
+from services.wire.v1.superseded_models import SUPERSEDED_HEADER
 from services.wire.v1.work import (
     PROTOCOL,
     Claim,
@@ -54,7 +54,7 @@ async def open_session(body: SessionRequest, caller: Worker) -> Response:
     devices = [device.model_dump() for device in body.devices]
     canary = body.canary.model_dump(mode="json") if body.canary is not None else None
     message = OpenSession(caller.client_id, body.agent_version, devices, canary)
-    client = await coordinator.granting.open_session(message)
+    client = await coordinator.task_claims.open_session(message)
     await coordinator.presence.hear(client.id)
     return answer(
         Session(
@@ -156,7 +156,7 @@ async def _poll(request: Request, caller: Caller, wait_s: float) -> Sequence[Gra
     coordinator, client_id = caller.coordinator, caller.client_id
     ends_at = time.monotonic() + wait_s
     with coordinator.bus.waiter(client_key(client_id)) as waiter:
-        if await caller.context.lookout.has_work(client_id):
+        if await caller.context.claim_probe.has_work(client_id):
             return await _claim(caller)
         left = ends_at - time.monotonic()
         if left <= 0:
@@ -178,7 +178,7 @@ async def _poll(request: Request, caller: Caller, wait_s: float) -> Sequence[Gra
 
 
 async def _claim(caller: Caller) -> Sequence[Granted]:
-    return await caller.coordinator.granting.claim(caller.client_id)
+    return await caller.coordinator.task_claims.claim(caller.client_id)
 
 
 async def _until_disconnect(request: Request) -> None:
@@ -197,5 +197,5 @@ def _asked_wait_s(prefer: str | None) -> float:
 
 
 def _longest_wait_s(max_wait_s: float, client_id: UUID) -> float:
-    """Up to a fifth less than allowed, by client: agents that began together do not come back together for ever."""
+    """Waits differ by up to a fifth by client: agents that began together do not come back together for ever."""
     return max_wait_s * (0.8 + 0.2 * (client_id.int % 1009) / 1009)

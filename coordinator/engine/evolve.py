@@ -247,8 +247,8 @@ def _of_erasure(state: State, event: e.ErasureEvent) -> State:
             return state.put(replace(state.clients[client_id], needed_by=None))
         case e.SamplesExcluded(exclusion=exclusion, digest=digest):
             return state.put(exclusion, replace(state.clients[exclusion.client_id], exclusions=digest))
-        case e.ExclusionsHonoured():
-            return _honour(state, event)
+        case e.ExclusionsAcknowledged():
+            return _acknowledge(state, event)
         case e.ExclusionsRefused(client_id=client_id, problem=problem):
             own = [x for x in state.exclusions.values() if x.client_id == client_id and x.acked_at is None]
             return state.put_all(replace(exclusion, problem=problem) for exclusion in own)
@@ -319,7 +319,7 @@ def _attempt_delivery(state: State, event: e.DeliveryAttempted) -> State:
     return state.put(replace(attempted, status=status, next_attempt_at=event.next_attempt_at))
 
 
-def _honour(state: State, event: e.ExclusionsHonoured) -> State:
+def _acknowledge(state: State, event: e.ExclusionsAcknowledged) -> State:
     client = state.clients[event.client_id]
     changed: list[Entity] = [replace(client, exclusions_acked=client.exclusions)]
     for exclusion in state.exclusions.values():

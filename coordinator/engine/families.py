@@ -17,7 +17,7 @@ from services.core.model_figures import accuracy_of
 from services.core.seeds import derive
 from services.program.contract import Source
 from services.selection.policies import POLICIES
-from services.topology.cohorts import CohortPlan, check_sizes, family
+from services.topology.cohorts import CohortPlan, check_sizes, plan_cohorts
 from services.topology.spec import Clusters, Isolated
 
 MERGED = "merged"
@@ -53,14 +53,14 @@ def form(draft: Draft, run: Run, names: list[str], client_ids: Mapping[str, UUID
         members = [(name, client_ids[name]) for name in names]
         form_one(draft, run, NewCohort("profile", "profile", members, program="profile"))
     else:
-        _form_all(draft, run, family(topology, names, _seed(run)), client_ids)
+        _form_all(draft, run, plan_cohorts(topology, names, _seed(run)), client_ids)
 
 
 def form_clusters(draft: Draft, run: Run, assignment: Mapping[str, tuple[int, ...]]) -> None:
     client_ids = {m.name: m.client_id for m in draft.state.members.values() if _run_of(draft.state, m) == run.id}
     active = {m.name for m in draft.state.members.values() if _run_of(draft.state, m) == run.id and m.active}
     present = {name: indices for name, indices in assignment.items() if name in active}
-    _form_all(draft, run, family(run.spec.topology, sorted(present), _seed(run), assignment=present), client_ids)
+    _form_all(draft, run, plan_cohorts(run.spec.topology, sorted(present), _seed(run), assignment=present), client_ids)
 
 
 def _seed(run: Run) -> int:

@@ -165,7 +165,7 @@ def entry(event: e.Event, after: State) -> Entry | None:
             | e.RunResized()
             | e.ClientErased()
             | e.ClientReleased()
-            | e.ExclusionsHonoured()
+            | e.ExclusionsAcknowledged()
             | e.ExclusionsRefused()
             | e.DeliveryRequested()
             | e.DeliveryAttempted()

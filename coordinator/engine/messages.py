@@ -128,7 +128,7 @@ class FileErasure(Message[Erasure]):
     audit: Mapping[str, Any] | None = None
     needs_approval: bool = False
     callbacks: tuple[dict[str, Any], ...] = ()
-    """As {url, secret}."""
+    """Each callback as {url, secret}."""
     offline: tuple[str, ...] = ()
     """Subjects whose workers are not there now."""
     is_tombstoned: bool = False
@@ -190,7 +190,7 @@ class OpenSession(Message[Client]):
     agent_version: str
     devices: list[dict[str, Any]] = field(default_factory=list)
     canary: Mapping[str, Any] | None = None
-    """That it carries in its data."""
+    """The canary that the client carries in its data."""
     frees_tasks: bool = True
     """Whether tasks of the client's earlier life are handed out again at once; otherwise when their leases run out."""
 
@@ -215,7 +215,7 @@ class AcknowledgeExclusions(Message[None]):
 class ClaimTasks(Message[tuple[Granted, ...]]):
     client_id: UUID
     run_id: UUID | None = None
-    """Only tasks of this run: when those of another cannot be read."""
+    """Claim only tasks of this run, because those of another cannot be read."""
 
     def add_needs(self, needs: Needs) -> None:
         needs.claimants.add(self.client_id)
@@ -378,7 +378,7 @@ class CompleteErasure(Message[Erasure]):
     erasure_id: UUID
     job_id: UUID
     version: int
-    """Of the request that the certificate is about; one that has moved on since needs another."""
+    """The version of the request that the certificate is about; a request that has moved on since needs another."""
     envelope: str
 
     def add_needs(self, needs: Needs) -> None:

@@ -36,7 +36,7 @@ RETENTION = "jobs:retention"
 CLOCK = "clock"
 EVIDENCE = "evidence"
 BELLS: Final = {"kernel": KERNELS, "notify": NOTICES, "keep-updates": HISTORY, "collect-updates": RETENTION}
-"""Of jobs that have a pump of their own; all others are chores."""
+"""The bells of jobs that have a pump of their own; all others are chores."""
 
 
 def client_key(client_id: UUID) -> str:
@@ -94,7 +94,7 @@ def react(event: e.Event, after: State) -> Iterator[Command]:
             yield Wake(client_key(client_id))
         case e.SamplesExcluded(exclusion=exclusion):
             yield Wake(client_key(exclusion.client_id))
-        case e.ExclusionsHonoured(client_id=client_id):
+        case e.ExclusionsAcknowledged(client_id=client_id):
             yield Wake(client_key(client_id))
             yield Wake(CLOCK)
         case e.JobRequested(job=job):

@@ -118,7 +118,7 @@ class KeyStore(Protocol):
         """The key that a blob of a cohort was last noted under, if that is still there, and what was noted."""
 
     def names(self) -> set[KeyName]:
-        """Of all keys that there are."""
+        """The names of all keys that there are."""
 
     def probe(self) -> None:
         """Raise OSError if no key could be made now."""

@@ -47,7 +47,7 @@ def hash_of(secret: str) -> str:
 
 
 def name_of_client(client_id: UUID) -> str:
-    """As whom a client sends requests and uploads, with whatever credential."""
+    """The name under which a client sends requests and uploads, with whatever credential."""
     return f"client:{client_id}"
 
 

@@ -16,15 +16,15 @@ from coordinator.bus.port import Bus
 from coordinator.engine.react import NOTICES
 from coordinator.keys.directory import DirectoryKeys
 from coordinator.runtime.evidence import Evidence
-from coordinator.runtime.notifying import Notifying
+from coordinator.runtime.evidence_comparison import EvidenceComparison
 from coordinator.runtime.parts import Parts, Platform
+from coordinator.runtime.plain_blob_upgrade import PlainBlobUpgrade
 from coordinator.runtime.presence import Presence
 from coordinator.runtime.pump import Pump, Queue
 from coordinator.runtime.quota import quota_of
-from coordinator.runtime.refencing import Refencing
 from coordinator.runtime.settings import Settings
 from coordinator.runtime.supervision import Supervisor
-from coordinator.runtime.upgrading import Upgrading
+from coordinator.runtime.webhooks import WebhookSender
 from coordinator.store.database import Database, Unavailable
 from services.core.private_files import make_directory, tighten, tighten_directory
 from services.methods.catalogue import LEFT_OUT
@@ -55,29 +55,29 @@ class Coordinator(Parts):
         )
         self.presence = Presence(self.database, self.bus)
         self.quota = quota_of(settings, self.database)
-        refencing = Refencing(self.database, self.bus, self.tombstones, self.signing_keys, self._observe)
-        self.evidence = Evidence(self.database, self.bus, self.tombstones, self.signing_keys, refencing)
-        self.notifying = Notifying(self.database, self.shell, settings.callback_hosts, self.signing_keys)
-        self.upgrading = Upgrading(self.database, self.storage, self.scratch, settings.blob_path)
+        comparison = EvidenceComparison(self.database, self.bus, self.tombstones, self.signing_keys, self._observe)
+        self.evidence = Evidence(self.database, self.bus, self.tombstones, self.signing_keys, comparison)
+        self.webhooks = WebhookSender(self.database, self.shell, settings.callback_hosts, self.signing_keys)
+        self.upgrade = PlainBlobUpgrade(self.database, self.storage, self.scratch, settings.blob_path)
         self.supervisor = Supervisor()
 
     async def start_api(self) -> None:
         """The coordinating role: timers and chores; kernels too unless compute processes do them."""
         await self._start()
         await self.evidence.open()
-        await self.upgrading.begin()
-        await self.erasing.release_salts()
+        await self.upgrade.begin()
+        await self.erasure_steps.release_salts()
         await self._mend_old()
         self.supervisor.start("clockwork", self.clockwork.forever)
         self.supervisor.start("tidying", self.clockwork.tidy_forever)
         self.supervisor.start("evidence", self.evidence.watch)
         self._start_pump("chores", self.chores)
         # Apart from the chores: these must hold up no fence.
-        self._start_pump("notices", Queue(NOTICES, ("notify",), self.notifying.run))
+        self._start_pump("notices", Queue(NOTICES, ("notify",), self.webhooks.run))
         self._start_pump("history", self.history)
         self._start_pump("retention", self.retention, rest_s=RETENTION_S)
         self.supervisor.start("presence", self.presence.forever)
-        self.supervisor.start("upgrade", self.upgrading.forever)
+        self.supervisor.start("upgrade", self.upgrade.forever)
         if self.settings.compute == "threads":
             self._start_pump("kernels", self.kernels)
 
@@ -92,10 +92,10 @@ class Coordinator(Parts):
         await super().close()
 
     async def _start(self) -> None:
-        """Once: what comes after it may have to be tried again."""
-        if "shell" not in self.supervisor.pulses:
+        """Start what is started only once: what comes after it may have to be tried again."""
+        if "shell" not in self.supervisor.health:
             await asyncio.to_thread(_tighten, self.settings)
-            await self.keeping.sweep()
+            await self.kept_updates.sweep()
             await self.bus.start()
             self.supervisor.start("shell", self.shell.forever)
             for one in LEFT_OUT:
@@ -103,7 +103,7 @@ class Coordinator(Parts):
 
     async def _mend_old(self) -> None:
         """What older releases left readable. A step that breaks is tried again at the next start and stops nobody."""
-        for step in (self.erasing.scrub_old, self.notifying.seal_old):
+        for step in (self.erasure_steps.scrub_old, self.webhooks.seal_old):
             try:
                 if requests := await step():
                     log.info("requests.mended", step=step.__name__, requests=requests)
@@ -114,7 +114,7 @@ class Coordinator(Parts):
 
     def _start_pump(self, name: str, queue: Queue, *, rest_s: float = 0.0) -> None:
         lease_s = self.settings.kernel_lease_s
-        pump = Pump(self.database, self.bus, queue, lease_s, self.quarantine, rest_s=rest_s)
+        pump = Pump(self.database, self.bus, queue, lease_s, self.set_aside, rest_s=rest_s)
         self.supervisor.start(name, pump.forever)
 
 

@@ -19,18 +19,18 @@ from coordinator.engine.events import Event
 from coordinator.engine.messages import Message
 from coordinator.engine.react import CHORES, HISTORY, KERNELS, RETENTION
 from coordinator.keys.port import KeyStore
+from coordinator.runtime.blob_sealer import BlobSealer
 from coordinator.runtime.clockwork import Clockwork
-from coordinator.runtime.erasure import Erasing
-from coordinator.runtime.granting import Granting
-from coordinator.runtime.history import Keeping
+from coordinator.runtime.erasure_steps import ErasureSteps
+from coordinator.runtime.kept_updates import KeptUpdates
 from coordinator.runtime.pump import Queue, chore_runner, kernel_runner
-from coordinator.runtime.quarantine import Quarantine
-from coordinator.runtime.reception import Reception
 from coordinator.runtime.scratch import Scratch
-from coordinator.runtime.sealing import Sealing
+from coordinator.runtime.set_aside import SetAside
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
+from coordinator.runtime.task_claims import TaskClaims
+from coordinator.runtime.upload_receiver import UploadReceiver
 from coordinator.runtime.uploads import Uploads
 from coordinator.store.database import Database
 from coordinator.tombstones.files import FileTombstoneLog
@@ -57,33 +57,35 @@ class Parts:
         self.observers: list[Callable[[Event], None]] = []
         """Told of every event after its commit."""
         self.database, self.bus, self.blobs = platform.database, platform.bus, platform.blobs
-        self.sealing = Sealing(self.database, platform.keys)
-        self.storage = Storage(self.database, self.blobs, self.sealing, self.bus)
+        self.sealer = BlobSealer(self.database, platform.keys)
+        self.storage = Storage(self.database, self.blobs, self.sealer, self.bus)
         self.shell = Shell(self.database, self.bus, platform.entropy, self._observe)
-        self.reception = Reception(self.storage)
+        self.receiver = UploadReceiver(self.storage)
         self.uploads = Uploads(self.database, self.shell, self.storage)
-        self.quarantine = Quarantine(is_strict=platform.is_experiment)
-        self.granting = Granting(self.database, self.shell, self.quarantine)
+        self.set_aside = SetAside(is_strict=platform.is_experiment)
+        self.task_claims = TaskClaims(self.database, self.shell, self.set_aside)
         self.scratch = Scratch(platform.scratch)
-        self.keeping = Keeping(self.database, self.storage, self.scratch)
+        self.kept_updates = KeptUpdates(self.database, self.storage, self.scratch)
         self.tombstones = FileTombstoneLog(platform.evidence / "tombstones.jsonl")
         self.signing_keys = SigningKeys(platform.evidence)
-        self.erasing = Erasing(
+        self.erasure_steps = ErasureSteps(
             self.database,
             self.shell,
             self.storage,
             self.bus,
             self.tombstones,
             self.signing_keys,
-            self.keeping,
+            self.kept_updates,
             scrubs=not platform.is_experiment,
         )
-        self.clockwork = Clockwork(self.database, self.bus, self.shell, self.storage, self.keeping, self.quarantine)
-        chores = chore_runner(self.database, self.shell, self.storage, self.erasing)
-        kernels = kernel_runner(self.database, self.shell, self.storage, self.keeping, self.scratch, platform.kernels)
-        self.retention = Queue(RETENTION, ("collect-updates",), self.keeping.collect)
+        self.clockwork = Clockwork(self.database, self.bus, self.shell, self.storage, self.kept_updates, self.set_aside)
+        chores = chore_runner(self.database, self.shell, self.storage, self.erasure_steps)
+        kernels = kernel_runner(
+            self.database, self.shell, self.storage, self.kept_updates, self.scratch, platform.kernels
+        )
+        self.retention = Queue(RETENTION, ("collect-updates",), self.kept_updates.collect)
         self.chores = Queue(CHORES, ("post", "drop-blob", "fence", "purge"), chores)
-        self.history = Queue(HISTORY, ("keep-updates",), self.keeping.run)
+        self.history = Queue(HISTORY, ("keep-updates",), self.kept_updates.run)
         self.kernels = Queue(KERNELS, ("kernel",), kernels)
 
     async def close(self) -> None:

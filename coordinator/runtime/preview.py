@@ -60,7 +60,7 @@ def _shown(option: Option, state: State) -> ErasureOption:
 
 
 def _not_applicable(option: Option) -> ErasureOption:
-    """Without figures: zero would read as free."""
+    """An option without figures: zero would read as free."""
     return ErasureOption(
         method=option.name,
         guarantee=option.method.guarantee,
@@ -99,7 +99,7 @@ def seconds_per_round(state: State) -> dict[UUID, float]:
 
 
 def _estimated_seconds(option: Option, per_round: dict[UUID, float]) -> float | None:
-    """Of the slowest cohort; None where one of them was never measured."""
+    """The time of the slowest cohort; None where one of them was never measured."""
     slow = [cost for cost in option.costs if cost.num_rounds]
     if any(cost.cut.cohort.id not in per_round for cost in slow):
         return None

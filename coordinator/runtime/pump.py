@@ -25,14 +25,14 @@ from coordinator.crashpoints import crashpoint
 from coordinator.engine import posting
 from coordinator.engine.entities import Blob, Facts, Job
 from coordinator.engine.messages import JobDone, JobFailed, Message, RecordBlob, Reply
-from coordinator.runtime.erasure import Erasing
-from coordinator.runtime.history import Keeping
-from coordinator.runtime.quarantine import Quarantine, Thing, pause_after, reason_of
+from coordinator.runtime.erasure_steps import ErasureSteps
+from coordinator.runtime.kept_updates import KeptUpdates
 from coordinator.runtime.scratch import Scratch
+from coordinator.runtime.sealed_writer import SealedWriter
+from coordinator.runtime.set_aside import SetAside, WorkItem, pause_after, reason_of
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.storage import Storage, name_of
-from coordinator.runtime.supervision import Pulse
-from coordinator.runtime.writing import SealedWriter
+from coordinator.runtime.supervision import WorkHealth
 from coordinator.store import blobs, outbox, references
 from coordinator.store.database import Database, TimedOut, Unavailable
 from coordinator.store.faults import fault_of
@@ -72,33 +72,33 @@ class Pump:
         bus: Bus,
         queue: Queue,
         lease_s: float,
-        quarantine: Quarantine,
+        set_aside: SetAside,
         *,
         rest_s: float = 0.0,
         at_once: int = 1,
     ) -> None:
         """`rest_s`: how long such work may wait for more; `at_once`: how many jobs are carried out side by side, so
         that their outcomes share transactions."""
-        self._database, self._bus, self._bell, self._quarantine = database, bus, queue.bell, quarantine
+        self._database, self._bus, self._bell, self._set_aside = database, bus, queue.bell, set_aside
         self._kinds, self._run = queue.kinds, queue.run
         self._lease_s, self._rest_s, self._at_once = lease_s, rest_s, at_once
 
-    async def forever(self, pulse: Pulse) -> None:
+    async def forever(self, health: WorkHealth) -> None:
         is_rung = False
         with self._bus.waiter(self._bell) as waiter:
             while True:
                 try:
                     if (is_rung or await self._has_job()) and await self._some():
                         is_rung = False
-                        pulse.beat()
+                        health.ok()
                     else:
-                        pulse.beat()
+                        health.ok()
                         is_rung = await waiter.wait(LOOK_EVERY_S)
                         if is_rung and self._rest_s:
                             await asyncio.sleep(self._rest_s)
                 except Unavailable as error:
                     log.warning("pump.waits", kinds=self._kinds, error=str(error)[:200])
-                    pulse.waits("the database cannot serve")
+                    health.waits("the database cannot serve")
                     await asyncio.sleep(LOOK_EVERY_S)
 
     async def drain(self) -> bool:
@@ -138,18 +138,18 @@ class Pump:
         return True
 
     async def _carry_out(self, job: Job, token: str) -> None:
-        thing = Thing(job.kind, job.id, job.run_id)
+        item = WorkItem(job.kind, job.id, job.run_id)
         try:
             await self._run(job, token)
         except Exception as error:
             fault = None if isinstance(error, OSError) else fault_of(error)  # files and callbacks fail, too
             if fault is None or isinstance(fault, TimedOut):
-                self._quarantine.put(thing, error)
+                self._set_aside.put(item, error)
                 await self._return(job.id, token, pause_after(job.num_failures + 1), reason_of(error), is_failure=True)
                 return
             await self._return(job.id, token, LOOK_EVERY_S, "the database could not serve", is_failure=False)
             raise fault from error
-        self._quarantine.clear(thing)
+        self._set_aside.clear(item)
 
     async def _set_unread_aside(self, token: str, error: Exception) -> bool:
         """The next job's row cannot be read: it must not keep the others from being found."""
@@ -158,7 +158,7 @@ class Pump:
             unread = await outbox.lease_unread(connection, self._kinds, now, self._lease_s, token)
         if unread is None:
             return False
-        self._quarantine.put(Thing("unreadable job", unread.id), error)
+        self._set_aside.put(WorkItem("unreadable job", unread.id), error)
         await self._return(unread.id, token, pause_after(unread.num_failures + 1), reason_of(error), is_failure=True)
         return True
 
@@ -180,13 +180,13 @@ class Pump:
 
 
 def kernel_runner(
-    database: Database, shell: Shell, storage: Storage, keeping: Keeping, scratch: Scratch, executor: Executor
+    database: Database, shell: Shell, storage: Storage, kept_updates: KeptUpdates, scratch: Scratch, executor: Executor
 ) -> Runner:
     """Run a kernel over stored blobs in the executor and store what it makes."""
 
     async def run(job: Job, token: str) -> None:
         log.info("kernel.started", kernel=job.kernel, job=str(job.id), run=str(job.run_id), attempt=job.attempt)
-        if outcome := await _outcome(job, token, database, storage, keeping, scratch, executor):
+        if outcome := await _outcome(job, token, database, storage, kept_updates, scratch, executor):
             if job.epoch > 0:
                 crashpoint("erasure.in-recovery")
             is_wanted = await shell_patiently(shell, outcome)
@@ -201,7 +201,7 @@ async def _outcome(
     token: str,
     database: Database,
     storage: Storage,
-    keeping: Keeping,
+    kept_updates: KeptUpdates,
     scratch: Scratch,
     executor: Executor,
 ) -> JobDone | JobFailed | None:
@@ -211,9 +211,9 @@ async def _outcome(
         raise InvariantBroken("a kernel without a cohort")
     try:
         with scratch.file() as out:
-            blob = await storage.sealing.of_job(job.federation_id, job.id, job.cohort_id, job.epoch, job.created_at)
-            seal = await storage.sealing.seal_of(blob)
-            async with keeping.local(job.federation_id, job.inputs) as files:
+            blob = await storage.sealer.of_job(job.federation_id, job.id, job.cohort_id, job.epoch, job.created_at)
+            seal = await storage.sealer.seal_of(blob)
+            async with kept_updates.local(job.federation_id, job.inputs) as files:
                 crashpoint("kernel.before")
                 figures, made = await loop.run_in_executor(executor, _computed, job, files, out, seal)
                 crashpoint("kernel.after")
@@ -274,7 +274,7 @@ async def _announce(database: Database, blob: Blob, token: str) -> bool:
             await asyncio.sleep(LOOK_EVERY_S)
 
 
-def chore_runner(database: Database, shell: Shell, storage: Storage, erasing: Erasing) -> Runner:
+def chore_runner(database: Database, shell: Shell, storage: Storage, erasure_steps: ErasureSteps) -> Runner:
     async def run(job: Job, token: str) -> None:
         match job.kind:
             case "post":
@@ -285,7 +285,7 @@ def chore_runner(database: Database, shell: Shell, storage: Storage, erasing: Er
                     await references.release(connection, job.federation_id, [job.params["digest"]])
                 await storage.delete_dropped()
             case "fence" | "purge":
-                await erasing.run(job)
+                await erasure_steps.run(job)
             case _:
                 raise InvariantBroken(f"no chore is called {job.kind}")
         async with database.write() as connection:

@@ -21,6 +21,7 @@ import structlog
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from coordinator.batching import yield_to_loop
 from coordinator.bus.port import Bus
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.decide import decide
@@ -30,8 +31,7 @@ from coordinator.engine.journal import entry
 from coordinator.engine.messages import Envelope, Message, Reply
 from coordinator.engine.react import FollowUp, Wake, erasure_key, react, run_key
 from coordinator.engine.replies import Refused
-from coordinator.gathering import others_have_come
-from coordinator.runtime.supervision import Pulse
+from coordinator.runtime.supervision import WorkHealth
 from coordinator.store import inbox, journal
 from coordinator.store.database import Database, TimedOut, Unavailable
 from coordinator.store.inbox import InboxKey
@@ -97,7 +97,7 @@ class Shell:
 
     def start(self) -> None:
         """For experiments, which nobody supervises."""
-        self._drainer = asyncio.create_task(self.forever(Pulse()))
+        self._drainer = asyncio.create_task(self.forever(WorkHealth()))
 
     async def close(self) -> None:
         if self._drainer is not None:
@@ -131,17 +131,17 @@ class Shell:
             raise Rejected(answer.reply.code, answer.reply.detail)
         return answer.reply
 
-    async def forever(self, pulse: Pulse) -> None:
+    async def forever(self, health: WorkHealth) -> None:
         """Whoever waits for a message that was being decided when this ends is told to try again."""
         while True:
             while self._mailbox:
-                await others_have_come()
+                await yield_to_loop()
                 batch = [self._mailbox.popleft() for _ in range(min(MAX_BATCH, len(self._mailbox)))]
                 try:
                     await self._settle(batch)
                 finally:
                     _fail(batch, Unavailable("the coordinator was interrupted"))
-                pulse.beat()
+                health.ok()
             await self._bell.wait()
             self._bell.clear()
 

@@ -70,12 +70,12 @@ async def runs_waiting_for(connection: AsyncConnection, client_id: UUID) -> list
 @dataclass(frozen=True, slots=True)
 class Figures:
     runs: dict[str, int]
-    """By status."""
+    """Counts by status."""
     open_tasks: dict[str, int]
     oldest_kernel_at: datetime | None
     """When the oldest kernel that nobody has finished was asked for."""
     plain_blobs: int
-    """Those that an earlier version stored, and that are not sealed yet."""
+    """How many blobs an earlier version stored that are not sealed yet."""
     jobs_set_aside: dict[str, int]
     """Jobs that broke and wait for another attempt, by kind."""
 

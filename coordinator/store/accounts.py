@@ -65,7 +65,7 @@ async def known_credential(connection: AsyncConnection, credential_id: UUID) -> 
 
 
 async def client_ids(connection: AsyncConnection, federation_id: UUID, names: Sequence[str]) -> dict[str, UUID]:
-    """By name; those that are not enrolled are left out."""
+    """Ids by name; those that are not enrolled are left out."""
     own = (t.clients.c.federation_id == federation_id) & t.clients.c.name.in_(names)
     rows = await connection.execute(sa.select(t.clients.c.name, t.clients.c.id).where(own))
     return {row.name: row.id for row in rows}
@@ -143,7 +143,7 @@ async def add_clients(
     canary: dict[str, Any] | None = None,
     max_samples: int | None = None,
 ) -> None:
-    """By name."""
+    """Enrol clients under the given ids, which are listed by name."""
     same = {"federation_id": federation_id, "status": "active", "created_at": now, "devices": []}
     same |= {"canary": canary, "max_samples": max_samples}
     await connection.execute(t.clients.insert(), [{"id": ids[name], "name": name, **same} for name in ids])
@@ -191,7 +191,7 @@ _NOTE_SEEN = (
 
 
 async def note_seen(connection: AsyncConnection, seen: Mapping[UUID, datetime]) -> None:
-    """In the order given: replicas that agree on one do not wait for each other in a circle."""
+    """Write in the order given: replicas that agree on one do not wait for each other in a circle."""
     await connection.execute(_NOTE_SEEN, [{"client": client_id, "seen_at": at} for client_id, at in seen.items()])
 
 

@@ -17,7 +17,7 @@ _IS_UNSEALED: Final = sa.cast(t.erasures.c.callbacks, sa.Text).contains("whsec_"
 
 
 async def unsealed(connection: AsyncConnection) -> dict[UUID, list[dict[str, Any]]]:
-    """By request, all of its callbacks."""
+    """All callbacks of each request that has an unsealed one."""
     statement = sa.select(t.erasures.c.id, t.erasures.c.callbacks).where(_IS_UNSEALED)
     return {row.id: row.callbacks for row in await connection.execute(statement)}
 

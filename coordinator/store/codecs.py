@@ -95,4 +95,4 @@ CODECS: Final[dict[type[Any], dict[str, Codec]]] = {
         "audit": Codec(AuditReport, current=_audit, complete=_shown),
     },
 }
-"""Of the records that have such fields, by the field's name."""
+"""The codecs of each record that has such fields, by the field's name."""

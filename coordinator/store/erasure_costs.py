@@ -16,7 +16,7 @@ from coordinator.store import tables as t
 async def traffic(
     connection: AsyncConnection, cohort_ids: Collection[UUID], leavers: Collection[UUID]
 ) -> dict[UUID, Traffic]:
-    """By cohort; cohorts that never published an aggregate are left out."""
+    """What each cohort has cost; cohorts that never published an aggregate are left out."""
     rounds = await _rounds(connection, cohort_ids)
     updates = await _updates(connection, cohort_ids, leavers)
     models = await _model_bytes(connection, cohort_ids)
@@ -32,7 +32,7 @@ async def traffic(
 async def archives(
     connection: AsyncConnection, run_ids: Collection[UUID], leavers: Collection[UUID]
 ) -> dict[UUID, Archive]:
-    """By checkpoint, of those that may be served; models without contributions are left out."""
+    """What is kept of each checkpoint that may be served; models without contributions are left out."""
     c, u = t.contributions.c, t.updates.c
     of_others = c.client_id.not_in(leavers)
     statement = (
@@ -78,7 +78,7 @@ async def _updates(
 
 
 async def _model_bytes(connection: AsyncConnection, cohort_ids: Collection[UUID]) -> dict[UUID, float]:
-    """Of each cohort's head."""
+    """The size of each cohort's head."""
     c = t.cohorts.c
     statement = (
         sa.select(c.id, sa.func.max(t.blobs.c.num_bytes).label("num_bytes"))

@@ -37,7 +37,7 @@ async def version(connection: AsyncConnection, erasure_id: UUID) -> int | None:
 
 
 async def names_to_erase(connection: AsyncConnection, client_ids: list[UUID]) -> list[str]:
-    """Of those among the clients that were not erased yet."""
+    """The names of those among the clients that were not erased yet."""
     c = t.clients.c
     statement = sa.select(c.name).where(c.id.in_(client_ids), c.status != "erased").order_by(c.name)
     return list((await connection.execute(statement)).scalars())

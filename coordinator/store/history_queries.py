@@ -32,7 +32,7 @@ class _Round:
 
 @dataclass(frozen=True, slots=True)
 class _Copies:
-    """Of one round."""
+    """The copies of one round."""
 
     number: int
     num: int
@@ -44,7 +44,7 @@ class _Copies:
 async def cohorts(
     connection: AsyncConnection, run_id: UUID, policy: UpdateHistory | None, position: Position
 ) -> Page[CohortHistory]:
-    """Of all cohorts that train."""
+    """The coverage of all cohorts that train."""
     c = t.cohorts.c
     statement = sa.select(t.cohorts).where(c.run_id == run_id, c.kind.not_in(("merge", "profile")))
     found = await page(connection, statement, c.id, position, lambda row: row)

@@ -27,10 +27,10 @@ IN_MODELS = t.contributions.join(t.checkpoints, t.checkpoints.c.id == t.contribu
     t.updates, t.updates.c.id == t.contributions.c.update_id
 )
 IS_LOSSY = k.digest != k.source
-"""Of a kept update: it is a copy, and not the update as it was sent."""
+"""A condition on a kept update: it is a copy, and not the update as it was sent."""
 LIVE = t.checkpoints.c.superseded_by.is_(None)
 IS_COPIED = sa.exists().where(k.update_id == t.updates.c.id, k.source == SOURCE, k.status == "stored")
-"""Of an update in a model: it has a sealed copy."""
+"""A condition on an update in a model: it has a sealed copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class UpdateToKeep:
     """An update that the policy keeps and that has no sealed copy yet."""
 
     run_id: UUID
@@ -59,7 +59,7 @@ class Wanted:
     source: str
 
     epoch: int
-    """Of the task that it answers."""
+    """The epoch of the task that it answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ async def cohorts_with_copies(connection: AsyncConnection) -> list[UUID]:
     return list((await connection.execute(sa.select(k.cohort_id).where(k.status == "stored").distinct())).scalars())
 
 
-async def wanted(connection: AsyncConnection, cohort_id: UUID, policy: UpdateHistory) -> list[Wanted]:
+async def wanted(connection: AsyncConnection, cohort_id: UUID, policy: UpdateHistory) -> list[UpdateToKeep]:
     """Of the models that may be served, the oldest first. What was dropped once is not kept again. Models from before
     the newest chore that was done need no second look."""
     u, c, j = t.updates.c, t.checkpoints.c, t.jobs.c
@@ -107,12 +107,12 @@ async def wanted(connection: AsyncConnection, cohort_id: UUID, policy: UpdateHis
     if since is not None:
         statement = statement.where(c.created_at >= since)
     rows = await connection.execute(statement)
-    return list({(row.update_id, row.source): Wanted(**row._mapping) for row in rows}.values())
+    return list({(row.update_id, row.source): UpdateToKeep(**row._mapping) for row in rows}.values())
 
 
 async def announce(
-    connection: AsyncConnection, copies: Sequence[tuple[Wanted, Kept]], policy: UpdateHistory, now: datetime
-) -> list[tuple[Wanted, Kept]]:
+    connection: AsyncConnection, copies: Sequence[tuple[UpdateToKeep, Kept]], policy: UpdateHistory, now: datetime
+) -> list[tuple[UpdateToKeep, Kept]]:
     """Note what is kept, or about to be; returns what may be. What was purged meanwhile, or kept by another process, is
     left out."""
     ids = [one.update_id for one, _ in copies]
@@ -138,9 +138,9 @@ async def announce(
     return announced
 
 
-def _values(one: Wanted, copy: Kept, policy: UpdateHistory, now: datetime) -> dict[str, Any]:
+def _values(one: UpdateToKeep, copy: Kept, policy: UpdateHistory, now: datetime) -> dict[str, Any]:
     return {
-        **{name: getattr(one, name) for name in Wanted.__slots__ if name != "epoch"},
+        **{name: getattr(one, name) for name in UpdateToKeep.__slots__ if name != "epoch"},
         **{name: getattr(copy, name) for name in ("digest", "num_bytes", "largest_error", "relative_error")},
         "dtype": policy.dtype,
         "compression": policy.compression,
@@ -188,7 +188,7 @@ IN_LIVE_MODEL = (
 
 
 async def bytes_by_round(connection: AsyncConnection, cohort_id: UUID) -> dict[int, int]:
-    """Of the copies of what is in models that may be served."""
+    """The bytes of copies of what is in models that may be served, by round."""
     statement = (
         sa.select(k.round, sa.func.sum(k.num_bytes).label("num_bytes"))
         .where(k.cohort_id == cohort_id, k.status == "stored", IN_LIVE_MODEL)
@@ -220,7 +220,7 @@ async def copies_of(connection: AsyncConnection, update_ids: Collection[UUID]) -
 
 
 async def copied(connection: AsyncConnection, update_ids: Collection[UUID]) -> dict[UUID, frozenset[str]]:
-    """By update: what it has copies of."""
+    """What each update has copies of."""
     rows = await connection.execute(
         sa.select(k.update_id, k.source).where(k.update_id.in_(update_ids), k.status == "stored")
     )
@@ -231,7 +231,7 @@ async def copied(connection: AsyncConnection, update_ids: Collection[UUID]) -> d
 
 
 async def copies(connection: AsyncConnection, federation_id: UUID, sources: Collection[str]) -> dict[str, Copy]:
-    """By what they are copies of."""
+    """The copies, by what they are copies of."""
     statement = (
         sa.select(t.kept_updates)
         .join(t.runs, t.runs.c.id == k.run_id)
@@ -241,7 +241,7 @@ async def copies(connection: AsyncConnection, federation_id: UUID, sources: Coll
 
 
 def copy_of(row: Any) -> Copy:
-    """Of a row of the history."""
+    """The copy that a row of the history describes."""
     policy = UpdateHistory(dtype=row.dtype, compression=row.compression)
     context = f"{row.cohort_id}/{row.round}/{row.update_id}/{row.source}".encode()
     return Copy(row.source, row.digest, policy, row.client_id, context)

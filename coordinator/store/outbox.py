@@ -63,7 +63,7 @@ async def lease_job(
 
 
 def _beyond(now: datetime, lease_s: float) -> datetime:
-    """Twice a lease from now on: replicas may differ a little in how long theirs are."""
+    """The instant twice a lease from now: replicas may differ a little in how long theirs are."""
     return now + timedelta(seconds=2 * max(lease_s, SHORTEST_LEASE_S))
 
 

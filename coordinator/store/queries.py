@@ -77,7 +77,7 @@ async def cohorts(connection: AsyncConnection, run_id: UUID, position: Position)
 
 
 async def members(connection: AsyncConnection, cohort_id: UUID, position: Position) -> Page[Member]:
-    """Those who take part now, by name."""
+    """The members who take part now, by name."""
     statement = sa.select(t.members).where(t.members.c.cohort_id == cohort_id, t.members.c.active)
     return await page(connection, statement, t.members.c.name, position, _member)
 

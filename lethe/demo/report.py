@@ -60,12 +60,12 @@ def print_tails(console: Console, directory: Path) -> None:
 
 def _sentences(outcome: Outcome) -> list[str]:
     untouched = [one for cohorts in outcome.effects.values() for one in cohorts if one.action == "untouched"]
-    request, report = outcome.request, outcome.findings.report
+    request, report = outcome.request, outcome.replay.report
     return [
         f"untouched: {len(untouched)} cohorts serve the same bytes as before ({', '.join(_names(untouched))})",
         f"method: {request['method']} became {request['chosen']}; {RECOVERY_ROUNDS} rounds of recovery",
         "certificate: " + "; ".join(f"{one.name} ok" for one in outcome.verdict.checks if one.ok),
-        f"replay: {report.replayed} of {report.total} steps recomputed, same digests ({outcome.findings.verdict})",
+        f"replay: {report.replayed} of {report.total} steps recomputed, same digests ({outcome.replay.verdict})",
     ]
 
 

@@ -18,7 +18,7 @@ from lethe import run_file
 from lethe.client import Client, Record
 from lethe.demo.processes import Child, Processes
 from lethe.erasure_effects import ErasureEffect, erasure_effects, figures_now
-from lethe.replaying import Findings, replay_served
+from lethe.replaying import ReplayOutcome, replay_served
 from lethe.watching import RoundLine, RunView, watch
 from services.audit.artefact_list import path_beside
 from services.audit.verification import Beside, Verdict, check
@@ -50,9 +50,9 @@ class Outcome:
     killed_in_round: int
     request: Record
     effects: dict[str, list[ErasureEffect]]
-    """By run."""
+    """The effects on cohorts, by run."""
     verdict: Verdict
-    findings: Findings
+    replay: ReplayOutcome
     kept_in: Path | None = None
 
 
@@ -94,8 +94,8 @@ class Story:
             request = self._forget(client, federation_id)
             effects = {name: erasure_effects(client, run["id"], request, noted[name]) for name, run in runs.items()}
             _check_untouched(effects)
-            verdict, findings = self._verify(client, request)
-            return Outcome(url, self._killed_in_round, request, effects, verdict, findings)
+            verdict, replay = self._verify(client, request)
+            return Outcome(url, self._killed_in_round, request, effects, verdict, replay)
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class Story:
             raise DemoFailed(f"the request is {request['status']}: {request['reason']}")
         return dict(request)
 
-    def _verify(self, client: Client, request: Record) -> tuple[Verdict, Findings]:
+    def _verify(self, client: Client, request: Record) -> tuple[Verdict, ReplayOutcome]:
         certificate, key = self._directory / "certificate.json", self._directory / "lethe.pub.pem"
         artefacts, opening = path_beside(certificate), self._directory / "opening.json"
         path = f"/v1/erasure-requests/{request['id']}"
@@ -206,10 +206,10 @@ class Story:
             verdict = check(certificate.read_bytes(), key.read_bytes(), beside=beside)
         if not (verdict.valid and verdict.complete) or verdict.statement is None:
             raise DemoFailed(f"the certificate is not valid: {verdict.checks}")
-        findings = replay_served(client, verdict.statement, lambda text: None)
-        if not findings.passed:
-            raise DemoFailed(f"the replay fails: {findings.why_not}")
-        return verdict, findings
+        outcome = replay_served(client, verdict.statement, lambda text: None)
+        if not outcome.passed:
+            raise DemoFailed(f"the replay fails: {outcome.why_not}")
+        return verdict, outcome
 
     # --- plumbing -----------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from coordinator.engine.messages import (
     SubmitResult,
 )
 from coordinator.engine.replies import Granted
-from coordinator.runtime.granting import grant_of
+from coordinator.runtime.task_claims import grant_of
 from coordinator.store import exclusions, experiment_queries
 from lethe.simulation.clock import virtual_s, whole
 from lethe.simulation.coordinator import SimulatedCoordinator
@@ -34,13 +34,13 @@ from lethe.simulation.scenario import Scenario
 from lethe.simulation.training import Batch, Outcome, Piece, Trainer, carry_out_there
 from services.core.errors import InvariantBroken, Rejected
 from services.simulation.durations import draw
-from services.simulation.events import Agenda
+from services.simulation.event_queue import EventQueue
 from services.wire.v1.work import Failure
 from worker.exclusion import unknown_of
 
 SHORTEST_S: Final = 1e-6
 RENEWED_AFTER: Final = 2 / 3
-"""Of a lease."""
+"""The share of a lease after which it is renewed."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class Agents:
         scenario: Scenario,
         trainer: Trainer,
         pool: Executor | None,
-        agenda: Agenda[str],
+        event_queue: EventQueue[str],
     ):
         self._coordinator, self._scenario, self._trainer, self._pool = coordinator, scenario, trainer, pool
-        self._agenda = agenda
+        self._event_queue = event_queue
         self._in_hand: dict[UUID, InHand] = {}
         self._by_name: dict[str, UUID] = {}
         self._of_client: dict[str, set[UUID]] = {}
@@ -86,7 +86,7 @@ class Agents:
         for one in found:
             claims.setdefault((one.task.client_name, _claimed_s(one)), []).append(one)
         for (client, _), granted in sorted(claims.items()):
-            self._take(client, granted)
+            self._begin_claimed(client, granted)
 
     # claiming
 
@@ -99,7 +99,7 @@ class Agents:
         self._rung.difference_update(names)
         granted = await asyncio.gather(*map(self._claim, names))
         for name, tasks in zip(names, granted, strict=True):
-            self._take(name, tasks)
+            self._begin_claimed(name, tasks)
         return bool(names)
 
     async def _claim(self, client: str) -> list[Granted]:
@@ -127,7 +127,7 @@ class Agents:
         unknown = unknown_of(stated, self._trainer.data.unknown(client, self._left_out[client]))
         return stated.digest, {one.erasure_id: one.samples for one in unknown}
 
-    def _take(self, client: str, granted: list[Granted]) -> None:
+    def _begin_claimed(self, client: str, granted: list[Granted]) -> None:
         """Everything of one claim, in a stable order. What was finished already only counts for the time it took."""
         ends_s = -math.inf
         for one in sorted(granted, key=lambda one: (one.cohort.name, one.task.kind, one.task.round)):
@@ -148,14 +148,14 @@ class Agents:
         self._in_hand[task_id] = in_hand
         self._by_name[in_hand.name] = task_id
         self._of_client.setdefault(in_hand.piece.client, set()).add(task_id)
-        self._agenda.put(max(self._agenda.now, in_hand.ends_s), f"task/{in_hand.name}", "task")
+        self._event_queue.put(max(self._event_queue.now, in_hand.ends_s), f"task/{in_hand.name}", "task")
         self._plan_renewal(in_hand)
 
     def _plan_renewal(self, in_hand: InHand) -> None:
         lease_s = self._scenario.run.lease_s
         at = whole(virtual_s(in_hand.piece.grant.lease_expires_at) - (1 - RENEWED_AFTER) * lease_s)
         if at < in_hand.ends_s:
-            self._agenda.put(max(self._agenda.now, at), f"lease/{in_hand.name}", "lease")
+            self._event_queue.put(max(self._event_queue.now, at), f"lease/{in_hand.name}", "lease")
 
     async def renew(self, name: str) -> None:
         task_id = self._by_name[name]
@@ -183,8 +183,8 @@ class Agents:
             return
         del self._by_name[in_hand.name]
         self._of_client[in_hand.piece.client].discard(task_id)
-        self._agenda.drop(f"task/{in_hand.name}")
-        self._agenda.drop(f"lease/{in_hand.name}")
+        self._event_queue.drop(f"task/{in_hand.name}")
+        self._event_queue.drop(f"lease/{in_hand.name}")
         if (outcome := self._outcomes.pop(task_id, None)) is not None:
             outcome.add_done_callback(_discard)
 

@@ -12,9 +12,9 @@ import numpy as np
 from lethe.failures import UNUSABLE, CommandFailed
 from lethe.simulation.scenario import Scenario
 from services.core.seeds import derive
+from services.data.data_folders import find
 from services.data.dataset import Array, DataUnusable
 from services.data.partition import partition
-from services.data.places import find
 from services.data.sources import load
 from services.data.spoilt import spoil
 from services.training.task import Classifier, ClientTask, LeavesOut
@@ -61,7 +61,7 @@ class OwnTaskData:
         return task
 
     def unknown(self, name: str, samples: frozenset[int]) -> list[int]:
-        """Those of these samples that the client does not have."""
+        """The samples among these that the client does not have."""
         return sorted(self._leave_out(self._task_of(name), samples))
 
     def _leave_out(self, task: ClientTask, samples: frozenset[int]) -> Collection[int]:
@@ -112,7 +112,7 @@ class ClientData:
         return task
 
     def unknown(self, name: str, samples: frozenset[int]) -> list[int]:
-        """Those of these samples that the client does not have."""
+        """The samples among these that the client does not have."""
         return self._whole.take(self._rows(self._numbers[name]), np.empty(0, dtype=np.int64)).unknown(samples)
 
     def _rows(self, number: int) -> Array:

@@ -17,8 +17,8 @@ from coordinator.engine.react import CLOCK, client_key
 from coordinator.keys.directory import DirectoryKeys
 from coordinator.runtime.parts import Parts, Platform
 from coordinator.runtime.pump import Pump
-from coordinator.runtime.reception import Complete
-from coordinator.runtime.uploads import Wanted, record_of
+from coordinator.runtime.upload_receiver import Complete
+from coordinator.runtime.uploads import UploadRequest, record_of
 from coordinator.store import accounts, experiment_queries, schema
 from coordinator.store.database import Database
 from lethe.simulation.clock import BEGINNING, NamedEntropy, RecordingBus, VirtualClock, virtual_s
@@ -59,7 +59,7 @@ class SimulatedCoordinator(Parts):
         )
         queues = (self.retention, self.chores, self.history, self.kernels)
         self._pumps = [
-            Pump(self.database, self.bus, queue, JOB_LEASE_S, self.quarantine, at_once=JOBS_AT_ONCE) for queue in queues
+            Pump(self.database, self.bus, queue, JOB_LEASE_S, self.set_aside, at_once=JOBS_AT_ONCE) for queue in queues
         ]
         self._job_bells = {queue.bell for queue in queues}
         self._models = home / "scratch" / "models"
@@ -72,7 +72,7 @@ class SimulatedCoordinator(Parts):
     async def open(self) -> None:
         """Go on where the database stopped, if it is not new."""
         await schema.create(self.database)
-        await self.keeping.sweep()
+        await self.kept_updates.sweep()
         async with self.database.write() as connection:
             await experiment_queries.free_jobs(connection)
             if (newest := await experiment_queries.newest_instant(connection)) is not None:
@@ -112,12 +112,12 @@ class SimulatedCoordinator(Parts):
         visible."""
         client_id, task_id = (None, None) if task is None else (task.client_id, task.id)
         blob = await self.uploads.announce(
-            Wanted(self.federation_id, client_id, task_id, update.digest, update.num_bytes)
+            UploadRequest(self.federation_id, client_id, task_id, update.digest, update.num_bytes)
         )
-        if blob.status == "stored" or await self.reception.part_bytes(blob):  # in a life that was cut short
+        if blob.status == "stored":  # in a life that was cut short
             await self.storage.give_up(self.federation_id, [blob.id])
             return await self.receive(update, task)
-        received = await self.reception.receive(blob, 0, update.num_bytes, _pieces(update.path))
+        received = await self.receiver.receive_whole(blob, update.num_bytes, _pieces(update.path))
         if not isinstance(received, Complete):
             raise InvariantBroken(f"{update.path} became shorter while it was read")
         update.path.unlink()

@@ -36,10 +36,10 @@ from services.core import digests
 from services.core.errors import Rejected
 from services.core.ids import uuid7
 from services.core.model_figures import accuracy_of
+from services.data.data_folders import folders_of
 from services.data.dataset import Array
-from services.data.places import folders_of
 from services.models.spec import CUSTOM
-from services.simulation.events import Agenda
+from services.simulation.event_queue import EventQueue
 from services.tensors import codec
 from worker.execution import describe
 
@@ -49,7 +49,7 @@ SCENARIO: Final = "scenario.json"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """After a published model."""
+    """How far a simulation is, after a published model."""
 
     virtual_s: float
     cohort: str
@@ -163,15 +163,15 @@ class _Simulation:
         self._scenario, self._trainer, self._watch, self._started = scenario, trainer, watch, started
         self._home = home
         self._coordinator = SimulatedCoordinator(home, scenario.seed)
-        self._agenda: Agenda[str] = Agenda()
-        self._agents = Agents(self._coordinator, scenario, trainer, pool, self._agenda)
-        self._script = Script(self._coordinator, scenario, self._agenda)
+        self._event_queue: EventQueue[str] = EventQueue()
+        self._agents = Agents(self._coordinator, scenario, trainer, pool, self._event_queue)
+        self._script = Script(self._coordinator, scenario, self._event_queue)
         self._published: list[e.CheckpointPublished] = []
         self._num_updates = 0
         self._run: Run | None = None
-        """As it was when its status last changed."""
+        """The run as it was when its status last changed."""
         self._may_be_due = True
-        """Whether a row may be due later; the agenda does not have those."""
+        """Whether a row may be due later; the event queue does not have those."""
         self._cohorts: dict[str, str] = {}
         self._coordinator.observers.append(self._notice)
 
@@ -187,7 +187,7 @@ class _Simulation:
         """Everything here may have happened before, in whole or in part."""
         coordinator, scenario = self._coordinator, self._scenario
         await coordinator.open()
-        self._agenda.advance(coordinator.clock.now_s)
+        self._event_queue.advance(coordinator.clock.now_s)
         async with coordinator.database.write() as connection:
             if not await accounts.has_federation(connection, coordinator.federation_id):
                 await accounts.add_federation(connection, coordinator.federation_id, scenario.name, coordinator.clock())
@@ -255,7 +255,7 @@ class _Simulation:
     # the loop
 
     async def _play(self) -> str | None:
-        """Until everything is done; or why it stopped before."""
+        """Play until everything is done; returns why it stopped before, if it did."""
         await self._finish_due()
         await self._look()
         while True:
@@ -302,7 +302,7 @@ class _Simulation:
         return bool(names) or self._coordinator.bus.has_rung
 
     async def _next_instant(self) -> float | None:
-        planned = self._agenda.next_instant()
+        planned = self._event_queue.next_instant()
         if not self._may_be_due:
             return planned
         async with self._coordinator.database.read() as connection:
@@ -313,17 +313,17 @@ class _Simulation:
 
     async def _move_to(self, instant: float) -> None:
         self._coordinator.clock.move_to(instant)
-        planned = self._agenda.next_instant()
+        planned = self._event_queue.next_instant()
         if planned is None or planned > instant:
-            self._agenda.advance(instant)
+            self._event_queue.advance(instant)
             await self._look()
         await self._finish_due()
 
     async def _finish_due(self) -> None:
-        """Whatever the agenda has for this instant."""
+        """Whatever the event queue has for this instant."""
         ended = []
-        while self._agenda.next_instant() == self._coordinator.clock.now_s:
-            key, kind = self._agenda.pop()
+        while self._event_queue.next_instant() == self._coordinator.clock.now_s:
+            key, kind = self._event_queue.pop()
             name = key.removeprefix(f"{kind}/")
             match kind:
                 case "script":

@@ -17,25 +17,25 @@ from lethe.simulation.scenario import Event, Scenario, client_name
 from services.core import digests
 from services.core.errors import Rejected
 from services.core.ids import uuid7
-from services.simulation.events import Agenda
+from services.simulation.event_queue import EventQueue
 
 PRINCIPAL: Final = "scenario"
 
 
 class Script:
-    def __init__(self, coordinator: SimulatedCoordinator, scenario: Scenario, agenda: Agenda[str]) -> None:
-        self._coordinator, self._scenario, self._agenda = coordinator, scenario, agenda
+    def __init__(self, coordinator: SimulatedCoordinator, scenario: Scenario, event_queue: EventQueue[str]) -> None:
+        self._coordinator, self._scenario, self._event_queue = coordinator, scenario, event_queue
         self.pending = dict(enumerate(scenario.script))
         self._is_due: set[int] = set()
 
     async def resume(self) -> None:
-        """Forget what happened before; put what has its time into the agenda."""
+        """Forget what happened before; put what has its time into the event queue."""
         async with self._coordinator.database.read() as connection:
             done = await experiment_queries.answered(connection, PRINCIPAL)
         self.pending = {number: event for number, event in self.pending.items() if str(number) not in done}
         for number, event in self.pending.items():
             if event.at_s is not None:
-                self._agenda.put(max(self._agenda.now, event.at_s), f"script/{number:06}", "script")
+                self._event_queue.put(max(self._event_queue.now, event.at_s), f"script/{number:06}", "script")
 
     def call(self, name: str) -> None:
         """The time of an event has come."""
@@ -51,7 +51,7 @@ class Script:
         return False
 
     def what_never_came(self) -> str | None:
-        """Of the events, when nothing is left to wait for."""
+        """The events whose moment never came, when nothing is left to wait for."""
         if not self.pending:
             return None
         names = ", ".join(f"script.{number}" for number in self.pending)

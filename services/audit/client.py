@@ -149,7 +149,7 @@ def _shadows(
 
 @torch.no_grad()
 def _add_share(shadow: nn.Module, base: Mapping[str, Tensor], share: float) -> None:
-    """As in a round of many, of which the others stay where they are."""
+    """Add the share of one client in a round, as if the others stayed where they are."""
     own = shadow.state_dict()
     for name, step in delta(base, own).items():
         own[name].copy_(base[name] + share * step)

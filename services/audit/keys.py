@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from services.core import digests
-from services.core.private_files import make_directory
+from services.core.private_files import make_directory, sync
 
 if TYPE_CHECKING:  # a process that neither signs nor verifies need not have the package
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -23,7 +23,7 @@ class KeyUnreadable(ValueError):
 
 
 def generate_key() -> Ed25519PrivateKey:
-    """From the operating system's randomness."""
+    """A new key from the operating system's randomness."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.generate()
@@ -47,11 +47,7 @@ def save_key(path: Path, key: Ed25519PrivateKey) -> None:
         path.hardlink_to(name)
     finally:
         Path(name).unlink()
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync(path.parent)
 
 
 def load_key(path: Path) -> Ed25519PrivateKey:

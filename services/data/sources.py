@@ -13,10 +13,10 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from services.data.data_folders import NAMED, find
 from services.data.dataset import Array, Dataset, DataUnusable, hold_out, labels_of, refuse_unknown
 from services.data.inputs import as_inputs
 from services.data.partition import partition
-from services.data.places import NAMED, find
 from services.data.text import read_text, read_tsv
 
 __all__ = ["Array", "DataUnusable", "Dataset", "load"]

@@ -32,7 +32,7 @@ BUILT_IN: Final[tuple[Reference, ...]] = (
 )
 """Of methods that cost the same the planner takes the first."""
 AUTO: Final = "auto"
-"""In a request, in place of a method's name: whichever is the cheapest."""
+"""Stands for the cheapest method, in place of a name in a request."""
 
 _OURS: Final[list[Description]] = [resolve(reference) for reference in BUILT_IN]
 _TAKEN: Final = {

@@ -147,7 +147,7 @@ class Unlearning(Description):
 
     @property
     def needs(self) -> list[str]:
-        """In words, as discovery lists them."""
+        """Its needs in words, as discovery lists them."""
         names = ("sub_cohorts", "leaver", "remaining", "history", "residuals", "distances")
         return [name.replace("_", "-") for name in names if getattr(self, f"needs_{name}")]
 

@@ -15,7 +15,6 @@ PROGRAMS: Final[Mapping[str, Reference]] = {
     "merge": "services.topology.plan:MergeProgram",
 }
 KERNELS: Final[Mapping[str, Reference]] = {
-    "canary_success": "services.audit.predictions:canary_success",
     "evaluate_model": "services.training.evaluation:evaluate_model",
     "init_model": "services.models.kernels:init_model",
     "knot_newcomer": "services.topology.newcomers:knot_newcomer",

@@ -36,7 +36,7 @@ class TaskInHand(Generic[P]):
     task: ClientTask
     """The client's own data and model code."""
     model: nn.Module
-    """With the weights that the task starts from."""
+    """The model, with the weights that the task starts from."""
     spec: ModelSpec
     parameters: P
     """What the method's description names for this kind of task; None where it names nothing."""

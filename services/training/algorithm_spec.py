@@ -25,5 +25,5 @@ class AlgorithmSpec(Message):
     algorithm: str
 
     def settled(self, num_clients: int, num_rounds: int) -> Self:
-        """With what is fixed when a run starts, so that later draws do not depend on who left."""
+        """The parameters with what is fixed when a run starts, so that later draws do not depend on who left."""
         return self

@@ -16,7 +16,7 @@ def erasure_of(view: CohortView) -> Erasure:
 
 
 def server_learning_rate(view: CohortView) -> float:
-    """That of the run's own algorithm."""
+    """The server's learning rate in the run's own algorithm."""
     return algorithm_of(view).scale
 
 

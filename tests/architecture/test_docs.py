@@ -1,9 +1,11 @@
-"""The documents agree with the code: links, error codes, settings, keys of the run file, a README in each room."""
+"""The documents agree with the code: links, names, error codes, settings, keys of run files, a README in each room."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -55,6 +57,39 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
         target = (page.parent / file).resolve() if file else page
         assert target.exists(), f"{page.name} links to {link}"
         assert not anchor or anchor in anchors(target), f"{page.name} links to {link}"
+
+
+@cache
+def names_in(path: Path) -> set[str]:
+    """Functions, classes, `Class.method` and constants that a module defines."""
+    found = set()
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+        if isinstance(node, ast.ClassDef):
+            methods = (one for one in node.body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)))
+            found |= {f"{node.name}.{method.name}" for method in methods}
+    return found
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name
+)
+def test_files_classes_and_functions_that_are_named_exist(page: Path) -> None:
+    text = without_code(page.read_text("utf-8"))
+    for path in re.findall(r"`([\w-]+(?:/[\w.-]+)+/?)`", text):
+        assert any((place / path).exists() for place in (ROOT, ROOT / "coordinator")), f"there is no {path}"
+    rows = re.findall(r"^\| `([\w/]+\.py)` \| (`[^|]+`) \|", text, re.MULTILINE)
+    named = [(file, name) for file, names in rows for name in re.findall(r"`([\w.]+)`", names)]
+    named += [(file, name) for name, file in re.findall(r"`([\w.]+)` (?:of|in) `([\w/]+\.py)`", text)]
+    assert [(file, name) for file, name in named if name not in names_in(ROOT / file)] == []
+    rooms = (ROOT / room for room in ("coordinator", "services", "worker", "lethe", "benchmarks"))
+    everything = set().union(*(names_in(path) for room in rooms for path in room.rglob("*.py")))
+    types = re.findall(r"`([A-Z][a-z]\w*(?:\.\w+)?)`", text)
+    assert [name for name in types if name not in everything and name != "None"] == []
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -11,7 +11,6 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("services", "coordinator", "worker", "lethe")
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "base", "misc"}
 WALL_CLOCK = {"datetime.now", "datetime.utcnow", "datetime.datetime.now", "time.time", "time.time_ns", "date.today"}
-AMBIENT_RANDOMNESS = ("random.", "torch.manual_seed", "torch.seed", "uuid.uuid", "os.urandom")
 
 
 def modules(*rooms: str) -> Iterator[tuple[str, ast.Module]]:
@@ -63,7 +62,7 @@ def test_one_module_of_the_coordinator_reads_the_wall_clock() -> None:
 def test_httpx_is_known_to_one_module_of_each_room_that_calls_others() -> None:
     readers = [name for name, tree in modules(*ROOMS) if "httpx" in imports(tree)]
     assert [name for name in readers if name.startswith("worker/")] in ([], ["worker/transport.py"])
-    assert [name for name in readers if name.startswith("coordinator/")] == ["coordinator/runtime/notifying.py"]
+    assert [name for name in readers if name.startswith("coordinator/")] == ["coordinator/runtime/webhooks.py"]
     assert len([name for name in readers if name.startswith("lethe/")]) <= 1, readers
     assert all(name.startswith(("worker/", "coordinator/", "lethe/")) for name in readers), readers
 
@@ -97,20 +96,20 @@ def test_all_sql_is_in_the_store() -> None:
 COMMITS = {
     "coordinator/api/health.py",  # asks whether the database takes writes; changes nothing
     "coordinator/runtime/accounts.py",
-    "coordinator/runtime/certifying.py",
-    "coordinator/runtime/erasure.py",
+    "coordinator/runtime/certificate_issuer.py",
+    "coordinator/runtime/erasure_steps.py",
     "coordinator/runtime/evidence.py",
-    "coordinator/runtime/history.py",
-    "coordinator/runtime/notifying.py",
+    "coordinator/runtime/kept_updates.py",
+    "coordinator/runtime/webhooks.py",
     "coordinator/runtime/presence.py",
     "coordinator/runtime/pump.py",
-    "coordinator/runtime/refencing.py",
+    "coordinator/runtime/evidence_comparison.py",
     "coordinator/runtime/remedies.py",
     "coordinator/runtime/shell.py",
-    "coordinator/runtime/shredding.py",
+    "coordinator/runtime/key_shredder.py",
     "coordinator/runtime/storage.py",
     "coordinator/runtime/sweeping.py",
-    "coordinator/runtime/upgrading.py",
+    "coordinator/runtime/plain_blob_upgrade.py",
     "coordinator/runtime/uploads.py",
     "coordinator/runtime/worker_caches.py",
     "coordinator/store/schema.py",  # upgrades

@@ -31,7 +31,7 @@ LONGER_FUNCTIONS: Final = {
 
 MOST_PARAMETERS: Final = 7
 MORE_PARAMETERS: Final = {
-    "coordinator/runtime/erasure.Erasing.__init__": 8,
+    "coordinator/runtime/erasure_steps.ErasureSteps.__init__": 8,
     "services/audit/client.audit": 9,
     "services/unlearning/fedforget/client.distil": 9,
     "worker/agent.Agent.__init__": 9,

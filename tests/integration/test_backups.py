@@ -117,7 +117,7 @@ async def test_who_was_erased_does_not_come_back_with_a_backup_from_before(place
     assert tainted_blobs
     for blob in (*own, *tainted_blobs):
         with pytest.raises(Rejected, match="key"):
-            await coordinator.sealing.data_key(blob)
+            await coordinator.sealer.data_key(blob)
     found = await examined(settings)
     assert "database-restored" in {one.name for one in found.left}
     await coordinator.close()

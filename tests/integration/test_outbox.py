@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from coordinator.engine.entities import Job
 from coordinator.engine.messages import ClaimTasks
-from coordinator.store import blobs, due, outbox, reading, retention, schema, slices
+from coordinator.store import blobs, due, outbox, read_permissions, retention, schema, slices
 from coordinator.store import tables as t
 from coordinator.store.database import Database
 from coordinator.store.prepared import driver
@@ -104,7 +104,7 @@ async def test_looking_for_work_compiles_nothing_anew(database: Database) -> Non
             await due.claimable_clients(connection, [client], now)
             await retention.take_collections(connection, client, number)
             await blobs.held_tasks(connection, [client])
-            await reading.for_client(connection, FEDERATION, f"sha256:{number:064}", client)
+            await read_permissions.for_client(connection, FEDERATION, f"sha256:{number:064}", client)
             await slices.load(connection, [ClaimTasks(client)])
             assert bool(compiled) == (number == 0), compiled
         own.set_authorizer(None)

@@ -52,7 +52,7 @@ async def test_a_backup_from_before_gives_back_what_is_clean_and_nothing_else(
         before = await known_blobs(f)
         shutil.copytree(tmp_path / "home" / "blobs", tmp_path / "backup")
         backup = Storage(
-            f.coordinator.database, FileBlobStore(tmp_path / "backup"), f.coordinator.sealing, f.coordinator.bus
+            f.coordinator.database, FileBlobStore(tmp_path / "backup"), f.coordinator.sealer, f.coordinator.bus
         )
         for blob in before:
             data = await opened(backup, blob)

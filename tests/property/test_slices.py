@@ -20,7 +20,7 @@ from coordinator.engine.react import FollowUp, react
 from coordinator.engine.replies import Refused
 from coordinator.store import blobs, loading, tables
 from coordinator.store.database import Database
-from coordinator.store.inventory import Found, blobs_of, erasure_record, inventory, record
+from coordinator.store.inventory import FoundArtefact, blobs_of, erasure_record, inventory, record
 from coordinator.store.rows import TABLES, fetch, fetch_by, write_changes
 from coordinator.store.slices import load
 from services.core.digests import of_json
@@ -97,7 +97,7 @@ class StoredWorld(World):
         assert gone == self.blobs_of(erasure, rows, made, left)
         super().purge(erasure)
 
-    async def _inventory(self, erasure: Erasure) -> tuple[list[Found], set[UUID]]:
+    async def _inventory(self, erasure: Erasure) -> tuple[list[FoundArtefact], set[UUID]]:
         async with self.store.database.write() as connection:
             await self._mirror(connection, self.state)
             request = await erasure_record(connection, erasure.id)

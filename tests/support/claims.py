@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 
 from coordinator.engine.entities import Erasure, State
-from coordinator.runtime.certifying import outcome, served
+from coordinator.runtime.certificate_issuer import outcome, served
 from coordinator.store.inventory import ErasureRecord
 from services.audit import predicate as p
-from services.audit.artefact_list import Tallying
+from services.audit.artefact_list import ListTally
 from services.audit.objections import objections
 from services.core.digests import of_json
 
@@ -40,7 +40,7 @@ def objections_to(state: State, erasure: Erasure, now: datetime) -> list[str]:
         guarantee=p.Guarantee.plain("approximate" if is_mended else "exact"),
         cohorts=tuple(outcome(found, line) for line in lines),
         num_cohorts=p.Count(planned=len(lines), done=sum(line.done_at is not None for line in lines)),
-        artefacts=Tallying().artefacts(),
+        artefacts=ListTally().artefacts(),
         still_shaped_by=(),
         workers=p.Workers(),
         replayable=p.Replayable.of(0, 0),

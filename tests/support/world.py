@@ -45,7 +45,7 @@ from coordinator.engine.evolve import evolve
 from coordinator.engine.journal import entry
 from coordinator.engine.react import FollowUp, Wake, react
 from coordinator.engine.replies import Granted, Refused
-from coordinator.runtime.sealing import operators_blob
+from coordinator.runtime.blob_sealer import operators_blob
 from services.core.digests import of_json
 from services.core.errors import Rejected
 from services.wire.v1.runs import ModelSpec, RunSpec

@@ -128,11 +128,11 @@ class State:
     samples: Mapping[tuple[UUID, UUID], int] = field(default_factory=dict)
     """(cohort, client): the number of samples that the client last reported there; loaded where models are merged."""
     traffic: Mapping[UUID, Traffic] = field(default_factory=dict)
-    """By cohort, where an erasure is planned; cohorts that never published an aggregate are left out."""
+    """What each cohort has cost, where an erasure is planned; one that never published an aggregate is left out."""
     archives: Mapping[UUID, Archive] = field(default_factory=dict)
-    """By checkpoint, where an erasure is planned; models without contributions are left out."""
+    """What is kept of each checkpoint, where an erasure is planned; models without contributions are left out."""
     kept: Mapping[UUID, frozenset[str]] = field(default_factory=dict)
-    """By update, where a method looks it up: what it has sealed copies of, as it was added to models."""
+    """Which copies of each update are kept, as it was added to models, where a method looks them up."""
     blobs: Mapping[UUID, Blob] = field(default_factory=dict)
     facts: Mapping[tuple[UUID, str], Facts] = field(default_factory=dict)
     """What is known of stored bytes, whoever they are from, by federation and digest."""

@@ -30,7 +30,7 @@ class CutCost:
     cut: plans.CohortCut
     num_rounds: int
     num_updates: int
-    """Of clients, to be made again."""
+    """Client updates that must be retrained."""
     num_bytes: int
     """Models to the clients and updates back; 0 where nothing was measured."""
     num_rounds_kept: int
@@ -114,7 +114,7 @@ def cuts(
 
 
 def _stay(wanted: FileErasure | Erasure) -> bool:
-    """Those whose samples are forgotten train on without them."""
+    """Whether the subjects stay: who only forgets samples trains on without them."""
     return wanted.scope == "samples"
 
 
@@ -203,7 +203,7 @@ def _cost(
 
 
 def _num_remaining(state: State, cohort: Cohort, leavers: frozenset[UUID]) -> int:
-    """Before the first round: everybody who stays."""
+    """How many members stay; before the first round, as many are taken to be asked in each."""
     members = [m for m in state.members.values() if m.cohort_id == cohort.id and m.active]
     return sum(member.client_id not in leavers for member in members)
 

@@ -61,7 +61,7 @@ def acknowledge(draft: Draft, message: m.AcknowledgeExclusions) -> None:
     if message.problem is not None:
         draft.emit(e.ExclusionsRefused(client.id, message.problem))
     else:
-        draft.emit(e.ExclusionsHonoured(client.id, draft.now, dict(message.unknown)))
+        draft.emit(e.ExclusionsAcknowledged(client.id, draft.now, dict(message.unknown)))
 
 
 def unacknowledged(state: State, erasure: Erasure) -> list[Exclusion]:

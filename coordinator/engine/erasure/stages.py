@@ -77,7 +77,7 @@ class AuditReport:
     figures: Figures
     """The mean figures of clients who remain."""
     leavers: Mapping[str, LeaverReport] = field(default_factory=dict)
-    """By the leaver's name."""
+    """What was found about each leaver, by name."""
     checks: tuple[Check, ...] = ()
 
     @property

@@ -23,7 +23,7 @@ def models_of(state: State, cohort: Cohort) -> list[Checkpoint]:
 
 
 def recallable(state: State, models: list[Checkpoint]) -> dict[int, UUID]:
-    """Those of the models of which updates of others than the leavers are stored, by round."""
+    """The models, by round, of which updates of others than the leavers are stored."""
     return {c.round: c.id for c in models if c.id in state.archives and state.archives[c.id].num_stored}
 
 

@@ -116,13 +116,13 @@ class SamplesExcluded:
 
 
 @dataclass(frozen=True, slots=True)
-class ExclusionsHonoured:
+class ExclusionsAcknowledged:
     """The client's worker has in its ledger all that it must leave out."""
 
     client_id: UUID
     at: datetime
     unknown: Mapping[UUID, list[int]]
-    """By request: some of the samples that the data set does not have."""
+    """Some of the samples that the data set does not have, by request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ ErasureEvent = (
     | ClientErased
     | ClientReleased
     | SamplesExcluded
-    | ExclusionsHonoured
+    | ExclusionsAcknowledged
     | ExclusionsRefused
     | AffectedCohortFenced
     | AffectedCohortClean

@@ -117,7 +117,7 @@ def test_the_list_of_variables_is_what_commands_and_compose_read() -> None:
         names = {str(parameter.envvar) for parameter in command.params if getattr(parameter, "envvar", None)}
         return names.union(*map(read_by, getattr(command, "commands", {}).values()))
 
-    from services.data.places import VARIABLE
+    from services.data.data_folders import VARIABLE
 
     assert read_by(typer.main.get_command(app)) | {VARIABLE} == environment.OF_COMMANDS
     compose = (Path(__file__).parents[3] / "deploy" / "compose.yaml").read_text("utf-8")

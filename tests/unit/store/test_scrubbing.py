@@ -44,7 +44,7 @@ def test_what_a_method_was_told_can_be_read_when_a_leaver_is_named_like_a_part_o
     (cohort,) = world.state.cohorts.values()
     assert cohort.unlearning is not None and cohort.unlearning.facts.participants
     codec = CODECS[Cohort]["unlearning"]
-    left = codec.read(scrubbing._told(codec.write(cohort.unlearning), None, leaving(name)))
+    left = codec.read(scrubbing._facts_of_method(codec.write(cohort.unlearning), None, scope(name)))
     facts = replace(cohort.unlearning.facts, participants=(), movements=())
     assert left == replace(cohort.unlearning, facts=facts)
 
@@ -55,11 +55,11 @@ def test_an_audit_can_be_read_when_a_leaver_is_named_like_a_part_of_it(name: str
     report = AuditReport("failed", {"accuracy": 0.9}, {name: LeaverReport("failed", {"mia_auc": 0.7}, {})}, (check,))
     codec = CODECS[AffectedCohort]["audit"]
     mended, given_up = SimpleNamespace(action="unlearned"), SimpleNamespace(action="rolled-back")
-    assert scrubbing._audited(codec.write(report), mended, leaving(name)) == codec.write(report)
-    left = codec.read(scrubbing._audited(codec.write(report), given_up, leaving(name)))
+    assert scrubbing._audited(codec.write(report), mended, scope(name)) == codec.write(report)
+    left = codec.read(scrubbing._audited(codec.write(report), given_up, scope(name)))
     assert left == AuditReport("failed", {"accuracy": 0.9})
 
 
-def leaving(name: str) -> scrubbing.Leaving:
+def scope(name: str) -> scrubbing.ScrubScope:
     nobody = frozenset[UUID]()
-    return scrubbing.Leaving(uuid4(), uuid4(), nobody, frozenset({name}), False, {}, nobody, nobody, nobody, nobody)
+    return scrubbing.ScrubScope(uuid4(), uuid4(), nobody, frozenset({name}), False, {}, nobody, nobody, nobody, nobody)

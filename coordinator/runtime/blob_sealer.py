@@ -24,7 +24,7 @@ from services.sealing.envelope import combined, new_data_key, unwrap, wrap
 from services.sealing.segments import Seal, Unreadable
 
 
-class Sealing:
+class BlobSealer:
     def __init__(self, database: Database, keys: KeyStore) -> None:
         self._database, self.keys = database, keys
 
@@ -147,7 +147,7 @@ class Sealing:
 
 
 def operators_blob(federation_id: UUID, now: datetime, digest: str | None, num_bytes: int) -> Blob:
-    """Not yet sealed; others differ from it in whose they are."""
+    """An operator's blob, not yet sealed; those of others differ from it in whose they are."""
     return Blob(
         id=uuid4(),
         federation_id=federation_id,

@@ -20,18 +20,18 @@ from coordinator.engine.entities import Job
 from coordinator.engine.messages import CompleteErasure, FenceErasure, HoldErasure
 from coordinator.engine.react import EVIDENCE
 from coordinator.keys.port import KeyName
-from coordinator.runtime.certifying import Certifying, leavers
+from coordinator.runtime.certificate_issuer import CertificateIssuer, leavers
 from coordinator.runtime.evidence import TROUBLE, described
-from coordinator.runtime.history import Keeping
-from coordinator.runtime.reconciling import remove_orphans
+from coordinator.runtime.kept_updates import KeptUpdates
+from coordinator.runtime.key_shredder import KeyShredder
+from coordinator.runtime.orphans import remove_orphans
 from coordinator.runtime.shell import Shell
-from coordinator.runtime.shredding import Shredding
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
-from coordinator.store import accounts, blobs, caches, erasure_steps, inventory, plain, scrubbing
+from coordinator.store import accounts, blobs, erasure_steps, inventory, plain_blobs, scrubbing, worker_caches
 from coordinator.store import artefacts as artefact_rows
 from coordinator.store.database import Database, Unavailable
-from coordinator.store.inventory import ErasureRecord, Found
+from coordinator.store.inventory import ErasureRecord, FoundArtefact
 from coordinator.tombstones.port import ErasedSamples, FencedCohort, Tombstone, TombstoneLog
 from services.audit.certificate import CertificateRefused
 from services.audit.keys import KeyUnreadable
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 
-class Erasing:
+class ErasureSteps:
     def __init__(
         self,
         database: Database,
@@ -53,15 +53,15 @@ class Erasing:
         bus: Bus,
         tombstones: TombstoneLog,
         keys: SigningKeys,
-        keeping: Keeping,
+        kept_updates: KeptUpdates,
         *,
         scrubs: bool = True,
     ) -> None:
         """`scrubs`: whether a purge takes out what rows say of a client. An experiment's figures are its result."""
         self._database, self._shell, self._storage, self._bus = database, shell, storage, bus
-        self._tombstones, self._keys, self._keeping, self._scrubs = tombstones, keys, keeping, scrubs
-        self.certifying = Certifying(database, storage, keys)
-        self._shredding = Shredding(database, storage.sealing)
+        self._tombstones, self._keys, self._kept_updates, self._scrubs = tombstones, keys, kept_updates, scrubs
+        self.certificates = CertificateIssuer(database, storage, keys)
+        self._shredder = KeyShredder(database, storage.sealer)
 
     async def run(self, job: Job) -> None:
         """Carry a step out. One that breaks is tried again by whoever runs jobs; until then the request says why."""
@@ -113,7 +113,7 @@ class Erasing:
         await self._shell.handle(FenceErasure(erasure_id, job.id))
         await self._forget_tokens(leavers(found))
         async with self._database.write() as connection:
-            await caches.order_drops(connection, erasure_id)
+            await worker_caches.order_drops(connection, erasure_id)
         crashpoint("erasure.after-fence")
         self._bus.wake([EVIDENCE])  # who notes how far the database has come with the log
 
@@ -125,7 +125,7 @@ class Erasing:
             self._bus.publish(CREDENTIALS_DROPPED, ",".join(map(str, dropped)))
 
     async def purge(self, job: Job) -> None:
-        async with self._shredding.alone():
+        async with self._shredder.alone():
             await self._purge(job)
 
     async def _purge(self, job: Job) -> None:
@@ -135,11 +135,11 @@ class Erasing:
             found = await inventory.erasure_record(connection, erasure_id)
             planned = await inventory.inventory(connection, found, None)
             epochs = await inventory.newest_epochs(connection, found, planned)
-        doomed = await self._shredding.doomed(found, epochs)
-        keys = [Found("sealing-key", digest) for digest in self._shredding.digests_of(doomed)]
+        doomed = await self._shredder.doomed(found, epochs)
+        keys = [FoundArtefact("sealing-key", digest) for digest in self._shredder.digests_of(doomed)]
         async with self._database.write() as connection:
             found = await inventory.erasure_record(connection, erasure_id)
-            await plain.hold_off(connection, found.erasure.federation_id)
+            await plain_blobs.hold_off(connection, found.erasure.federation_id)
             if not _may_purge(found, job):
                 return
             now = await self._database.now(connection)
@@ -151,22 +151,22 @@ class Erasing:
             gone = await inventory.blobs_of(connection, found, artefacts)
             await inventory.mark_purged(connection, artefacts)
             await blobs.drop(connection, gone)
-            await caches.order_drops(connection, erasure_id)  # if the fence's process died before it did
-            await inventory.forget_seeds(connection, [line.cohort_id for line in found.lines])
+            await worker_caches.order_drops(connection, erasure_id)  # if the fence's process died before it did
+            await inventory.forget_seeds(connection, [one.cohort_id for one in found.affected])
             if found.erasure.scope == "client":
                 await accounts.end_credentials(connection, [s.client_id for s in found.subjects], now, ends_at)
         crashpoint("erasure.after-record")
         await self._storage.delete_dropped()
         doomed |= await self._made_meanwhile(found, doomed, epochs)
-        await self._shredding.shred(found, doomed, epochs)
+        await self._shredder.shred(found, doomed, epochs)
         crashpoint("erasure.after-keys")
-        await self._keeping.sweep()
+        await self._kept_updates.sweep()
         await remove_orphans(self._database, self._storage.blobs)
         await self._database.forget_pages()
         crashpoint("erasure.after-purge")
         try:
             await self._note_caches(found)
-            envelope = await self.certifying.certificate(found)
+            envelope = await self.certificates.issue(found)
         except (InvariantBroken, CertificateRefused, KeyUnreadable) as problem:
             log.error("certificate.refused", erasure=str(erasure_id), error=str(problem))
             reason = f"the certificate was refused: {problem}"
@@ -174,15 +174,15 @@ class Erasing:
             return
         crashpoint("erasure.after-signing")
         await self._shell.handle(CompleteErasure(erasure_id, job.id, found.erasure.version, envelope.decode()))
-        await self._keeping.thin([line.cohort_id for line in found.lines])
+        await self._kept_updates.thin([one.cohort_id for one in found.affected])
 
     async def _made_meanwhile(
         self, found: ErasureRecord, doomed: set[KeyName], epochs: dict[UUID, int]
     ) -> set[KeyName]:
         """Keys that were made after the others were looked up, to seal what lay plain; nobody makes any from now on."""
-        late = await self._shredding.doomed(found, epochs) - doomed
+        late = await self._shredder.doomed(found, epochs) - doomed
         if late:
-            keys = [Found("sealing-key", digest) for digest in self._shredding.digests_of(late)]
+            keys = [FoundArtefact("sealing-key", digest) for digest in self._shredder.digests_of(late)]
             async with self._database.write() as connection:
                 await inventory.record(connection, found.erasure.id, keys)
         return late
@@ -191,7 +191,7 @@ class Erasing:
         """What workers have said by now; who says nothing holds up no request."""
         salt = bytes.fromhex(found.erasure.salt)
         async with self._database.write() as connection:
-            said = await caches.of_request(connection, found.erasure.id)
+            said = await worker_caches.of_request(connection, found.erasure.id)
             named = {
                 f"sha256:{hmac.digest(salt, b'cache of ' + one.name.encode(), hashlib.sha256).hex()}": one.is_confirmed
                 for one in said
@@ -203,9 +203,9 @@ class Erasing:
         return (await asyncio.to_thread(self._keys.load)).public_key()
 
     async def release_salts(self) -> None:
-        """Of requests that an earlier release completed; what cannot be written today is at the next start."""
+        """Write the openings of requests that an earlier release completed; what fails is tried at the next start."""
         try:
-            await self.certifying.release_salts()
+            await self.certificates.release_salts()
         except TROUBLE as error:
             log.error("openings.unwritten", exc_info=error)
 
@@ -226,5 +226,5 @@ class Erasing:
 def _may_purge(found: ErasureRecord, job: Job) -> bool:
     """Whether all models are clean: the request says so, or it said so and an earlier attempt of this job broke."""
     if found.erasure.status == "requires_action":
-        return job.num_failures > 0 and bool(found.erasure.fenced_at) and all(line.done_at for line in found.lines)
+        return job.num_failures > 0 and bool(found.erasure.fenced_at) and all(one.done_at for one in found.affected)
     return found.erasure.status == "verifying"

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.store import tables as t
-from services.wire.v1.caches import SupersededModels
+from services.wire.v1.superseded_models import SupersededModels
 
 _c, _l, _m, _x = t.clients.c, t.lines.c, t.members.c, t.checkpoints.c
 _ALWAYS: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -23,7 +23,7 @@ _ALWAYS: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class WorkerCache:
-    """Of a client that was ever a member of a cohort that a request cut."""
+    """The cache of a client that was ever a member of a cohort that a request cut."""
 
     client_id: UUID
     name: str
@@ -77,13 +77,13 @@ async def superseded(connection: AsyncConnection, client_id: UUID) -> Superseded
 
 
 async def note_dropped(connection: AsyncConnection, client_id: UUID, through: datetime) -> None:
-    """Never more than was asked for."""
+    """Note up to which fence a worker has dropped models; never more than was asked for."""
     is_news = (_c.superseded_at >= through) & (_c.dropped_at.is_(None) | (_c.dropped_at < through))
     await connection.execute(t.clients.update().where(_c.id == client_id, is_news).values(dropped_at=through))
 
 
 async def of_request(connection: AsyncConnection, erasure_id: UUID) -> list[WorkerCache]:
-    """By name; the request's own clients included."""
+    """The caches that a request concerns, by name; those of its own clients included."""
     fence = sa.select(t.erasures.c.fenced_at).where(t.erasures.c.id == erasure_id).scalar_subquery()
     is_confirmed = sa.func.coalesce(_c.dropped_at >= fence, sa.false()).label("is_confirmed")
     statement = sa.select(_c.id, _c.name, is_confirmed).where(_c.id.in_(_members_cut_by(erasure_id)))

@@ -13,7 +13,7 @@ from uuid import UUID
 from coordinator.engine.entities import Client
 from coordinator.engine.messages import ClaimTasks, OpenSession
 from coordinator.engine.replies import Granted
-from coordinator.runtime.quarantine import Quarantine, Thing
+from coordinator.runtime.set_aside import SetAside, WorkItem
 from coordinator.runtime.shell import Shell
 from coordinator.store import due
 from coordinator.store.database import Database, Unavailable
@@ -26,21 +26,21 @@ CLAIM: Final = "claim"
 """The kind of what is set aside here."""
 
 
-class Granting:
-    def __init__(self, database: Database, shell: Shell, quarantine: Quarantine) -> None:
-        self._database, self._shell, self._quarantine = database, shell, quarantine
+class TaskClaims:
+    def __init__(self, database: Database, shell: Shell, set_aside: SetAside) -> None:
+        self._database, self._shell, self._set_aside = database, shell, set_aside
         self._hindered: set[UUID] = set()
         """Clients that met a run which broke their claim."""
 
     async def claim(self, client_id: UUID) -> Sequence[Granted]:
         """Every task that is ready for the client, in runs that can be read."""
-        if self._hindered and not self._quarantine.held(CLAIM):
+        if self._hindered and not self._set_aside.held(CLAIM):
             self._hindered.clear()
         if client_id not in self._hindered:
             try:
                 granted = await self._shell.handle(ClaimTasks(client_id))
-                for run_id in {one.run.id for one in granted} if len(self._quarantine) else ():
-                    self._quarantine.clear(Thing(CLAIM, run_id, run_id))
+                for run_id in {one.run.id for one in granted} if len(self._set_aside) else ():
+                    self._set_aside.clear(WorkItem(CLAIM, run_id, run_id))
                 return granted
             except (Rejected, Unavailable):
                 raise
@@ -62,16 +62,16 @@ class Granting:
             run_ids = await due.runs_to_claim_from(connection, client_id)
         granted: list[Granted] = []
         for run_id in run_ids:
-            thing = Thing(CLAIM, run_id, run_id)
-            if not self._quarantine.is_due(thing):
+            item = WorkItem(CLAIM, run_id, run_id)
+            if not self._set_aside.is_due(item):
                 continue
             try:
                 granted += await self._shell.handle(ClaimTasks(client_id, run_id))
-                self._quarantine.clear(thing)
+                self._set_aside.clear(item)
             except (Rejected, Unavailable):
                 raise
             except Exception as error:
-                self._quarantine.put(thing, error)
+                self._set_aside.put(item, error)
         return granted
 
 

@@ -88,7 +88,7 @@ class Memory:
             self._free += wanted if is_lent else 0
 
 
-class Reception:
+class UploadReceiver:
     def __init__(self, storage: Storage) -> None:
         self._storage, self._memory = storage, Memory()
 
@@ -101,6 +101,23 @@ class Reception:
         async with self._part(blob) as (plain, _, _):
             return plain
 
+    async def receive_whole(self, blob: Blob, total: int, chunks: AsyncIterable[bytes]) -> Received:
+        """Like `receive` with all bytes of an announced blob: what an earlier upload has left of it is passed over."""
+        if total <= PIECE_BYTES:
+            with self._memory.lent(total) as is_lent:
+                body, chunks = await taken(chunks, total) if is_lent else (b"", chunks)
+                if len(body) == total:
+                    with contextlib.suppress(Moved):  # an earlier upload has left something
+                        return await self._receive_small(blob, body)
+        stored = await self.part_bytes(blob)
+        try:
+            return await self.receive(blob, stored, total, _after(chunks, stored))
+        except Rejected as rejected:
+            if stored and rejected.code in ("digest-mismatch", "not-safetensors", "too-large"):
+                detail = "what an earlier upload had left did not fit and was dropped; send everything again"
+                raise Rejected("upload-offset-mismatch", detail, offset=0) from rejected
+            raise
+
     async def receive(self, blob: Blob, offset: int, total: int, chunks: AsyncIterable[bytes]) -> Received:
         """Append a stream to an announced blob; at `total` bytes check them all and make them durable.
 
@@ -108,31 +125,25 @@ class Reception:
         what is stored does not end at `offset`, also when another upload has moved on meanwhile. Rejects `too-large`,
         `digest-mismatch` and `not-safetensors`, and raises `StorageFull`: then the blob is given up.
         """
+        seal = await self._storage.sealer.seal_of(blob)
+        async with self._giving_up(blob):
+            with self._memory.lent(PIECE_BYTES) as is_lent:
+                groups = _gather(chunks, PIECE_BYTES if is_lent else SMALL_PIECE_BYTES)
+                return await self._receive_large(blob, seal, offset, total, groups)
+
+    @contextlib.asynccontextmanager
+    async def _giving_up(self, blob: Blob) -> AsyncIterator[None]:
+        """Give the blob up when it is refused, unless it belongs to another upload that has moved on."""
         try:
-            return await self._receive(blob, offset, total, chunks)
-        except Rejected as rejected:
-            if rejected.code != "upload-offset-mismatch":  # then it belongs to whoever moved on
+            yield
+        except (Rejected, StorageFull) as error:
+            if not isinstance(error, Rejected) or error.code != "upload-offset-mismatch":
                 await self._storage.give_up(blob.federation_id, [blob.id])
             raise
-        except StorageFull:
-            await self._storage.give_up(blob.federation_id, [blob.id])
-            raise
 
-    async def _receive(self, blob: Blob, offset: int, total: int, chunks: AsyncIterable[bytes]) -> Received:
-        seal = await self._storage.sealing.seal_of(blob)
-        if offset == 0 and total <= PIECE_BYTES:
-            with self._memory.lent(total) as is_lent:
-                if is_lent:
-                    body, chunks = await taken(chunks, total)
-                    if len(body) == total:
-                        return await self._receive_small(blob, seal, body)
-        with self._memory.lent(PIECE_BYTES) as is_lent:
-            groups = _gather(chunks, PIECE_BYTES if is_lent else SMALL_PIECE_BYTES)
-            return await self._receive_large(blob, seal, offset, total, groups)
-
-    async def _receive_small(self, blob: Blob, seal: Seal, body: bytes) -> Received:
-        """Bodies that are all there are written many at a time."""
-        found: list[Inspection] = []
+    async def _receive_small(self, blob: Blob, body: bytes) -> Received:
+        """Bodies that are all there are written many at a time. Raises Moved."""
+        seal, found = await self._storage.sealer.seal_of(blob), list[Inspection]()
 
         def produce() -> bytes:
             check = Check(len(body))
@@ -140,21 +151,9 @@ class Reception:
             found.append(check.finish(_digest(blob)))
             return seal.seal(body, 0)
 
-        try:
+        async with self._giving_up(blob):
             await self._blobs.write(blob.federation_id, name_of(blob), len(body), produce)
-        except Moved:
-            return await self._receive_rest(blob, seal, body)
         return Complete(found[0])
-
-    async def _receive_rest(self, blob: Blob, seal: Seal, body: bytes) -> Received:
-        """An earlier upload left its first part: use of the whole what follows that part."""
-        stored = await self.part_bytes(blob)
-        try:
-            return await self._receive_large(blob, seal, stored, len(body), _gather(_once(body[stored:]), PIECE_BYTES))
-        except Rejected as rejected:
-            if (explained := unfit(rejected)) is not rejected:
-                await self._storage.give_up(blob.federation_id, [blob.id])
-            raise explained from rejected
 
     async def _receive_large(
         self, blob: Blob, seal: Seal, offset: int, total: int, groups: AsyncIterator[list[bytes]]
@@ -255,16 +254,11 @@ def offset_mismatch(stored: int) -> Rejected:
     return Rejected("upload-offset-mismatch", f"The stored part has {stored} bytes; go on from there.", offset=stored)
 
 
-def unfit(rejected: Rejected) -> Rejected:
-    """Why a whole was refused that followed a part: whose fault it was cannot be known, and the part is given up."""
-    if rejected.code not in ("digest-mismatch", "not-safetensors", "too-large"):
-        return rejected
-    detail = "what an earlier upload had left did not fit and was dropped; send everything again"
-    return Rejected("upload-offset-mismatch", detail, offset=0)
-
-
-async def _once(body: bytes) -> AsyncIterator[bytes]:
-    yield body
+async def _after(chunks: AsyncIterable[bytes], num_skipped: int) -> AsyncIterator[bytes]:
+    async for chunk in chunks:
+        if num_skipped < len(chunk):
+            yield chunk[num_skipped:]
+        num_skipped = max(0, num_skipped - len(chunk))
 
 
 def _header_bytes(pieces: list[bytes]) -> int:

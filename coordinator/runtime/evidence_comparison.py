@@ -22,7 +22,7 @@ from coordinator.engine.events import Event
 from coordinator.engine.messages import ApproveErasure, FenceErasure, FileErasure
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import EvidenceLost, SigningKeys
-from coordinator.runtime.supervision import Pulse
+from coordinator.runtime.supervision import WorkHealth
 from coordinator.store import erasure_steps, evidence
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.evidence import Incident
@@ -57,7 +57,7 @@ class Known:
     """Whether all that the log has is fenced."""
 
 
-class Refencing:
+class EvidenceComparison:
     def __init__(
         self,
         database: Database,
@@ -136,7 +136,7 @@ class Refencing:
         if not entries:
             return 0
         shell, unsettled, num_restored = Shell(self._database, self._bus, observe=self._observe), list[int](), 0
-        drainer = asyncio.create_task(shell.forever(Pulse()))
+        drainer = asyncio.create_task(shell.forever(WorkHealth()))
         try:
             for index, entry in enumerate(entries):
                 async with self._database.read() as connection:
@@ -195,10 +195,6 @@ class Refencing:
             await shell.handle(ApproveErasure(entry.request_id))
         await shell.handle(FenceErasure(entry.request_id, entry.request_id))
         return status is None
-
-
-def end_of(found: Contents) -> Mark:
-    return Mark(len(found.entries), found.digests[-1])
 
 
 def check(found: Contents, mark: Mark | None) -> None:

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Agenda(Generic[T]):
+class EventQueue(Generic[T]):
     """Things to happen, each under a name of its own. `pop` moves the clock to the earliest and hands it out.
 
     Equal instants come in the order of their names, so that the outcome does not depend on who put what in first.
@@ -27,7 +27,7 @@ class Agenda(Generic[T]):
         return len(self._due)
 
     def put(self, instant: float, name: str, thing: T) -> None:
-        """At `instant`; a name that is already there is moved to the new instant."""
+        """Have something happen at `instant`; a name that is already there is moved to the new instant."""
         if not math.isfinite(instant) or instant < self.now:
             raise InvariantBroken(f"{name} cannot be due at {instant}: it is {self.now}")
         self._due[name] = (instant, thing)

@@ -9,18 +9,18 @@ import asyncio
 from typing import Final
 from uuid import UUID
 
-from coordinator.gathering import others_have_come
-from coordinator.runtime.granting import CLAIM
-from coordinator.runtime.quarantine import Quarantine
+from coordinator.batching import yield_to_loop
+from coordinator.runtime.set_aside import SetAside
+from coordinator.runtime.task_claims import CLAIM
 from coordinator.store import due
 from coordinator.store.database import Database
 
 MOST_AT_ONCE: Final = 200
 
 
-class Lookout:
-    def __init__(self, database: Database, quarantine: Quarantine) -> None:
-        self._database, self._quarantine = database, quarantine
+class ClaimProbe:
+    def __init__(self, database: Database, set_aside: SetAside) -> None:
+        self._database, self._set_aside = database, set_aside
         self._asking: dict[UUID, asyncio.Future[bool]] = {}
         self._looking: asyncio.Task[None] | None = None
 
@@ -34,14 +34,14 @@ class Lookout:
 
     async def _look(self) -> None:
         while self._asking:
-            await others_have_come()
+            await yield_to_loop()
             asked = dict(list(self._asking.items())[:MOST_AT_ONCE])
             for client_id in asked:
                 del self._asking[client_id]
             try:
                 async with self._database.read() as connection:
                     now = await self._database.now(connection)
-                    barred = self._quarantine.held(CLAIM)
+                    barred = self._set_aside.held(CLAIM)
                     ready = set(await due.claimable_clients(connection, list(asked), now, barred))
             except Exception as error:
                 for answer in asked.values():

@@ -23,7 +23,7 @@ LONGEST_PAUSE_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Thing:
+class WorkItem:
     """Something that can be set aside. A user who looks at its `owner`, a run or a request, is told why."""
 
     kind: str
@@ -38,59 +38,59 @@ class _Entry:
     again_at: float
 
 
-class Quarantine:
+class SetAside:
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, is_strict: bool = False) -> None:
         """`is_strict`, for experiments: raise what broke instead."""
         self._clock, self._is_strict = clock, is_strict
-        self._entries: dict[Thing, _Entry] = {}
+        self._entries: dict[WorkItem, _Entry] = {}
         self.totals: Counter[str] = Counter()
         """How often something was set aside, by kind."""
 
-    def put(self, thing: Thing, error: BaseException) -> None:
+    def put(self, item: WorkItem, error: BaseException) -> None:
         """One that broke while it was set aside already, because several tried it at once, waits no longer for that."""
         if self._is_strict:
             raise error
-        known = self._entries.get(thing)
+        known = self._entries.get(item)
         if known is not None and known.again_at > self._clock():
             return
         num_failures = known.num_failures + 1 if known is not None else 1
         pause_s = pause_after(num_failures)
-        self._entries[thing] = _Entry(reason_of(error), num_failures, self._clock() + pause_s)
-        self.totals[thing.kind] += 1
-        owner = str(thing.owner) if thing.owner is not None else None
-        log.error("thing.set-aside", kind=thing.kind, id=str(thing.id), owner=owner, pause_s=pause_s, exc_info=error)
+        self._entries[item] = _Entry(reason_of(error), num_failures, self._clock() + pause_s)
+        self.totals[item.kind] += 1
+        owner = str(item.owner) if item.owner is not None else None
+        log.error("thing.set-aside", kind=item.kind, id=str(item.id), owner=owner, pause_s=pause_s, exc_info=error)
 
-    def clear(self, thing: Thing) -> None:
-        if self._entries.pop(thing, None) is not None:
-            log.info("thing.back", kind=thing.kind, id=str(thing.id))
+    def clear(self, item: WorkItem) -> None:
+        if self._entries.pop(item, None) is not None:
+            log.info("thing.back", kind=item.kind, id=str(item.id))
 
-    def keep_only(self, kinds: Collection[str], things: Collection[Thing]) -> None:
-        """Of these kinds, forget what is not among the things any more."""
-        for thing in [one for one in self._entries if one.kind in kinds and one not in things]:
-            self.clear(thing)
+    def keep_only(self, kinds: Collection[str], items: Collection[WorkItem]) -> None:
+        """Forget what is of these kinds and not among the items any more."""
+        for item in [one for one in self._entries if one.kind in kinds and one not in items]:
+            self.clear(item)
 
-    def is_due(self, thing: Thing) -> bool:
+    def is_due(self, item: WorkItem) -> bool:
         """Whether it may be tried: it was never set aside, or its pause is over."""
-        entry = self._entries.get(thing)
+        entry = self._entries.get(item)
         return entry is None or entry.again_at <= self._clock()
 
     def held(self, kind: str) -> set[UUID]:
         """Ids of what must not be tried yet."""
-        return {thing.id for thing in self._current() if thing.kind == kind and not self.is_due(thing)}
+        return {item.id for item in self._current() if item.kind == kind and not self.is_due(item)}
 
     def counts(self) -> Counter[str]:
         """What is set aside now, by kind."""
-        return Counter(thing.kind for thing in self._current())
+        return Counter(item.kind for item in self._current())
 
     def why(self, *owners: UUID) -> str | None:
         """What to tell a user who looks at one of these; None when nothing of theirs is set aside."""
-        return next((entry.reason for thing, entry in self._current().items() if thing.owner in owners), None)
+        return next((entry.reason for item, entry in self._current().items() if item.owner in owners), None)
 
-    def _current(self) -> dict[Thing, _Entry]:
+    def _current(self) -> dict[WorkItem, _Entry]:
         """What nobody has tried for long after it was due is gone, or was carried out by another process."""
         oldest = self._clock() - LONGEST_PAUSE_S
-        for thing in [thing for thing, entry in self._entries.items() if entry.again_at < oldest]:
-            self.clear(thing)
+        for item in [item for item, entry in self._entries.items() if entry.again_at < oldest]:
+            self.clear(item)
         return self._entries
 
     def __len__(self) -> int:
@@ -102,7 +102,7 @@ def pause_after(num_failures: int) -> float:
 
 
 def reason_of(error: BaseException) -> str:
-    """For users: our own words and those of the operating system, but of a bug only its kind."""
+    """What users are told: our own words and those of the operating system, but of a bug only its kind."""
     what = type(error).__name__
     if isinstance(error, InvariantBroken):
         what = str(error)[:300]

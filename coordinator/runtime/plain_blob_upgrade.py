@@ -24,20 +24,20 @@ from coordinator.blobs.port import StorageFull
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import Blob
 from coordinator.keys.port import client_key, federation_key, is_earlier
-from coordinator.runtime.certifying import SEALED_LATE
-from coordinator.runtime.history import key_before
-from coordinator.runtime.reconciling import remove_orphans
+from coordinator.runtime.certificate_issuer import SEALED_LATE
+from coordinator.runtime.kept_updates import key_before
+from coordinator.runtime.orphans import remove_orphans
 from coordinator.runtime.scratch import Scratch
+from coordinator.runtime.sealed_writer import SealedWriter
 from coordinator.runtime.storage import Storage, name_of
-from coordinator.runtime.supervision import Pulse
-from coordinator.runtime.writing import SealedWriter
-from coordinator.store import blobs, evidence, plain
+from coordinator.runtime.supervision import WorkHealth
+from coordinator.store import blobs, evidence, plain_blobs
 from coordinator.store.blobs import HeldTask
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.evidence import Incident
-from coordinator.store.plain import KeptCopy, NotNow
+from coordinator.store.plain_blobs import KeptCopy, NotNow
 from services.core.errors import Rejected
-from services.history.sealed_before import restore_sealed, unsealed_copy
+from services.history.version_0_1 import restore_sealed, unsealed_copy
 from services.sealing.segments import Seal
 from services.tensors.inspection import InspectingWriter, Inspection
 from services.tensors.streams import Stored, StoredFile
@@ -45,14 +45,14 @@ from services.tensors.streams import Stored, StoredFile
 log = structlog.get_logger()
 AT_ONCE: Final = 50
 LOOK_AGAIN_S: Final = 30.0
-"""After some could not be sealed: a purge was at work, the disk was full, or bytes are missing."""
+"""The pause after some could not be sealed: a purge was at work, the disk was full, or bytes are missing."""
 LOOK_EVERY_S: Final = 3600.0
 _BEGUN: Final = uuid5(NAMESPACE_OID, "lethe incident: plain blobs were found")
 _DONE: Final = uuid5(NAMESPACE_OID, "lethe incident: plain blobs were sealed")
 _READ_BYTES: Final = 1 << 20
 
 
-class Upgrading:
+class PlainBlobUpgrade:
     def __init__(self, database: Database, storage: Storage, scratch: Scratch, blob_path: Path) -> None:
         self._database, self._storage, self._scratch = database, storage, scratch
         self._parts = blob_path / "parts"
@@ -68,33 +68,33 @@ class Upgrading:
                 "every backup that is made until then, they can be read without a key.",
             )
 
-    async def forever(self, pulse: Pulse) -> None:
+    async def forever(self, health: WorkHealth) -> None:
         while True:
             is_done = False
             try:
-                is_done = await self.seal_all(pulse)
-                pulse.beat()
+                is_done = await self.seal_all(health)
+                health.ok()
             except Unavailable as error:
                 log.warning("upgrade.waits", error=str(error)[:200])
-                pulse.waits("the database cannot serve")
+                health.waits("the database cannot serve")
             await asyncio.sleep(LOOK_EVERY_S if is_done else LOOK_AGAIN_S)
 
-    async def seal_all(self, pulse: Pulse | None = None) -> bool:
+    async def seal_all(self, health: WorkHealth | None = None) -> bool:
         """One look at every plain blob; whether none is left."""
         await asyncio.to_thread(shutil.rmtree, self._parts, ignore_errors=True)  # uploads that an upgrade cut short
         async with self._database.read() as connection:
             if not await blobs.are_any_plain(connection):
                 return await self._finish()
         async with self._database.write() as connection:
-            await plain.drop_unsubmitted(connection)
+            await plain_blobs.drop_unsubmitted(connection)
         await self._storage.delete_dropped()
         num_sealed, start = 0, uuid4()  # anywhere: so that several processes are seldom at the same blob
         for after, until in ((start, UUID(int=2**128 - 1)), (UUID(int=0), start)):
             while lot := await self._some(after, until):
                 for blob in lot:
                     num_sealed += await self._try(blob)
-                    if pulse is not None:
-                        pulse.beat()
+                    if health is not None:
+                        health.ok()
                 after = lot[-1].id
                 await self._storage.delete_dropped()
                 log.info("upgrade.sealing", sealed=num_sealed)
@@ -102,7 +102,7 @@ class Upgrading:
 
     async def _some(self, after: UUID, until: UUID) -> list[Blob]:
         async with self._database.read() as connection:
-            return [blob for blob in await plain.some(connection, after, AT_ONCE) if blob.id <= until]
+            return [blob for blob in await plain_blobs.some(connection, after, AT_ONCE) if blob.id <= until]
 
     async def _try(self, blob: Blob) -> bool:
         """One that cannot be sealed stays as it is, and holds up no other."""
@@ -117,10 +117,12 @@ class Upgrading:
 
     async def _seal(self, old: Blob) -> bool:
         async with self._database.write() as connection:
-            if await plain.is_sealed(connection, old):
-                return await plain.may_seal(connection, old.federation_id) and await plain.drop(connection, old)
-        new = await self._storage.sealing.sealed(await self._blank(old))
-        seal = await self._storage.sealing.seal_of(new)
+            if await plain_blobs.is_sealed(connection, old):
+                return await plain_blobs.may_seal(connection, old.federation_id) and await plain_blobs.drop(
+                    connection, old
+                )
+        new = await self._storage.sealer.sealed(await self._blank(old))
+        seal = await self._storage.sealer.seal_of(new)
         with self._scratch.file() as path:
             async with self._storage.opened([old]) as files:
                 digest, _ = await asyncio.to_thread(_write, path, seal, _pieces(files[old.id]))
@@ -132,7 +134,7 @@ class Upgrading:
         """What a plain one will be, not yet sealed: the same under another name, with the keys of its origin."""
         key_name, of_client = federation_key(old.federation_id), None
         if old.origin != "operator" and old.cohort_id is not None and old.epoch is not None:
-            key_name = await self._storage.sealing.newest_key(old.cohort_id, old.epoch)
+            key_name = await self._storage.sealer.newest_key(old.cohort_id, old.epoch)
         if old.client_id is not None:
             of_client = client_key(old.client_id)
         return replace(old, id=uuid4(), status="arriving", key_name=key_name, client_key_name=of_client)
@@ -140,34 +142,36 @@ class Upgrading:
     async def _turn_copy(self, old: Blob) -> bool:
         """Without loss it is the update itself, which is kept as it is from now on; else a copy as they are today."""
         async with self._database.write() as connection:
-            found = await plain.kept_copy(connection, old)
-            update = None if found is None else await plain.update_of(connection, found)
+            found = await plain_blobs.kept_copy(connection, old)
+            update = None if found is None else await plain_blobs.update_of(connection, found)
             if found is None or update is not None:
-                is_dropped = await plain.may_seal(connection, old.federation_id) and await plain.drop(connection, old)
+                is_dropped = await plain_blobs.may_seal(connection, old.federation_id) and await plain_blobs.drop(
+                    connection, old
+                )
                 if is_dropped and found is not None and update is not None:
-                    await plain.turn_copy(connection, found, found.copy.source, update.num_bytes)
+                    await plain_blobs.turn_copy(connection, found, found.copy.source, update.num_bytes)
                 return is_dropped
-        key = await asyncio.to_thread(key_before, self._storage.sealing.keys, found.copy)
+        key = await asyncio.to_thread(key_before, self._storage.sealer.keys, found.copy)
         async with self._storage.opened([old]) as files:
             stored = files[old.id]
             assert isinstance(stored, StoredFile)
             if found.is_lossless and await self._turn_to_update(old, found, stored.path, key):
                 return True
-            sealing, owner = self._storage.sealing, found.copy
-            new = await sealing.of_copy(
+            sealer, owner = self._storage.sealer, found.copy
+            new = await sealer.of_copy(
                 old.federation_id, found.update_id, owner.client_id, found.cohort_id, found.epoch, old.created_at
             )
             pieces = unsealed_copy(stored.path, owner.policy, key, owner.context, owner.digest)
             with self._scratch.file() as path:
-                digest, num_bytes = await asyncio.to_thread(_write, path, await sealing.seal_of(new), pieces)
+                digest, num_bytes = await asyncio.to_thread(_write, path, await sealer.seal_of(new), pieces)
                 return await self._put_in_place(old, replace(new, digest=digest, num_bytes=num_bytes), path, found)
 
     async def _turn_to_update(self, old: Blob, found: KeptCopy, stored: Path, key: bytes) -> bool:
         """False: it has lost something after all. Raises NotNow."""
-        sealing, copy = self._storage.sealing, found.copy
+        sealer, copy = self._storage.sealer, found.copy
         task = HeldTask(found.task_id, copy.client_id, found.cohort_id, found.epoch)
-        new = await sealing.of_task(old.federation_id, task, copy.source, 0, old.created_at)
-        seal = await sealing.seal_of(new)
+        new = await sealer.of_task(old.federation_id, task, copy.source, 0, old.created_at)
+        seal = await sealer.seal_of(new)
         with self._scratch.file() as path:
 
             def write() -> tuple[str, Inspection]:
@@ -190,17 +194,17 @@ class Upgrading:
     async def _put_in_place(self, old: Blob, new: Blob, path: Path, found: KeptCopy | None = None) -> bool:
         """Announce, store, replace. False: not now, or no more."""
         async with self._database.write() as connection:
-            if not await plain.announce(connection, old, new):
+            if not await plain_blobs.announce(connection, old, new):
                 return False
         crashpoint("upgrade.after-announcement")
         await self._storage.blobs.adopt(new.federation_id, name_of(new), path)
         crashpoint("upgrade.after-adoption")
         try:
             async with self._database.write() as connection:
-                await self._storage.sealing.seal_of(new)  # a purge may have destroyed its key meanwhile
-                await plain.replace(connection, old, new)
+                await self._storage.sealer.seal_of(new)  # a purge may have destroyed its key meanwhile
+                await plain_blobs.replace(connection, old, new)
                 if found is not None:
-                    await plain.turn_copy(connection, found, new.digest or "", new.num_bytes)
+                    await plain_blobs.turn_copy(connection, found, new.digest or "", new.num_bytes)
         except (NotNow, Rejected):
             await self._storage.give_up(new.federation_id, [new.id])
             return False
@@ -214,7 +218,7 @@ class Upgrading:
             if await blobs.are_any_plain(connection):
                 return False
             told = await evidence.reported(connection, [_BEGUN, _DONE])
-        keys = self._storage.sealing.keys
+        keys = self._storage.sealer.keys
         if earlier := {name for name in await asyncio.to_thread(keys.names) if is_earlier(name)}:
             await asyncio.to_thread(keys.destroy, sorted(earlier))
         if told == {_BEGUN}:

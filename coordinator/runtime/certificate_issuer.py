@@ -18,7 +18,7 @@ from coordinator.engine.entities import GIVEN_UP, AffectedCohort, Erasure
 from coordinator.runtime.certificate_files import CertificateFiles, DraftList
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
-from coordinator.store import artefacts, blobs, evidence, exclusions, inventory, reading
+from coordinator.store import artefacts, blobs, evidence, exclusions, inventory, read_permissions
 from coordinator.store.artefacts import Listed
 from coordinator.store.database import Database
 from coordinator.store.inventory import ErasureRecord
@@ -40,12 +40,12 @@ SEALED_LATE: Final = "sealed-late"
 """The incident of an upgrade that found plain blobs."""
 
 
-class Certifying:
+class CertificateIssuer:
     def __init__(self, database: Database, storage: Storage, keys: SigningKeys) -> None:
         self._database, self._storage, self._keys = database, storage, keys
         self.files = CertificateFiles(keys.directory)
 
-    async def certificate(self, found: ErasureRecord) -> bytes:
+    async def issue(self, found: ErasureRecord) -> bytes:
         """Sign what was found. The list and the opening lie in the directory of evidence before anybody can have the
         certificate."""
         key = await asyncio.to_thread(self._keys.load)
@@ -78,7 +78,7 @@ class Certifying:
     async def _predicate(
         self, found: ErasureRecord, opening: Opening, listed: p.Artefacts, issuer: str
     ) -> tuple[p.ErasurePredicate, list[tuple[str, str]]]:
-        """With the models that it speaks of."""
+        """The claim, and the models that it speaks of."""
         heads = served(found)
         async with self._database.read() as connection:
             steps = await inventory.replayable_steps(connection, [head for _, head, _ in heads])
@@ -86,14 +86,14 @@ class Certifying:
             happened = await evidence.incidents(connection)
             was_plain = await blobs.are_any_plain(connection) or any(one.kind == SEALED_LATE for one in happened)
             now = await self._database.now(connection)
-        done = sum(line.done_at is not None for line in found.lines)
+        done = sum(one.done_at is not None for one in found.affected)
         predicate = p.ErasurePredicate(
             federation=found.erasure.federation_id,
             request=_request(found, opening, now),
             method=_method(found),
             guarantee=p.Guarantee.plain(_guarantee(found)),
-            cohorts=tuple(outcome(found, line) for line in found.lines),
-            num_cohorts=p.Count(planned=len(found.lines), done=done),
+            cohorts=tuple(outcome(found, one) for one in found.affected),
+            num_cohorts=p.Count(planned=len(found.affected), done=done),
             artefacts=listed,
             still_shaped_by=_still_shaped_by(found),
             workers=p.Workers(
@@ -110,7 +110,7 @@ class Certifying:
 
     async def _listed(self, draft: DraftList, found: ErasureRecord) -> p.Artefacts:
         """Write every artefact of the request to the list, with what became of it."""
-        keys = self._storage.sealing.keys
+        keys = self._storage.sealer.keys
         left = {digests.of_bytes(key) for name in keys.names() if (key := keys.find(name)) is not None}
         async with self._database.read() as connection:
             planned = await artefacts.planned(connection, found.erasure.id)
@@ -132,7 +132,7 @@ class Certifying:
         bytes are deleted is never believed; and what lies in the store without a record was removed before."""
         named = sorted({one.digest for one in page if one.kind in OF_BYTES})
         async with self._database.read() as connection:
-            others = await reading.left(connection, erasure.federation_id, erasure.id, named)
+            others = await read_permissions.left(connection, erasure.federation_id, erasure.id, named)
 
         def became(one: Listed) -> Disposition:
             said = one.disposition or IS_ALWAYS.get(one.kind)
@@ -150,7 +150,7 @@ class Certifying:
 
 
 def leavers(found: ErasureRecord) -> list[UUID]:
-    """Those who leave for good; who only forgets samples seals on with the same key."""
+    """The subjects who leave for good; who only forgets samples goes on with the same key."""
     return [s.client_id for s in found.subjects] if found.erasure.scope == "client" else []
 
 
@@ -173,22 +173,22 @@ def _method(found: ErasureRecord) -> p.Method:
 
 
 def _guarantee(found: ErasureRecord) -> p.GuaranteeKind:
-    """Of what was done, which may be more than was asked for."""
-    return "approximate" if any(line.action == "unlearned" for line in found.lines) else "exact"
+    """The guarantee of what was done, which may be more than was asked for."""
+    return "approximate" if any(one.action == "unlearned" for one in found.affected) else "exact"
 
 
 def _audit(found: ErasureRecord, opening: Opening) -> Iterator[p.AuditFigure]:
     """What was measured of the mended cohorts: of each leaver, beside the same figure of the model before the erasure,
     and of those who remain; with the verdict on each figure that was judged."""
-    for line in found.lines:
-        if line.audit is None or line.action != "unlearned":
+    for one in found.affected:
+        if one.audit is None or one.action != "unlearned":
             continue
-        judged = {(check.client, check.name): check.why for check in line.audit.checks}
-        for name, value in sorted(line.audit.figures.items()):
+        judged = {(check.client, check.name): check.why for check in one.audit.checks}
+        for name, value in sorted(one.audit.figures.items()):
             why = judged.get((None, name), "")
-            yield p.AuditFigure(name=f"{line.cohort_name}/{name}", value=value, reference_is=why)
-        for leaver, own in sorted(line.audit.leavers.items()):
-            place = f"{line.cohort_name}/{opening.commitment(leaver)}"
+            yield p.AuditFigure(name=f"{one.cohort_name}/{name}", value=value, reference_is=why)
+        for leaver, own in sorted(one.audit.leavers.items()):
+            place = f"{one.cohort_name}/{opening.commitment(leaver)}"
             for name, value in sorted(own.figures.items()):
                 why = judged.get((leaver, name), "")
                 before = own.before.get(name)
@@ -227,21 +227,21 @@ def _request(found: ErasureRecord, opening: Opening, now: datetime) -> p.Request
     )
 
 
-def outcome(found: ErasureRecord, line: AffectedCohort) -> p.CohortOutcome:
-    cohort = found.cohorts[line.cohort_id]
+def outcome(found: ErasureRecord, one: AffectedCohort) -> p.CohortOutcome:
+    cohort = found.cohorts[one.cohort_id]
     is_served = cohort.phase != "retired" and cohort.head_digest is not None
-    became: p.Outcome = line.action if is_served else "retired"
-    if became == "rolled-back" and line.rollback_digest is None:
+    became: p.Outcome = one.action if is_served else "retired"
+    if became == "rolled-back" and one.rollback_digest is None:
         became = "retrained"
     return p.CohortOutcome(
-        run=line.run_id,
-        name=line.cohort_name,
-        epoch_before=line.epoch_before,
+        run=one.run_id,
+        name=one.cohort_name,
+        epoch_before=one.epoch_before,
         epoch_after=cohort.epoch,
-        round_at_fence=line.round_at_fence,
+        round_at_fence=one.round_at_fence,
         outcome=became,
-        rollback_point=line.rollback_digest if is_served else None,
-        parents=tuple(p.Parent(digest=s.digest, weight=s.weight) for s in line.sources if is_served),
+        rollback_point=one.rollback_digest if is_served else None,
+        parents=tuple(p.Parent(digest=s.digest, weight=s.weight) for s in one.sources if is_served),
         round_reached=cohort.round if is_served else 0,
         head=cohort.head_digest if is_served else None,
     )
@@ -250,11 +250,11 @@ def outcome(found: ErasureRecord, line: AffectedCohort) -> p.CohortOutcome:
 def _stopped_early(found: ErasureRecord) -> tuple[str, ...]:
     """Lines that never got back to the round they had, because nobody goes on with their run."""
     stopped = []
-    for line in found.lines:
-        run, cohort = found.runs[line.run_id], found.cohorts[line.cohort_id]
-        if run.status in GIVEN_UP and line.action != "retired" and cohort.round < line.target_round:
-            where = f"Cohort {line.cohort_name} of run {run.id} stopped at round {cohort.round}"
-            stopped.append(f"{where}, before round {line.target_round}: the run is {run.status}.")
+    for one in found.affected:
+        run, cohort = found.runs[one.run_id], found.cohorts[one.cohort_id]
+        if run.status in GIVEN_UP and one.action != "retired" and cohort.round < one.target_round:
+            where = f"Cohort {one.cohort_name} of run {run.id} stopped at round {cohort.round}"
+            stopped.append(f"{where}, before round {one.target_round}: the run is {run.status}.")
     return tuple(stopped)
 
 

@@ -18,16 +18,16 @@ from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import Blob, Job
 from coordinator.keys.port import KeyStore, earlier_client_key
 from coordinator.runtime.scratch import Scratch
-from coordinator.runtime.storage import SealedFile, Storage, name_of, not_found
-from coordinator.runtime.writing import SealedWriter
+from coordinator.runtime.sealed_writer import SealedWriter
+from coordinator.runtime.storage import SealedFile, Storage, name_of, not_found, twice_if_missing
 from coordinator.store import blobs, kept_updates, outbox, retention
 from coordinator.store.database import Database
-from coordinator.store.kept_updates import Copy, Wanted
+from coordinator.store.kept_updates import Copy, UpdateToKeep
 from services.core.errors import InvariantBroken, Rejected
 from services.history.coverage import cover
-from services.history.sealed_before import restore_sealed
 from services.history.spec import UpdateHistory
 from services.history.store import Kept, keep, restore
+from services.history.version_0_1 import restore_sealed
 from services.sealing.envelope import new_data_key
 from services.sealing.segments import Seal
 from services.tensors.streams import Stored, StoredFile
@@ -38,7 +38,7 @@ _REFUSED: Final = Kept("", 0)
 """Stands for an update that cannot be kept."""
 
 
-class Keeping:
+class KeptUpdates:
     def __init__(self, database: Database, storage: Storage, scratch: Scratch) -> None:
         self._database, self._storage, self._scratch = database, storage, scratch
 
@@ -106,13 +106,7 @@ class Keeping:
         """Blobs for a kernel to read, like those of the storage; an update of which there is only a copy is made again
         from it, sealed under a key that nobody keeps."""
         async with AsyncExitStack() as stack:
-            try:
-                readable = await self._readable(owner, digests, stack)
-            except Rejected as rejected:
-                if rejected.code != "not-found":
-                    raise
-                readable = await self._readable(owner, digests, stack)  # perhaps it has been sealed meanwhile
-            yield readable
+            yield await twice_if_missing(lambda: self._readable(owner, digests, stack))
 
     async def _readable(self, owner: UUID, digests: Sequence[str], stack: AsyncExitStack) -> dict[str, Stored]:
         found = await self._storage.find(owner, digests)
@@ -129,11 +123,11 @@ class Keeping:
         stored = await stack.enter_async_context(self._storage.local(owner, [copy.digest for copy in copies.values()]))
         directory = stack.enter_context(self._scratch.directory())
         return {
-            source: await asyncio.to_thread(_restored, copy, stored[copy.digest], directory, self._storage.sealing.keys)
+            source: await asyncio.to_thread(_restored, copy, stored[copy.digest], directory, self._storage.sealer.keys)
             for source, copy in copies.items()
         }
 
-    async def _keep_some(self, federation_id: UUID, some: Sequence[Wanted], policy: UpdateHistory) -> bool:
+    async def _keep_some(self, federation_id: UUID, some: Sequence[UpdateToKeep], policy: UpdateHistory) -> bool:
         """Announced in the database first, then stored, then confirmed: whatever a crash leaves is found again. False:
         another process is at some of it, too."""
         if policy.dtype == "fp32":
@@ -158,21 +152,21 @@ class Keeping:
         await self._storage.give_up(federation_id, unwanted)
         return is_all
 
-    async def _keep_as_they_are(self, federation_id: UUID, some: Sequence[Wanted], policy: UpdateHistory) -> None:
+    async def _keep_as_they_are(self, federation_id: UUID, some: Sequence[UpdateToKeep], policy: UpdateHistory) -> None:
         found = await self._storage.find(federation_id, [one.source for one in some])
         as_they_are = [(one, Kept(one.source, found[one.source].num_bytes)) for one in some if one.source in found]
         async with self._database.write() as connection:
             await kept_updates.announce(connection, as_they_are, policy, await self._database.now(connection))
 
     async def _copy(
-        self, federation_id: UUID, one: Wanted, path: Path, policy: UpdateHistory, now: datetime
+        self, federation_id: UUID, one: UpdateToKeep, path: Path, policy: UpdateHistory, now: datetime
     ) -> tuple[Kept, Blob | None, Path]:
         try:
             async with self._storage.local(federation_id, [one.source]) as files:
-                blob = await self._storage.sealing.of_copy(
+                blob = await self._storage.sealer.of_copy(
                     federation_id, one.update_id, one.client_id, one.cohort_id, one.epoch, now
                 )
-                seal = await self._storage.sealing.seal_of(blob)
+                seal = await self._storage.sealer.seal_of(blob)
                 copy = await asyncio.to_thread(_kept, files[one.source], path, seal, policy)
                 return copy, replace(blob, digest=copy.digest, num_bytes=copy.num_bytes), path
         except Rejected as refused:

@@ -35,7 +35,7 @@ _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _GONE: Final = 410
 
 
-class Notifying:
+class WebhookSender:
     def __init__(self, database: Database, shell: Shell, allowed_hosts: str, keys: SigningKeys) -> None:
         """The key of callbacks' secrets lies beside `keys`."""
         self._database, self._shell, self._keys = database, shell, keys
@@ -50,7 +50,7 @@ class Notifying:
             raise Rejected("callback-refused", f"the host of a callback is not among those that {SETTING} allows")
 
     async def sealed(self, erasure_id: UUID, callbacks: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
-        """As they are stored: {url, secret}, the secret readable by this coordinator alone."""
+        """The callbacks as they are stored: {url, secret}, the secret readable by this coordinator alone."""
         return tuple([await self._sealed_one(erasure_id, callback) for callback in callbacks])
 
     async def seal_old(self) -> int:

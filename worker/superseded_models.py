@@ -13,8 +13,8 @@ from typing import Protocol
 
 import structlog
 
-from services.wire.v1.caches import ModelsDropped, SupersededModels
-from worker.answers import CoordinatorSaidNo
+from services.wire.v1.superseded_models import ModelsDropped, SupersededModels
+from worker.answers import CoordinatorRefused
 from worker.cache import ModelCache
 
 log = structlog.get_logger()
@@ -29,8 +29,8 @@ class CacheTransport(Protocol):
     async def confirm_dropped_once(self, dropped: ModelsDropped) -> None: ...
 
 
-class CacheCare:
-    """Of one client."""
+class CacheCleaner:
+    """Drops superseded models from one client's cache."""
 
     def __init__(self, transport: CacheTransport, cache: ModelCache) -> None:
         self._transport, self._cache = transport, cache
@@ -46,7 +46,7 @@ class CacheCare:
             self._transport.superseded.clear()
             try:
                 await self.follow()
-            except CoordinatorSaidNo:
+            except CoordinatorRefused:
                 continue  # it says so again with its next answer
             except OSError as error:
                 log.warning("cache.not-dropped", error=str(error))

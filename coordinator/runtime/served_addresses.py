@@ -16,11 +16,11 @@ _DIRECTORY: Final = "serving"
 
 
 @contextlib.contextmanager
-def told(home: Path, url: str) -> Iterator[None]:
+def announced(home: Path, url: str) -> Iterator[None]:
     """Say where this process serves as long as it does."""
     directory = home / _DIRECTORY
     private_files.make_directory(directory)
-    for path in _told(directory, is_alive=False):
+    for path in _announced(directory, is_alive=False):
         path.unlink(missing_ok=True)
     path = directory / f"{os.getpid()}-{os.urandom(4).hex()}"
     with private_files.create(path) as file:
@@ -34,12 +34,12 @@ def told(home: Path, url: str) -> Iterator[None]:
 
 
 def addresses(home: Path) -> list[str]:
-    """Of those that serve now."""
-    found = [path.read_text("utf-8") for path in _told(home / _DIRECTORY, is_alive=True)]
+    """The addresses of those that serve now."""
+    found = [path.read_text("utf-8") for path in _announced(home / _DIRECTORY, is_alive=True)]
     return sorted({url for url in found if url})
 
 
-def _told(directory: Path, *, is_alive: bool) -> list[Path]:
+def _announced(directory: Path, *, is_alive: bool) -> list[Path]:
     found = []
     for path in directory.iterdir() if directory.is_dir() else ():
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:

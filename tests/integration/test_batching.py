@@ -89,5 +89,5 @@ async def collect_oldest(f: Federation) -> Job:
         now = await database.now(connection)
         job = await outbox.lease_job(connection, ("collect-updates",), now, 60.0, "token")
     assert job is not None
-    await f.coordinator.keeping.collect(job, "token")
+    await f.coordinator.kept_updates.collect(job, "token")
     return job

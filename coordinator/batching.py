@@ -6,10 +6,10 @@ import asyncio
 from typing import Final
 
 _TURNS: Final = 3
-"""Of the event loop: to read what has arrived, to begin its task, to come as far as that task goes."""
+"""Turns of the event loop: to read what has arrived, to begin its task, to come as far as that task goes."""
 
 
-async def others_have_come() -> None:
+async def yield_to_loop() -> None:
     """Wait until the requests that have arrived by now have come as far as they can."""
     for _ in range(_TURNS):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Coordinators that can be stopped, killed and restored from backups under the feet of whoever talks to them."""
+"""Coordinators that can be stopped, killed and restored from backups while others talk to them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Answer = httpx.Response | None
 
 
 @dataclass
-class Ground:
+class RestorableCoordinator:
     """In this process, behind its real app."""
 
     place: Installation
@@ -63,7 +63,7 @@ class Ground:
 
 
 @dataclass
-class ProcessGround(Ground):
+class RestorableProcess(RestorableCoordinator):
     """In a process of its own, which dies at the place that it was armed for."""
 
     _deployment: Deployment | None = None

@@ -94,7 +94,7 @@ _CANDIDATES = prepared(
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ReadableBlob:
     """A blob that the caller may read, or why it may not read any more."""
 
     blob: Blob | None = None
@@ -102,20 +102,20 @@ class Found:
     """The erasure."""
 
 
-async def for_client(connection: AsyncConnection, federation_id: UUID, digest: str, client_id: UUID) -> Found:
+async def for_client(connection: AsyncConnection, federation_id: UUID, digest: str, client_id: UUID) -> ReadableBlob:
     """The models of tasks that it holds, and what it uploaded itself."""
     wanted = {"owner": federation_id, "digest": digest, "client": client_id}
     row = (await connection.execute(_HANDED_OUT, wanted)).first()
     if row is not None:
-        return Found(to_entity(Blob, row))
+        return ReadableBlob(to_entity(Blob, row))
     return await _live(connection, federation_id, digest, client_id)
 
 
-async def for_operator(connection: AsyncConnection, federation_id: UUID, digest: str) -> Found:
+async def for_operator(connection: AsyncConnection, federation_id: UUID, digest: str) -> ReadableBlob:
     return await _live(connection, federation_id, digest, None)
 
 
-async def _live(connection: AsyncConnection, federation_id: UUID, digest: str, client_id: UUID | None) -> Found:
+async def _live(connection: AsyncConnection, federation_id: UUID, digest: str, client_id: UUID | None) -> ReadableBlob:
     """Also when nothing is stored any more: whoever knew the bytes is told which erasure took them."""
     found = await connection.execute(_CANDIDATES, {"owner": federation_id, "digest": digest})
     taken_by = None
@@ -125,11 +125,11 @@ async def _live(connection: AsyncConnection, federation_id: UUID, digest: str, c
             continue
         reason = _taken_by(blob, row)
         if reason is None:
-            return Found(blob)
+            return ReadableBlob(blob)
         taken_by = taken_by or reason
     if client_id is None and taken_by is None:
         taken_by = await _purged_by(connection, federation_id, digest)
-    return Found(None, taken_by)
+    return ReadableBlob(None, taken_by)
 
 
 def _taken_by(blob: Blob, row: Any) -> UUID | None:
@@ -207,7 +207,7 @@ class Left:
 async def left(
     connection: AsyncConnection, federation_id: UUID, erasure_id: UUID, digests: list[str]
 ) -> dict[str, Left]:
-    """By digest, of those that anything has that is recorded at all."""
+    """What still has these bytes, by digest; digests that nothing has are left out."""
     found: dict[str, Left] = {}
     for start in range(0, len(digests), _LOOKED_UP_AT_ONCE):
         some = digests[start : start + _LOOKED_UP_AT_ONCE]

@@ -27,7 +27,7 @@ SALT_BYTES: Final = 32
 _TAG_BYTES: Final = 16
 _LAST: Final = b"\x01"
 _HEADER_BYTES: Final = 128
-"""Of the stored file, which is a safetensors file with one tensor of bytes."""
+"""The length of the header of the stored file, a safetensors file with one tensor of bytes."""
 
 
 def restore_sealed(stored: Path, out: Writable, policy: UpdateHistory, key: bytes, context: bytes, digest: str) -> None:

@@ -8,8 +8,8 @@ from coordinator.api.auth import Worker
 from coordinator.api.bodies import JsonRoute, answer
 from coordinator.api.problems import problems
 from coordinator.runtime.worker_caches import note_dropped
-from coordinator.store import caches
-from services.wire.v1.caches import ModelsDropped, ModelsDroppedAccepted, SupersededModels
+from coordinator.store import worker_caches
+from services.wire.v1.superseded_models import ModelsDropped, ModelsDroppedAccepted, SupersededModels
 
 router = APIRouter(prefix="/v1/superseded-models", tags=["work"], route_class=JsonRoute)
 _ALWAYS = ("unauthenticated", "forbidden", "client-removed", "client-erased")
@@ -19,7 +19,7 @@ _ALWAYS = ("unauthenticated", "forbidden", "client-removed", "client-erased")
 async def get_superseded_models(caller: Worker) -> Response:
     """Models that an erasure has superseded since this worker last said that it dropped all of them."""
     async with caller.database.read() as connection:
-        return answer(await caches.superseded(connection, caller.client_id))
+        return answer(await worker_caches.superseded(connection, caller.client_id))
 
 
 @router.put(

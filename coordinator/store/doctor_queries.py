@@ -66,7 +66,7 @@ async def erased_clients(connection: AsyncConnection) -> set[UUID]:
 
 
 async def ended_epochs(connection: AsyncConnection) -> dict[UUID, int]:
-    """By cohort: the last epoch that a completed erasure has cut off."""
+    """The last epoch that a completed erasure has cut off, by cohort."""
     c = t.lines.c
     statement = sa.select(c.cohort_id, sa.func.max(c.epoch_before).label("epoch"))
     rows = await connection.execute(statement.where(c.erasure_id.in_(_completed)).group_by(c.cohort_id))
@@ -132,7 +132,7 @@ async def certificates(connection: AsyncConnection) -> list[Certified]:
 
 
 async def unknown_requests(connection: AsyncConnection, request_ids: list[UUID]) -> set[UUID]:
-    """Those that this database has never heard of, or takes for not yet approved."""
+    """The requests that this database has never heard of, or takes for not yet approved."""
     e = t.erasures.c
     known = sa.select(e.id).where(e.id.in_(request_ids), e.status != "awaiting_approval")
     return set(request_ids) - set((await connection.execute(known)).scalars())
@@ -142,7 +142,7 @@ async def unknown_requests(connection: AsyncConnection, request_ids: list[UUID])
 
 
 async def without_blob(connection: AsyncConnection) -> dict[str, int]:
-    """By table: rows that say their bytes are stored, where no stored blob has them."""
+    """How many rows of each table say that their bytes are stored, where no stored blob has them."""
     u, c, k = t.updates.c, t.checkpoints.c, t.kept_updates.c
 
     def has_blob(run_id: sa.Column[UUID], digest: sa.Column[str]) -> sa.ColumnElement[bool]:

@@ -14,7 +14,7 @@ from uuid import UUID
 from coordinator.engine.decide import decide
 from coordinator.engine.entities import Blob, Facts
 from coordinator.engine.messages import CreateRun, Envelope
-from coordinator.runtime.sealing import operators_blob
+from coordinator.runtime.blob_sealer import operators_blob
 from coordinator.runtime.storage import Storage
 from coordinator.store.database import Database
 from coordinator.store.slices import load
@@ -26,7 +26,7 @@ from services.wire.v1.resources import RunValidation
 from services.wire.v1.runs import RunSpec
 
 
-async def rehearse(
+async def dry_run(
     database: Database, storage: Storage, request: CreateRun, to_upload: Collection[str], max_parameters: int
 ) -> RunValidation:
     """`to_upload`: digests that need not be stored yet; `max_parameters`: of a built-in model."""
