@@ -21,7 +21,7 @@ from coordinator.runtime.reception import Partial, unfit
 from coordinator.runtime.storage import SMALL_BYTES
 from coordinator.runtime.uploads import Wanted
 from coordinator.store import access_queries, accounts, reading
-from coordinator.store.reading import Found
+from coordinator.store.reading import Found, WantedBytes
 from services.core.digests import PATTERN
 from services.core.errors import Rejected
 from services.wire.v1.work import BlobInfo
@@ -281,11 +281,10 @@ async def _known_bytes(caller: Caller, wanted: Wanted) -> int | None:
 
 
 async def _readable(caller: Caller, owner: UUID, digest: str) -> Found:
-    client_id = caller.principal.client_id
+    if caller.principal.client_id is not None:
+        return await caller.context.lookout.readable(WantedBytes(owner, digest, caller.principal.client_id))
     async with caller.database.read() as connection:
-        if client_id is None:
-            return await reading.for_operator(connection, owner, digest)
-        return await reading.for_client(connection, owner, digest, client_id)
+        return await reading.for_operator(connection, owner, digest)
 
 
 def _announced_bytes(request: Request) -> int:

@@ -1,53 +1,38 @@
-"""Looks for ready tasks on behalf of polls that begin at the same moment: one query for all of them.
-
-A thousand agents that come back together after a restart cost a few queries, not a thousand.
-"""
+"""What requests ask of the database when they begin, all those that come at the same moment together."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Final
 from uuid import UUID
 
-from coordinator.gathering import others_have_come
+from coordinator.gathering import Gathered
 from coordinator.runtime.granting import CLAIM
 from coordinator.runtime.quarantine import Quarantine
-from coordinator.store import due
+from coordinator.store import due, reading
 from coordinator.store.database import Database
-
-MOST_AT_ONCE: Final = 200
+from coordinator.store.reading import Found, WantedBytes
 
 
 class Lookout:
     def __init__(self, database: Database, quarantine: Quarantine) -> None:
         self._database, self._quarantine = database, quarantine
-        self._asking: dict[UUID, asyncio.Future[bool]] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._claimable = Gathered(self._look_for_work)
+        self._readable = Gathered(self._look_for_bytes)
 
     async def has_work(self, client_id: UUID) -> bool:
-        """Whether the client has a task that it could claim, as of some instant after the call."""
-        if client_id not in self._asking:
-            self._asking[client_id] = asyncio.get_running_loop().create_future()
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._look())
-        return await asyncio.shield(self._asking[client_id])
+        """Whether the client has a task that it could claim."""
+        return await self._claimable.ask(client_id)
 
-    async def _look(self) -> None:
-        while self._asking:
-            await others_have_come()
-            asked = dict(list(self._asking.items())[:MOST_AT_ONCE])
-            for client_id in asked:
-                del self._asking[client_id]
-            try:
-                async with self._database.read() as connection:
-                    now = await self._database.now(connection)
-                    barred = self._quarantine.held(CLAIM)
-                    ready = set(await due.claimable_clients(connection, list(asked), now, barred))
-            except Exception as error:
-                for answer in asked.values():
-                    answer.set_exception(error)
-                    answer.exception()  # seen, also when all who asked have gone
-            else:
-                for client_id, answer in asked.items():
-                    answer.set_result(client_id in ready)
-        self._looking = None
+    async def readable(self, wanted: WantedBytes) -> Found:
+        """What the client may read under a digest."""
+        return await self._readable.ask(wanted)
+
+    async def _look_for_work(self, client_ids: list[UUID]) -> dict[UUID, bool]:
+        async with self._database.read() as connection:
+            now = await self._database.about_now(connection)
+            barred = self._quarantine.held(CLAIM)
+            ready = set(await due.claimable_clients(connection, client_ids, now, barred))
+        return {client_id: client_id in ready for client_id in client_ids}
+
+    async def _look_for_bytes(self, wanted: list[WantedBytes]) -> dict[WantedBytes, Found]:
+        async with self._database.read() as connection:
+            return await reading.for_clients(connection, wanted)
