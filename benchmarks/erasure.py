@@ -3,7 +3,8 @@
 Each cell has a coordinator and a worker process (`lethe worker --fleet`) of its own and trains a small network on the
 digits that come with the project. When the run is done, one client is erased over HTTP. Time is counted from before the
 POST to the instant that the request records as its first clean model: `seconds_to_fence`, then `merge_seconds` until
-the run's own model is published again, then the rest until every touched cohort was seen to serve a clean one.
+the run's own model is published again (`seconds_to_first_clean_root` in all), then the rest until every touched cohort
+was seen to serve a clean one.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ def _figures(
     fenced, first_clean = _instant(request["fenced_at"]), _instant(request["first_clean_at"])
     return {
         "seconds_to_first_clean": round(first_clean - posted, 3),
+        "seconds_to_first_clean_root": _seconds_to_clean(model, fenced, posted),
         "client_updates_redone": _updates_since(served, run_id, request),
         "accuracy_before": _rounded(accuracy(model.before)),
         "accuracy_first_clean": _rounded(accuracy(model.first_clean)),
@@ -75,6 +77,14 @@ def _figures(
         "cohorts_touched": len(request["lines"]),
         "cohorts_untouched": sum(one.action == "untouched" for one in cohorts.values()),
     }
+
+
+def _seconds_to_clean(model: ErasureEffect, fenced: float, posted: float) -> float | None:
+    """From before the POST until the model that stands for the run is clean. One that was rolled back is with the
+    fence; None: there is none to serve."""
+    if model.first_clean is None:
+        return None
+    return round(max(fenced, _instant(model.first_clean["created_at"])) - posted, 3)
 
 
 def _merge_seconds(model: ErasureEffect, fenced: float) -> float | None:

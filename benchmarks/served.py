@@ -8,7 +8,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -113,7 +113,9 @@ def _start_database(stack: ExitStack) -> dict[str, str]:
 
 
 def _is_database(pid: int) -> bool:
-    return Path(f"/proc/{pid}/comm").read_text().strip() in ("postgres", "valkey-server", "redis-server")
+    with suppress(OSError):  # it may have ended
+        return Path(f"/proc/{pid}/comm").read_text().strip() in ("postgres", "valkey-server", "redis-server")
+    return False
 
 
 def _wait_until_ready(server: Child, operator: Client) -> None:

@@ -97,7 +97,7 @@ class Authenticator:
         async with self._database.read() as connection:
             found = await accounts.known_credential(connection, credential_id)
             ends_at = found.revoked_at if found is not None else None
-            is_over = ends_at is not None and ends_at <= await self._database.now(connection)
+            is_over = ends_at is not None and ends_at <= await self._database.about_now(connection)
         if found is None or is_over or not hmac.compare_digest(found.secret_hash, hash_of(secret)):
             raise Rejected("unauthenticated", "the token is not valid here, or was revoked; ask for a new one")
         principal = Principal(

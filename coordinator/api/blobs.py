@@ -19,7 +19,7 @@ from coordinator.runtime.storage import SMALL_BYTES
 from coordinator.runtime.upload_receiver import Partial
 from coordinator.runtime.uploads import UploadRequest
 from coordinator.store import access_queries, accounts, read_permissions
-from coordinator.store.read_permissions import ReadableBlob
+from coordinator.store.read_permissions import ReadableBlob, WantedBytes
 from services.core.digests import PATTERN
 from services.core.errors import Rejected
 from services.wire.v1.work import BlobInfo
@@ -243,11 +243,10 @@ async def _known_bytes(caller: Caller, wanted: UploadRequest) -> int | None:
 
 
 async def _readable(caller: Caller, owner: UUID, digest: str) -> ReadableBlob:
-    client_id = caller.principal.client_id
+    if caller.principal.client_id is not None:
+        return await caller.context.claim_probe.readable(WantedBytes(owner, digest, caller.principal.client_id))
     async with caller.database.read() as connection:
-        if client_id is None:
-            return await read_permissions.for_operator(connection, owner, digest)
-        return await read_permissions.for_client(connection, owner, digest, client_id)
+        return await read_permissions.for_operator(connection, owner, digest)
 
 
 def _announced_bytes(request: Request) -> int:

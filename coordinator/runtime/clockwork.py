@@ -80,7 +80,7 @@ class Clockwork:
         waiting = [UUID(key.removeprefix("client:")) for key in self._bus.local_keys() if key.startswith("client:")]
         barred = self._set_aside.held(CLAIM)
         async with self._database.read() as connection:
-            now = await self._database.now(connection)
+            now = await self._database.about_now(connection)
             most = due.DUE_AT_ONCE + len(self._set_aside)  # what is set aside takes nobody's place
             found = await due.due_messages(connection, now, most)
             if time.monotonic() - self._looked_ahead_at >= LOOK_AHEAD_EVERY_S:

@@ -30,7 +30,7 @@ async def dry_run(
     database: Database, storage: Storage, request: CreateRun, to_upload: Collection[str], max_parameters: int
 ) -> RunValidation:
     """`to_upload`: digests that need not be stored yet; `max_parameters`: of a built-in model."""
-    async with database.read() as connection:  # its locks go with it: nothing on it is kept
+    async with database.trial() as connection:
         now = await database.now(connection)
         state = await load(connection, [request])
     state = state.put_all(

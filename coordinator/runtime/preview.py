@@ -26,7 +26,7 @@ from services.wire.v1.erasure import ErasureOption, ErasurePreview, PreviewedCoh
 
 
 async def preview(database: Database, request: FileErasure) -> ErasurePreview:
-    async with database.read() as connection:  # its locks go with it: nothing on it is kept
+    async with database.trial() as connection:
         now = await database.now(connection)
         state = await load(connection, [request])
     decide(state, Envelope(request, now, os.urandom(16)))

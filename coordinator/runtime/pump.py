@@ -110,7 +110,7 @@ class Pump:
 
     async def _has_job(self) -> bool:
         async with self._database.read() as connection:
-            now = await self._database.now(connection)
+            now = await self._database.about_now(connection)
             return await outbox.has_job(connection, self._kinds, now, self._lease_s)
 
     async def _some(self) -> bool:
@@ -118,7 +118,7 @@ class Pump:
         token, jobs = uuid4().hex, list[Job]()
         try:
             async with self._database.write(is_durable=False) as connection:
-                now = await self._database.now(connection)
+                now = await self._database.about_now(connection)
                 while len(jobs) < self._at_once and (
                     job := await outbox.lease_job(connection, self._kinds, now, self._lease_s, token)
                 ):
@@ -154,7 +154,7 @@ class Pump:
     async def _set_unread_aside(self, token: str, error: Exception) -> bool:
         """The next job's row cannot be read: it must not keep the others from being found."""
         async with self._database.write() as connection:
-            now = await self._database.now(connection)
+            now = await self._database.about_now(connection)
             unread = await outbox.lease_unread(connection, self._kinds, now, self._lease_s, token)
         if unread is None:
             return False
@@ -164,7 +164,7 @@ class Pump:
 
     async def _return(self, job_id: UUID, token: str, pause_s: float, error: str, *, is_failure: bool) -> None:
         async with self._database.write() as connection:
-            until = await self._database.now(connection) + timedelta(seconds=pause_s)
+            until = await self._database.about_now(connection) + timedelta(seconds=pause_s)
             await outbox.return_job(connection, job_id, token, until, error, is_failure=is_failure)
 
     async def _keep(self, jobs: Sequence[Job], token: str) -> None:
@@ -172,7 +172,7 @@ class Pump:
             await asyncio.sleep(self._lease_s / 3)
             try:
                 async with self._database.write(is_durable=False) as connection:
-                    until = await self._database.now(connection) + timedelta(seconds=self._lease_s)
+                    until = await self._database.about_now(connection) + timedelta(seconds=self._lease_s)
                     for job in jobs:
                         await outbox.renew_job(connection, job.id, token, until)
             except Exception as error:  # the next time may be in time

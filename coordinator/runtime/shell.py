@@ -37,6 +37,7 @@ from coordinator.store.database import Database, TimedOut, Unavailable
 from coordinator.store.inbox import InboxKey
 from coordinator.store.rows import write_changes
 from coordinator.store.slices import load
+from coordinator.store.warm import Known, Warm
 from services.core.errors import InvariantBroken, Rejected
 
 log = structlog.get_logger()
@@ -73,6 +74,7 @@ class _Work:
     """One transaction in the making."""
 
     state: State
+    known: Known
     now: datetime
     events: list[tuple[Event, State]] = field(default_factory=list)
     follow_ups: deque[Message[Any]] = field(default_factory=deque)
@@ -91,6 +93,7 @@ class Shell:
         self._bus = bus
         self._entropy = entropy
         self._observe = observe
+        self._warm, self._generation = Warm(), database.generation
         self._mailbox: deque[_PendingMessage] = deque()
         self._bell = asyncio.Event()
         self._drainer: asyncio.Task[None] | None = None
@@ -169,6 +172,7 @@ class Shell:
                 async with self._database.write() as connection:
                     work, answers = await self._decide_all(connection, batch)
                     crashpoint("shell.before-commit")
+                work.known.committed()
                 crashpoint("shell.after-commit")
             except (Unavailable, IntegrityError) as error:
                 if attempt == (ATTEMPTS_IN_TIME if isinstance(error, TimedOut) else ATTEMPTS):
@@ -193,17 +197,22 @@ class Shell:
         self, connection: AsyncConnection, batch: Sequence[_PendingMessage]
     ) -> tuple[_Work, list[Answer]]:
         now = await self._database.now(connection)
-        work = _Work(await load(connection, [pending.message for pending in batch]), now)
+        if self._generation != self._database.generation:
+            self._warm.clear()
+            self._generation = self._database.generation
+        known = Known(self._warm)
+        work = _Work(await load(connection, [pending.message for pending in batch], known=known), known, now)
         before = work.state
         answers = [await self._decide_once(connection, work, pending) for pending in batch]
-        await write_changes(connection, before, work.state)
+        await write_changes(connection, before, work.state, known)
         while work.follow_ups:
             messages = list(work.follow_ups)
             work.follow_ups.clear()
-            before = work.state = await load(connection, messages, work.state)
+            before = work.state = await load(connection, messages, work.state, known)
             for message in messages:
                 self._decide_one(work, message)
-            await write_changes(connection, before, work.state)
+            await write_changes(connection, before, work.state, known)
+        await known.renew_stamps(connection)
         entries = [found for event, after in work.events if (found := entry(event, after)) is not None]
         await journal.write(connection, entries, now)
         work.wakes.update(run_key(one.run_id) for one in entries if one.run_id is not None)

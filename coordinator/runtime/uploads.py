@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.batching import yield_to_loop
+from coordinator.batching import Gathered
 from coordinator.engine.entities import Blob, Facts
 from coordinator.engine.messages import RecordBlob
 from coordinator.runtime.shell import Shell
@@ -37,8 +37,7 @@ class UploadRequest:
 class Uploads:
     def __init__(self, database: Database, shell: Shell, storage: Storage) -> None:
         self._database, self._shell, self._storage = database, shell, storage
-        self._waiting: list[tuple[UploadRequest, asyncio.Future[Blob]]] = []
-        self._working: asyncio.Task[None] | None = None
+        self._announcing = Gathered(self._announce)
 
     async def find(self, wanted: UploadRequest) -> Blob | None:
         """What was announced before, by whoever sends the same again. Rejects `no-task`."""
@@ -53,11 +52,10 @@ class Uploads:
     async def announce(self, wanted: UploadRequest) -> Blob:
         """The blob that its bytes will be, also when some or all of them are there. Rejects `no-task`. What is asked
         for together is announced together."""
-        outcome: asyncio.Future[Blob] = asyncio.get_running_loop().create_future()
-        self._waiting.append((wanted, outcome))
-        if self._working is None:
-            self._working = asyncio.create_task(self._work())
-        return await outcome
+        outcome = await self._announcing.ask(wanted)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     async def record(self, blob: Blob, inspection: Inspection) -> None:
         """All is there. Whatever must not be stored after all, or is here already, is given up."""
@@ -69,30 +67,13 @@ class Uploads:
         if recorded.id != blob.id:
             await self._storage.give_up(blob.federation_id, [blob.id])
 
-    async def _work(self) -> None:
-        while self._waiting:
-            await yield_to_loop()
-            lot, self._waiting = self._waiting, []
-            try:
-                outcomes = await self._announce([wanted for wanted, _ in lot])
-            except Exception as error:
-                outcomes = [error] * len(lot)
-            for (_, outcome), result in zip(lot, outcomes, strict=True):
-                if outcome.done():  # whoever waited has gone
-                    continue
-                if isinstance(result, Exception):
-                    outcome.set_exception(result)
-                else:
-                    outcome.set_result(result)
-        self._working = None
-
-    async def _announce(self, lot: list[UploadRequest]) -> list[Blob | Exception]:
+    async def _announce(self, lot: list[UploadRequest]) -> dict[UploadRequest, Blob | Exception]:
         """The announcement may be lost with the database's host: without it the bytes are noise, and are swept."""
         async with self._database.read() as connection:
-            now = await self._database.now(connection)
+            now = await self._database.about_now(connection)
             tasks = await rows.held_tasks(connection, {w.client_id for w in lot if w.client_id is not None})
             refused = await _refused(connection, [w for w in lot if w.client_id is None])
-        outcomes: list[Blob | Exception] = []
+        outcomes: dict[UploadRequest, Blob | Exception] = {}
         for wanted in lot:
             try:
                 if wanted.client_id is None:
@@ -106,17 +87,19 @@ class Uploads:
                     blob = await self._storage.sealer.of_task(
                         wanted.federation_id, task, wanted.digest, wanted.total, now
                     )
-                outcomes.append(blob)
+                outcomes[wanted] = blob
             except Exception as error:
-                outcomes.append(error)
-        new = [outcome for outcome in outcomes if isinstance(outcome, Blob)]
+                outcomes[wanted] = error
+        new = [outcome for outcome in outcomes.values() if isinstance(outcome, Blob)]
         async with self._database.write(is_durable=False) as connection:
             await rows.announce(connection, new)
             found = await rows.by_id(connection, [blob.id for blob in new])
             settled = {_place(blob): blob for blob in found}
             if len(found) < len(new):  # somebody was at the same before
                 settled |= {_place(blob): blob for blob in await self._others(connection, new, settled)}
-        return [settled.get(_place(one), one) if isinstance(one, Blob) else one for one in outcomes]
+        return {
+            wanted: settled.get(_place(one), one) if isinstance(one, Blob) else one for wanted, one in outcomes.items()
+        }
 
     async def _others(
         self, connection: AsyncConnection, new: list[Blob], settled: dict[tuple[object, ...], Blob]

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.engine.entities import Blob
 from coordinator.store import tables as t
 from coordinator.store.prepared import prepared
-from coordinator.store.rows import to_entity, to_row
+from coordinator.store.rows import listed, to_entity, to_row
 
 b = t.blobs.c
 IS_STORED: Final = b.status == "stored"
@@ -78,20 +78,20 @@ _ANNOUNCE = prepared(insert(t.blobs).on_conflict_do_nothing())
 async def held_tasks(connection: AsyncConnection, client_ids: Collection[UUID]) -> list[HeldTask]:
     """Tasks that these clients were given and have not answered. One whose lease ran out is still theirs until somebody
     is given it again, who can only be the same client."""
-    rows = await connection.execute(_HELD, {"clients": list(client_ids)})
+    rows = await connection.execute(_HELD, {"clients": listed(client_ids)})
     return [HeldTask(row.id, row.client_id, row.cohort_id, row.epoch) for row in rows]
 
 
 async def of_tasks(connection: AsyncConnection, task_ids: Collection[UUID], digests: Collection[str]) -> list[Blob]:
     """What was uploaded, or is being uploaded, for these tasks."""
-    rows = await connection.execute(_OF_TASKS, {"ids": list(task_ids), "digests": list(digests)})
+    rows = await connection.execute(_OF_TASKS, {"ids": listed(task_ids), "digests": listed(digests)})
     return [to_entity(Blob, row) for row in rows]
 
 
 async def of_operators(
     connection: AsyncConnection, federation_ids: Collection[UUID], digests: Collection[str]
 ) -> list[Blob]:
-    rows = await connection.execute(_OF_OPERATORS, {"owners": list(federation_ids), "digests": list(digests)})
+    rows = await connection.execute(_OF_OPERATORS, {"owners": listed(federation_ids), "digests": listed(digests)})
     return [to_entity(Blob, row) for row in rows]
 
 
@@ -155,7 +155,7 @@ _BY_ID = prepared(sa.select(t.blobs).where(b.id.in_(_ids)))
 async def stored(connection: AsyncConnection, federation_id: UUID, digests: Collection[str]) -> dict[str, list[Blob]]:
     """All blobs that have these bytes, by digest, the newest first. Whichever is read, they are the same bytes."""
     found: dict[str, list[Blob]] = {}
-    for row in await connection.execute(_STORED, {"owner": federation_id, "digests": list(digests)}):
+    for row in await connection.execute(_STORED, {"owner": federation_id, "digests": listed(digests)}):
         blob = to_entity(Blob, row)
         assert blob.digest is not None
         found.setdefault(blob.digest, []).insert(0, blob)
@@ -163,7 +163,7 @@ async def stored(connection: AsyncConnection, federation_id: UUID, digests: Coll
 
 
 async def by_id(connection: AsyncConnection, ids: Collection[UUID]) -> list[Blob]:
-    return [to_entity(Blob, row) for row in await connection.execute(_BY_ID, {"ids": list(ids)})]
+    return [to_entity(Blob, row) for row in await connection.execute(_BY_ID, {"ids": listed(ids)})]
 
 
 # --- giving up --------------------------------------------------------------------------------------------------------
@@ -181,13 +181,13 @@ _SHARED = prepared(sa.select(b.digest).where(_is_named, b.data_key.is_(None), b.
 async def drop(connection: AsyncConnection, ids: Sequence[UUID]) -> None:
     """Nobody finds them from now on. The caller deletes their bytes after the commit."""
     for start in range(0, len(ids), _AT_ONCE):
-        await connection.execute(_DROP, {"ids": list(ids[start : start + _AT_ONCE])})
+        await connection.execute(_DROP, {"ids": listed(ids[start : start + _AT_ONCE])})
 
 
 async def give_up(connection: AsyncConnection, ids: Collection[UUID]) -> None:
     """`drop` what was announced and is not to be stored after all; what somebody has recorded meanwhile stays."""
     if ids:
-        await connection.execute(_GIVE_UP, {"ids": list(ids)})
+        await connection.execute(_GIVE_UP, {"ids": listed(ids)})
 
 
 async def dropped(connection: AsyncConnection, most: int) -> list[Blob]:
@@ -198,7 +198,7 @@ async def dropped(connection: AsyncConnection, most: int) -> list[Blob]:
 async def remove(connection: AsyncConnection, ids: Collection[UUID]) -> None:
     """The rows of dropped blobs, once their bytes are gone."""
     if ids:
-        await connection.execute(_REMOVE, {"ids": list(ids)})
+        await connection.execute(_REMOVE, {"ids": listed(ids)})
 
 
 async def still_shared(connection: AsyncConnection, federation_id: UUID, digests: Collection[str]) -> set[str]:
@@ -215,7 +215,7 @@ _OF_UPDATES = prepared(
 
 
 async def of_updates(connection: AsyncConnection, update_ids: Collection[UUID]) -> list[UUID]:
-    return list((await connection.execute(_OF_UPDATES, {"ids": list(update_ids)})).scalars())
+    return list((await connection.execute(_OF_UPDATES, {"ids": listed(update_ids)})).scalars())
 
 
 _is_submitted = sa.exists().where(t.updates.c.task_id == b.origin_id, t.updates.c.digest == b.digest)

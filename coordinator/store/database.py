@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from datetime import UTC, datetime
-from typing import Any, TypeVar, cast
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -21,7 +22,13 @@ from services.core.errors import InvariantBroken
 STUCK_TRANSACTION_S = 10
 """Postgres ends a transaction whose process went silent (stopped, partitioned) after this long, and frees its locks."""
 __all__ = ["Database", "NotReady", "TimedOut", "Unavailable"]
+_CLOCK = sa.select(sa.func.clock_timestamp())
 _HASTY = sa.text("SET LOCAL synchronous_commit TO off")
+TRUSTED_S: Final = 1.0
+"""So long a connection is used again without asking whether it is alive, and the database's clock is known without
+asking for it."""
+_STATEMENTS_PREPARED: Final = 500
+"""Of each connection: more than the store has, each for lists of a few lengths."""
 
 
 C = TypeVar("C")
@@ -46,6 +53,11 @@ class Database:
         place = self.url.database or ""
         self._sqlite = Sqlite(place, is_scratch=is_scratch, gate=self.gate) if self.is_sqlite else None
         self._postgres = None if self.is_sqlite else _postgres_engine(self.url, pool_size, self.gate)
+        self._num_lost = 0
+        if self._postgres is not None:
+            sa.event.listen(self._postgres.sync_engine.pool, "invalidate", self._note_lost)
+            self._reading = self._postgres.execution_options(isolation_level="AUTOCOMMIT")
+        self._asked_at, self._answered = float("-inf"), datetime.min.replace(tzinfo=UTC)
 
     @property
     def engine(self) -> AsyncEngine:
@@ -64,6 +76,11 @@ class Database:
         """SQLite: whether its file is another one since it was opened; then that one is opened next."""
         return self._sqlite is not None and self._sqlite.was_replaced()
 
+    @property
+    def generation(self) -> tuple[int, int]:
+        """Changes when a connection is lost, or may lead to another database than before."""
+        return self.gate.generation, self._num_lost if self._sqlite is None else self._sqlite.num_opened
+
     @asynccontextmanager
     async def write(self, *, is_durable: bool = True) -> AsyncIterator[AsyncConnection]:
         """One transaction; commits when the block ends well. `is_durable=False`, for what can be had again, like a
@@ -77,9 +94,9 @@ class Database:
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
-        """A connection for queries; nothing done on it is kept."""
+        """A connection for queries. Each sees what is committed; there is no transaction around them."""
         async with self._admitted(
-            lambda: self.engine.connect() if self._sqlite is None else self._sqlite.read()
+            lambda: self._reading.connect() if self._sqlite is None else self._sqlite.read()
         ) as connection:
             yield connection
 
@@ -97,14 +114,33 @@ class Database:
                     yield cast(AsyncConnection, connection)
                     return
 
+    @asynccontextmanager
+    async def trial(self) -> AsyncIterator[AsyncConnection]:
+        """A connection to load a slice that is decided on for show. What it locks stays as it is until the end; nothing
+        done on it is kept."""
+        async with self._admitted(
+            lambda: self.engine.connect() if self._sqlite is None else self._sqlite.read()
+        ) as connection:
+            yield connection
+
+    def _note_lost(self, *told: Any) -> None:
+        self._num_lost += 1
+
     async def now(self, connection: AsyncConnection) -> datetime:
         """The instant of this transaction: the database's clock, so that replicas agree on leases."""
         if self._clock is not None:
             return self._clock()
         if self.is_sqlite:
             return datetime.now(UTC)
-        instant = (await connection.execute(sa.select(sa.func.clock_timestamp()))).scalar_one()
-        return instant.astimezone(UTC)  # type: ignore[no-any-return]
+        instant = (await connection.execute(_CLOCK)).scalar_one()
+        self._asked_at, self._answered = time.monotonic(), instant.astimezone(UTC)
+        return self._answered
+
+    async def about_now(self, connection: AsyncConnection) -> datetime:
+        """Like `now`, give or take a few milliseconds: for whoever looks whether something is due, and decides nothing
+        by the order of instants."""
+        passed = time.monotonic() - self._asked_at
+        return self._answered + timedelta(seconds=passed) if passed < TRUSTED_S else await self.now(connection)
 
     async def forget_pages(self) -> None:
         """SQLite: leave no page in its log that holds what was deleted. In Postgres pages stay until they are vacuumed
@@ -145,12 +181,36 @@ def _postgres_engine(url: sa.URL, pool_size: int, gate: Gate) -> AsyncEngine:
         hide_parameters=True,
         pool_size=pool_size,
         max_overflow=pool_size,
-        pool_pre_ping=True,
         json_serializer=to_text,
         json_deserializer=from_text,
         pool_timeout=5,
-        connect_args={"timeout": 5, "command_timeout": 30, "server_settings": settings},
+        connect_args={
+            "timeout": 5,
+            "command_timeout": 30,
+            "server_settings": settings,
+            "prepared_statement_cache_size": _STATEMENTS_PREPARED,
+        },
     )
     attend(engine.sync_engine)
+    _ask_idle_connections(engine.sync_engine)
     gate.attend(engine.sync_engine)
     return engine
+
+
+def _ask_idle_connections(engine: sa.Engine) -> None:
+    """See to it that a connection which was not used for a while is alive, and that all others are made anew if not."""
+
+    def note(connection: Any, record: Any) -> None:
+        record.info["used_at"] = time.monotonic()
+
+    def ask(connection: Any, record: Any, proxy: Any) -> None:
+        if time.monotonic() - record.info["used_at"] < TRUSTED_S:
+            return
+        try:
+            engine.dialect.do_ping(connection)
+        except Exception as error:
+            raise sa.exc.InvalidatePoolError("the connection was lost") from error
+
+    sa.event.listen(engine, "connect", note)
+    sa.event.listen(engine, "checkin", note)
+    sa.event.listen(engine, "checkout", ask)

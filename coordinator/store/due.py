@@ -14,6 +14,7 @@ from coordinator.engine.messages import DeadlinePassed, LeaseRanOut, Message
 from coordinator.engine.work import MAX_BACKOFF
 from coordinator.store import tables as t
 from coordinator.store.prepared import prepared
+from coordinator.store.rows import listed
 
 DUE_AT_ONCE = 200
 _most: sa.BindParameter[int] = sa.bindparam("most", type_=sa.Integer)
@@ -92,7 +93,7 @@ async def claimable_clients(
     """Which of these clients have a task they could claim now in a run that is not left out, or samples to leave out
     first."""
     found = await connection.execute(
-        _CLAIMABLE, {"client_ids": list(client_ids), "now": now, "ahead": now + MAX_BACKOFF}
+        _CLAIMABLE, {"client_ids": listed(client_ids), "now": now, "ahead": now + MAX_BACKOFF}
     )
     return list({row.client_id: None for row in found if row.run_id not in without})
 

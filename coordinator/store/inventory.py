@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.engine.entities import AffectedCohort, Checkpoint, Cohort, Erasure, Run, Subject
 from coordinator.engine.erasure import cuts
 from coordinator.store import tables as t
+from coordinator.store import warm
 from coordinator.store.rows import fetch
 from coordinator.store.slices import load_lineage
 from services.audit.predicate import ArtefactKind, Disposition
@@ -361,6 +362,8 @@ async def mark_purged(connection: AsyncConnection, artefacts: list[FoundArtefact
     go."""
     for ids in batched([a.row_id for a in artefacts if a.kind == "update"], BATCH):
         await connection.execute(t.kept_updates.delete().where(t.kept_updates.c.update_id.in_(ids)))
+        of_cohorts = sa.select(t.updates.c.cohort_id).where(t.updates.c.id.in_(ids))
+        await warm.renew(connection, t.cohorts.c.id.in_(of_cohorts))
     for table, kinds in ((t.updates, ("update",)), (t.checkpoints, ("checkpoint", "merge"))):
         for ids in batched([a.row_id for a in artefacts if a.kind in kinds], BATCH):
             await connection.execute(table.update().where(table.c.id.in_(ids)).values(stored=False))

@@ -12,7 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.entities import Client, Cohort, Entity, Erasure, Job, Round, Run, State, Subject, Task
 from coordinator.engine.needs import Needs
-from coordinator.store.rows import fetch, fetch_by, to_entity
+from coordinator.store.rows import fetch, fetch_by, listed, to_entity
+from coordinator.store.warm import Known, WarmCohort
 
 E = TypeVar("E", bound=Entity)
 
@@ -24,6 +25,7 @@ class Loading:
     connection: AsyncConnection
     needs: Needs
     state: State
+    known: Known = field(default_factory=Known)
     whole: set[UUID] = field(default_factory=set)
     """Runs whose lineage and membership are needed completely."""
 
@@ -34,20 +36,30 @@ class Loading:
         return self.merge(kind, await fetch_by(self.connection, kind, column, keys, lock))
 
     async def add_found(self, kind: type[E], statement: sa.Select[Any], keys: Iterable[Any]) -> list[E]:
-        rows = await self.connection.execute(statement, {"keys": list(keys)})
+        rows = await self.connection.execute(statement, {"keys": listed(keys)})
         return self.merge(kind, [to_entity(kind, row) for row in rows])
 
     def merge(self, kind: type[E], found: list[E]) -> list[E]:
         """Records already known win: they may carry changes not yet written."""
-        merged: Any = {**{entity.key: entity for entity in found}, **getattr(self.state, kind.table)}
-        self.state = self.state.updated({kind.table: merged})
+        len(getattr(self.state, kind.table))  # raises when it was not loaded, also if nothing was found
+        self.add_table(kind.table, {entity.key: entity for entity in found})
         return found
+
+    def add_table(self, table: str, rows: dict[Any, Any]) -> None:
+        """Like `merge`. A whole table is not copied when nothing of it was known: there may be very many members."""
+        if rows and rows is not (known := getattr(self.state, table)):
+            self.state = self.state.updated({table: {**rows, **known} if len(known) else rows})
 
     def note(self, found: Mapping[str, Mapping[Any, Any]]) -> None:
         self.state = self.state.with_rows(found)
 
     def cohorts_of(self, run_ids: set[UUID]) -> set[UUID]:
         return {c.id for c in self.cohorts.values() if c.run_id in run_ids}
+
+    @property
+    def warm(self) -> Mapping[UUID, WarmCohort]:
+        """What is known of the cohorts that are locked."""
+        return self.known.cohorts
 
     # What is known so far, also of tables that are not loaded.
 

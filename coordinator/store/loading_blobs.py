@@ -9,7 +9,7 @@ from coordinator.store import superseded
 from coordinator.store import tables as t
 from coordinator.store.loading import Loading
 from coordinator.store.prepared import prepared
-from coordinator.store.rows import to_entity
+from coordinator.store.rows import listed, to_entity
 
 _own: sa.ColumnElement[bool] = t.blobs.c.federation_id.in_(
     sa.bindparam("owners", expanding=True)
@@ -53,7 +53,7 @@ async def load_blobs(loading: Loading) -> None:
         await loading.add_found(Blob, _UPLOADS, {task_id for task_id, _ in needs.uploads})
     if needs.named:
         owners, digests = {f for f, _ in needs.named}, {d for _, d in needs.named}
-        rows = await loading.connection.execute(_NAMED_BLOBS, {"owners": list(owners), "digests": list(digests)})
+        rows = await loading.connection.execute(_NAMED_BLOBS, {"owners": listed(owners), "digests": listed(digests)})
         loading.merge(Blob, [to_entity(Blob, row) for row in rows])
     for wanted, with_updates in ((needs.superseded, False), (needs.named, True)):
         if wanted:
@@ -74,7 +74,7 @@ async def _load_facts(loading: Loading) -> None:
                 keys.add((federation, loading.rounds[stream].model_digest))
     if keys := keys - loading.state.rows("facts").keys():
         owners, digests = {f for f, _ in keys}, {d for _, d in keys}
-        rows = await loading.connection.execute(_FACTS, {"owners": list(owners), "digests": list(digests)})
+        rows = await loading.connection.execute(_FACTS, {"owners": listed(owners), "digests": listed(digests)})
         found = {
             (row.federation_id, row.digest): Facts(row.num_bytes, row.layout_digest, row.updatable_digest, row.finite)
             for row in rows

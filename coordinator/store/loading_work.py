@@ -1,9 +1,10 @@
-"""Loads cohorts and the work in them: rounds, tasks, jobs, updates that wait, members."""
+"""Loads cohorts and the work in them: rounds, tasks, jobs, updates that wait, members. What is known of a locked cohort
+(`warm.py`) is not read again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -17,124 +18,157 @@ from coordinator.engine.entities import (
     Job,
     Member,
     Round,
+    Run,
     Subject,
     Task,
     Update,
 )
 from coordinator.engine.families import NEWCOMER
 from coordinator.engine.needs import Needs
-from coordinator.engine.programs import answers_to, is_filled
 from coordinator.store import tables as t
 from coordinator.store.loading import Loading
 from coordinator.store.prepared import prepared
-from services.methods.catalogue import TRAIN_IN_ROUNDS, WALK_THEIR_HISTORY
-from services.training.rounds import only_computes
+from coordinator.store.rows import columns_of, fetch_by, listed, to_entity
+from services.methods.catalogue import WALK_THEIR_HISTORY
 
 _OPEN = ("standby", "ready", "leased")
-_CLAIMABLE = sa.and_(
-    t.tasks.c.client_id.in_(sa.bindparam("keys", expanding=True)),
-    t.IS_CLAIMABLE_OR_LEASED,
-    t.tasks.c.status == "ready",
-)
-_COHORTS_TO_CLAIM_FROM = prepared(
-    sa.select(t.cohorts)
-    .where(t.cohorts.c.id.in_(sa.select(t.tasks.c.cohort_id).where(_CLAIMABLE)))
-    .order_by(t.cohorts.c.id)
-    .with_for_update()
-)
+_c = t.tasks.c
+_keys: sa.BindParameter[UUID] = sa.bindparam("keys", expanding=True)
+_CLAIMABLE = _c.client_id.in_(_keys) & t.IS_CLAIMABLE_OR_LEASED & (_c.status == "ready")
 _BUFFERED = prepared(
-    sa.select(t.updates).where(
-        t.updates.c.cohort_id.in_(sa.bindparam("keys", expanding=True)), t.updates.c.status == "buffered"
-    )
+    sa.select(*columns_of(Update)).where(t.updates.c.cohort_id.in_(_keys), t.updates.c.status == "buffered")
 )
 _TASKS_TO_CLAIM = prepared(sa.select(t.tasks).where(_CLAIMABLE))
-_OPEN_TASKS = prepared(
-    sa.select(t.tasks).where(t.tasks.c.cohort_id.in_(sa.bindparam("keys", expanding=True)), t.IS_OPEN_TASK)
-)
+_OPEN_TASKS = prepared(sa.select(t.tasks).where(_c.cohort_id.in_(_keys), t.IS_OPEN_TASK))
 
 
-def _only_claims(needs: Needs) -> bool:
-    others = needs.tasks or needs.rounds or needs.jobs or needs.runs or needs.programs or needs.restarting
-    is_everywhere = None in needs.claimed_runs
-    return bool(needs.claimants) and is_everywhere and not others and not needs.leaving
+def _locking(cohort_ids: Any) -> sa.Select[Any]:
+    """Lock cohorts, and find what of them is known besides (`warm.py`)."""
+    stamps = (t.cohorts.c.stamp, t.cohorts.c.members_stamp)
+    found = sa.select(*columns_of(Cohort), *stamps).where(t.cohorts.c.id.in_(cohort_ids))
+    return found.order_by(t.cohorts.c.id).with_for_update()
 
 
-def _of_clients(needs: Needs) -> Iterator[sa.ColumnElement[bool]]:
-    """The tasks that messages name by their client."""
-    c = t.tasks.c
-    if needs.claimants:
-        ready = c.client_id.in_(needs.claimants) & (c.status == "ready")
-        yield ready if None in needs.claimed_runs else ready & c.run_id.in_(needs.claimed_runs)
-    if needs.restarting:
-        yield c.client_id.in_(needs.restarting) & (c.status == "leased")
-    if needs.leaving:
-        yield c.client_id.in_(needs.leaving) & c.status.in_(_OPEN)
-
-
-def _single_way(needs: Needs) -> tuple[sa.Column[Any], set[UUID]] | None:
-    """When all messages name their cohorts in the same way, and it is one of the frequent ones."""
-    others = needs.runs or needs.programs or needs.claimants or needs.restarting or needs.leaving
-    ways: list[tuple[sa.Column[Any], set[UUID]]] = [
-        (t.tasks.c.id, needs.tasks),
-        (t.rounds.c.id, needs.rounds),
-        (t.jobs.c.id, needs.jobs),
-    ]
-    used = [(column, keys) for column, keys in ways if keys]
-    return used[0] if len(used) == 1 and not others else None
+_LOCK_BY: Final = {
+    "tasks": prepared(_locking(sa.select(_c.cohort_id).where(_c.id.in_(_keys)))),
+    "rounds": prepared(_locking(sa.select(t.rounds.c.cohort_id).where(t.rounds.c.id.in_(_keys)))),
+    "jobs": prepared(_locking(sa.select(t.jobs.c.cohort_id).where(t.jobs.c.id.in_(_keys)))),
+    "programs": prepared(_locking(_keys)),
+    "runs": prepared(_locking(sa.select(t.cohorts.c.id).where(t.cohorts.c.run_id.in_(_keys)))),
+    "claimants": prepared(_locking(sa.select(_c.cohort_id).where(_CLAIMABLE))),
+}
+"""What messages name cohorts by."""
 
 
 async def lock_cohorts(loading: Loading) -> None:
-    needs, ways = loading.needs, []
-    if _only_claims(needs):
-        await loading.add_found(Cohort, _COHORTS_TO_CLAIM_FROM, needs.claimants)
+    named = _not_yet_locked(loading)
+    if len(named) == 1 and not loading.needs.restarting and not loading.needs.leaving:
+        ((way, keys),) = named.items()
+        await _lock(loading, _LOCK_BY[way], keys)
         return
-    if lookup := _single_way(needs):
-        await loading.add_by(Cohort, *lookup, lock=True)
-        return
-    if needs.tasks:
-        ways.append(sa.select(t.tasks.c.cohort_id).where(t.tasks.c.id.in_(needs.tasks)))
-    ways += [sa.select(t.tasks.c.cohort_id).where(own) for own in _of_clients(needs)]
-    if needs.leaving:
-        ways.append(sa.select(t.members.c.cohort_id).where(t.members.c.client_id.in_(needs.leaving)))
-    if needs.rounds:
-        ways.append(sa.select(t.rounds.c.cohort_id).where(t.rounds.c.id.in_(needs.rounds)))
-    if needs.jobs:
-        ways.append(sa.select(t.jobs.c.cohort_id).where(t.jobs.c.id.in_(needs.jobs)))
-    if needs.runs:
-        ways.append(sa.select(t.cohorts.c.id).where(t.cohorts.c.run_id.in_(needs.runs)))
-    if needs.programs:
-        ways.append(sa.select(t.cohorts.c.id).where(t.cohorts.c.id.in_(needs.programs)))
+    ways = [_named_by(way, keys) for way, keys in named.items()]
+    ways += [sa.select(_c.cohort_id).where(own) for own in _of_restarting_and_leaving(loading.needs)]
+    if loading.needs.leaving:
+        ways.append(sa.select(t.members.c.cohort_id).where(t.members.c.client_id.in_(loading.needs.leaving)))
     if ways:
-        await loading.add(Cohort, t.cohorts.c.id.in_(sa.union(*ways) if len(ways) > 1 else ways[0]), lock=True)
+        await _lock(loading, _locking(sa.union(*ways) if len(ways) > 1 else ways[0]), ())
+
+
+async def _lock(loading: Loading, statement: sa.Select[Any], keys: Collection[UUID]) -> None:
+    found = []
+    for row in await loading.connection.execute(statement, {"keys": listed(keys)} if keys else None):
+        *values, stamp, members_stamp = row
+        found.append(to_entity(Cohort, values))
+        loading.known.note_locked(found[-1].id, stamp, members_stamp)
+    loading.merge(Cohort, found)
+
+
+def _not_yet_locked(loading: Loading) -> dict[str, set[UUID]]:
+    """What messages name cohorts by, without what is known to belong to one that is locked already."""
+    needs, warm = loading.needs, loading.warm
+    named = {
+        "tasks": {one for one in needs.tasks if _cohort_of(loading.tasks.get(one)) not in warm},
+        "rounds": {one for one in needs.rounds if _cohort_of(loading.rounds.get(one)) not in warm},
+        "jobs": {one for one in needs.jobs if _cohort_of(loading.jobs.get(one)) not in warm},
+        "programs": needs.programs - warm.keys(),
+        "runs": needs.runs,
+        "claimants": needs.claimants,
+    }
+    return {way: keys for way, keys in named.items() if keys}
+
+
+def _cohort_of(row: Task | Round | Job | None) -> UUID | None:
+    return None if row is None else row.cohort_id
+
+
+def _named_by(way: str, keys: set[UUID]) -> sa.Select[Any]:
+    match way:
+        case "programs":
+            return sa.select(t.cohorts.c.id).where(t.cohorts.c.id.in_(keys))
+        case "runs":
+            return sa.select(t.cohorts.c.id).where(t.cohorts.c.run_id.in_(keys))
+        case "claimants":
+            return sa.select(_c.cohort_id).where(_c.client_id.in_(keys), _c.status == "ready")
+    table = t.metadata.tables[way]
+    return sa.select(table.c.cohort_id).where(table.c.id.in_(keys))
+
+
+def _of_restarting_and_leaving(needs: Needs) -> Iterator[sa.ColumnElement[bool]]:
+    """The tasks that messages name by their client, other than claims."""
+    if needs.restarting:
+        yield _c.client_id.in_(needs.restarting) & (_c.status == "leased")
+    if needs.leaving:
+        yield _c.client_id.in_(needs.leaving) & _c.status.in_(_OPEN)
 
 
 async def load_tasks(loading: Loading) -> None:
-    needs = loading.needs
-    if _only_claims(needs) and not _cohorts_with_open_work(loading):
-        await loading.add_found(Task, _TASKS_TO_CLAIM, needs.claimants)
-        return
-    lookup = _single_way(needs)
-    if lookup is not None and lookup[0] is t.tasks.c.id and not _cohorts_with_open_work(loading):
-        await loading.add_by(Task, t.tasks.c.id, needs.tasks)
-        return
-    wanted: list[sa.ColumnElement[bool]] = []
+    needs, warm = loading.needs, loading.warm
+    awaited = {c.awaiting for c in loading.cohorts.values() if c.awaiting}
+    await _load_open_tasks(loading, _cohorts_with_open_work(loading) | loading.cohorts_of(needs.runs))
     if needs.tasks:
-        wanted.append(t.tasks.c.id.in_(needs.tasks))
-    wanted += _of_clients(needs)
+        found = {one: cohort.tasks[one] for one in needs.tasks for cohort in warm.values() if one in cohort.tasks}
+        loading.add_table("tasks", found)
+        if missing := needs.tasks - loading.tasks.keys():
+            _note(loading, await loading.add_by(Task, _c.id, missing))
+    if needs.claimants:
+        await _load_tasks_to_claim(loading)
+    wanted = list(_of_restarting_and_leaving(needs))
     if needs.leaving:
-        awaited = {c.awaiting for c in loading.cohorts.values() if c.awaiting}
-        own = t.tasks.c.client_id.in_(needs.leaving) & t.tasks.c.round_id.in_(awaited)
-        wanted.append(own & (t.tasks.c.status == "failed"))
-    whole = _cohorts_with_open_work(loading)
-    if whole:
-        await loading.add_found(Task, _OPEN_TASKS, whole)
-    if needs.runs:
-        awaited = {c.awaiting for c in loading.cohorts.values() if c.run_id in needs.runs and c.awaiting}
-        wanted.append(sa.and_(t.tasks.c.run_id.in_(needs.runs), t.IS_OPEN_TASK))
-        if awaited:
-            wanted.append(t.tasks.c.round_id.in_(awaited) & (t.tasks.c.status == "failed"))
+        own = _c.client_id.in_(needs.leaving) & _c.round_id.in_(awaited)
+        wanted.append(own & (_c.status == "failed"))
+    if needs.runs and awaited:
+        wanted.append(_c.run_id.in_(needs.runs) & _c.round_id.in_(awaited) & (_c.status == "failed"))
     if wanted:
         await loading.add(Task, sa.or_(*wanted))
+
+
+async def _load_open_tasks(loading: Loading, cohort_ids: set[UUID]) -> None:
+    known = [loading.warm[one] for one in cohort_ids if one in loading.warm and loading.warm[one].has_tasks]
+    if missing := {one for one in cohort_ids if one not in loading.warm or not loading.warm[one].has_tasks}:
+        _note(loading, await loading.add_found(Task, _OPEN_TASKS, missing))
+        for one in missing & loading.warm.keys():
+            loading.warm[one].has_tasks = True
+    loading.add_table("tasks", {one: task for cohort in known for one, task in cohort.tasks.items()})
+
+
+async def _load_tasks_to_claim(loading: Loading) -> None:
+    """Those of cohorts that are locked: others became ready since they were looked for, and are claimed next time."""
+    clients, warm = loading.needs.claimants, loading.warm.values()
+    if all(cohort.has_tasks for cohort in warm):
+        own = [cohort.tasks[one] for cohort in warm for client in clients for one in cohort.tasks_of.get(client, ())]
+        found = [task for task in own if task.status == "ready"]
+    else:
+        rows = await loading.connection.execute(_TASKS_TO_CLAIM, {"keys": listed(clients)})
+        found = [task for row in rows if (task := to_entity(Task, row)).cohort_id in loading.warm]
+        _note(loading, found)
+    loading.merge(Task, found)
+
+
+def _note(loading: Loading, rows: Iterable[Task | Round | Update]) -> None:
+    """Rows of cohorts that are locked stay known."""
+    for row in rows:
+        if row.cohort_id in loading.warm:
+            loading.warm[row.cohort_id].note((row,))
 
 
 def _cohorts_with_open_work(loading: Loading) -> set[UUID]:
@@ -146,45 +180,62 @@ def _cohorts_with_open_work(loading: Loading) -> set[UUID]:
 
 
 async def load_jobs_and_rounds(loading: Loading) -> None:
-    needs, cohorts = loading.needs, loading.cohorts.values()
-    if needs.jobs:
-        await loading.add_by(Job, t.jobs.c.id, needs.jobs)
+    needs, cohorts, warm = loading.needs, loading.cohorts.values(), loading.warm
+    if missing := needs.jobs - loading.jobs.keys():
+        await loading.add_by(Job, t.jobs.c.id, missing)
     if needs.runs:
         await loading.add(Job, sa.and_(t.jobs.c.run_id.in_(needs.runs), t.IS_OPEN_JOB))
         await loading.add(Round, t.rounds.c.run_id.in_(needs.runs) & (t.rounds.c.status == "open"))
-    round_ids = needs.rounds | {task.round_id for task in loading.tasks.values()}
-    round_ids |= {c.stream_round_id for c in cohorts if c.stream_round_id is not None}
-    if round_ids := round_ids - loading.rounds.keys():
-        await loading.add_by(Round, t.rounds.c.id, round_ids)
+    wanted = {task.round_id: task.cohort_id for task in loading.tasks.values()}
+    wanted |= {c.stream_round_id: c.id for c in cohorts if c.stream_round_id is not None}
+    wanted |= {one: cohort_id for one in needs.rounds for cohort_id, cohort in warm.items() if one in cohort.rounds}
+    places = [(one, warm[place].rounds) for one, place in wanted.items() if place in warm]
+    loading.add_table("rounds", {one: rounds[one] for one, rounds in places if one in rounds})
+    if missing := (needs.rounds | wanted.keys()) - loading.rounds.keys():
+        _note(loading, await loading.add_by(Round, t.rounds.c.id, missing))
+
+
+async def load_runs(loading: Loading) -> None:
+    """Who changes a run locks all its cohorts: one of them that is locked is enough to know it."""
+    cohorts = loading.cohorts
+    known = [one.run for one in loading.warm.values() if one.run is not None]
+    loading.add_table("runs", {run.id: run for run in known})
+    if missing := {c.run_id for c in cohorts.values()} - loading.runs.keys():
+        await loading.add_by(Run, t.runs.c.id, missing)
+    for cohort_id, one in loading.warm.items():
+        one.run = loading.runs[cohorts[cohort_id].run_id]
 
 
 async def load_updates(loading: Loading) -> None:
-    done = {task.id for task in loading.tasks.values() if task.id in loading.needs.tasks and task.status == "done"}
+    needs, warm = loading.needs, loading.warm
+    done = {one for one in needs.tasks if (task := loading.tasks.get(one)) is not None and task.status == "done"}
     if done:
         await loading.add_by(Update, t.updates.c.task_id, done)
-    if loading.needs.steps_program or loading.whole or loading.needs.resuming:
-        await loading.add_found(Update, _BUFFERED, loading.cohorts.keys())
+    if not (needs.steps_program or loading.whole or needs.resuming):
+        return
+    known = [warm[one] for one in loading.cohorts if one in warm and warm[one].has_updates]
+    if missing := {one for one in loading.cohorts if one not in warm or not warm[one].has_updates}:
+        _note(loading, await loading.add_found(Update, _BUFFERED, missing))
+        for one in missing & warm.keys():
+            warm[one].has_updates = True
+    loading.add_table("updates", {one: update for cohort in known for one, update in cohort.updates.items()})
 
 
 async def load_members(loading: Loading) -> None:
     if loading.needs.leaving:
         await loading.add(Member, t.members.c.client_id.in_(loading.needs.leaving))
-    cohort_ids = loading.cohorts_of(loading.needs.runs)
-    if loading.needs.steps_program:
-        cohort_ids |= {cohort.id for cohort in loading.cohorts.values() if not _only_computes(loading, cohort)}
-    if cohort_ids:
-        await loading.add_by(Member, t.members.c.cohort_id, cohort_ids)
-
-
-def _only_computes(loading: Loading, cohort: Cohort) -> bool:
-    """Whether the cohort's next step needs no members: there may be very many, and two of a round's three steps
-    only start a kernel."""
-    if cohort.active_program not in TRAIN_IN_ROUNDS or cohort.id in loading.needs.programs or cohort.awaiting is None:
-        return False
-    phase = (cohort.program_state or {}).get("phase")
-    round, job = loading.rounds.get(cohort.awaiting), loading.jobs.get(cohort.awaiting)
-    is_answered = round is not None and is_filled(cohort, round) and bool(answers_to(loading.state, round))
-    return (is_answered or job is not None) and only_computes(phase, loading.runs[cohort.run_id].spec)
+    cohort_ids = set(loading.cohorts) if loading.needs.steps_program else loading.cohorts_of(loading.needs.runs)
+    warm = loading.warm
+    known = [warm[one].members for one in cohort_ids if one in warm and warm[one].has_members]
+    if missing := {one for one in cohort_ids if one not in warm or not warm[one].has_members}:
+        found = await fetch_by(loading.connection, Member, t.members.c.cohort_id, missing)
+        by_cohort: dict[UUID, dict[Any, Member]] = {one: {} for one in missing}
+        for member in found:
+            by_cohort[member.cohort_id][member.key] = member
+        for one in missing & warm.keys():
+            warm[one].members, warm[one].has_members = by_cohort[one], True
+        known += by_cohort.values()
+    loading.add_table("members", known[0] if len(known) == 1 else {k: m for one in known for k, m in one.items()})
 
 
 async def load_what_newcomers_are_measured_against(loading: Loading) -> None:

@@ -23,6 +23,8 @@ _DUE = (t.jobs.c.due_at <= _now) | _AHEAD
 _FREE = (t.jobs.c.status == "ready") & (t.jobs.c.due_at.is_(None) | _DUE)
 _ABANDONED = (t.jobs.c.status == "leased") & _DUE
 _WANTED = (t.runs.c.status == "running") & (t.cohorts.c.epoch == t.jobs.c.epoch)
+_IS_OF_OTHERS = sa.case((t.cohorts.c.kind.in_(("root", "merge")), 0), else_=1)
+"""Not of a cohort whose model stands for the run. After a fence those are made anew before the ones below them."""
 _OLDEST = (
     sa.select(t.jobs.c.id)
     .outerjoin(t.runs, t.runs.c.id == t.jobs.c.run_id)
@@ -33,7 +35,7 @@ _OLDEST = (
         _FREE | _ABANDONED,
         _WANTED | (t.jobs.c.kind != "kernel"),
     )
-    .order_by(t.jobs.c.kind != "fence", t.jobs.c.created_at, t.jobs.c.id)
+    .order_by(t.jobs.c.kind != "fence", _IS_OF_OTHERS, t.jobs.c.created_at, t.jobs.c.id)
     .limit(1)
     .with_for_update(skip_locked=True, of=t.jobs)
 )
@@ -54,8 +56,8 @@ _LEASE_UNREAD = prepared(_TAKE.returning(t.jobs.c.id, t.jobs.c.num_failures))
 async def lease_job(
     connection: AsyncConnection, kinds: Sequence[str], now: datetime, lease_s: float, token: str
 ) -> Job | None:
-    """Take the oldest job that is ready or whose holder went silent, a fence before all others. Kernels of a paused or
-    fenced line stay put."""
+    """Take the oldest job that is ready or whose holder went silent: a fence before all others, then those of the
+    models that are served. Kernels of a paused or fenced line stay put."""
     leased = {"kinds": list(kinds), "now": now, "token": token, "until": now + timedelta(seconds=lease_s)}
     leased["ahead"] = _beyond(now, lease_s)
     row = (await connection.execute(_LEASE, leased)).first()

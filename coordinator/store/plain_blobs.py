@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.entities import Blob
-from coordinator.store import blobs, kept_updates
+from coordinator.store import blobs, kept_updates, warm
 from coordinator.store import tables as t
 from coordinator.store.kept_updates import Copy
 from coordinator.store.rows import to_entity
@@ -139,4 +139,5 @@ async def turn_copy(connection: AsyncConnection, found: KeptCopy, digest: str, n
     if not changed.rowcount:
         raise NotNow
     if digest == found.copy.source:
+        await warm.renew(connection, t.cohorts.c.id == found.cohort_id)
         await connection.execute(t.updates.update().where(u.id == found.update_id).values(stored=True))

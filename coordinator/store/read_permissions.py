@@ -7,8 +7,9 @@ that have it, what was trained on these, and what kernels made of it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -17,23 +18,27 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.engine.entities import Blob
 from coordinator.store import tables as t
 from coordinator.store.prepared import prepared
-from coordinator.store.rows import FIELDS, to_entity
+from coordinator.store.rows import FIELDS, listed, to_entity
 
 b = t.blobs.c
 _NUM_FIELDS: Final = len(FIELDS["blobs"])
 _is_named = (b.federation_id == sa.bindparam("owner")) & (b.digest == sa.bindparam("digest")) & (b.status == "stored")
 _newest = (b.created_at.desc(), b.id)
-_holds_it = sa.exists().where(
-    t.tasks.c.client_id == sa.bindparam("client"),
-    t.IS_CLAIMABLE_OR_LEASED,
-    t.tasks.c.status == "leased",
-    (t.tasks.c.model_digest == sa.bindparam("digest"))
-    | sa.cast(t.tasks.c.work, sa.Text).contains(sa.bindparam("digest")),
+_HANDED_OUT = prepared(
+    sa.select(t.clients.c.id.label("holder"), t.blobs)
+    .join(t.tasks, t.tasks.c.client_id == t.clients.c.id)
+    .join(t.blobs, b.federation_id == t.clients.c.federation_id)
+    .where(
+        t.clients.c.id.in_(sa.bindparam("clients", expanding=True)),
+        (t.clients.c.status != "erased") | t.clients.c.needed_by.is_not(None),
+        t.IS_CLAIMABLE_OR_LEASED,
+        t.tasks.c.status == "leased",
+        b.digest.in_(sa.bindparam("digests", expanding=True)),
+        b.status == "stored",
+        (t.tasks.c.model_digest == b.digest) | sa.cast(t.tasks.c.work, sa.Text).contains(b.digest),
+    )
+    .order_by(*_newest)
 )
-_is_let_in = sa.exists().where(
-    t.clients.c.id == sa.bindparam("client"), (t.clients.c.status != "erased") | t.clients.c.needed_by.is_not(None)
-)
-_HANDED_OUT = prepared(sa.select(t.blobs).where(_is_named, _holds_it, _is_let_in).order_by(*_newest))
 
 _model = t.checkpoints.alias("model")
 _of_model = t.runs.alias("of_model")
@@ -102,13 +107,23 @@ class ReadableBlob:
     """The erasure."""
 
 
-async def for_client(connection: AsyncConnection, federation_id: UUID, digest: str, client_id: UUID) -> ReadableBlob:
-    """The models of tasks that it holds, and what it uploaded itself."""
-    wanted = {"owner": federation_id, "digest": digest, "client": client_id}
-    row = (await connection.execute(_HANDED_OUT, wanted)).first()
-    if row is not None:
-        return ReadableBlob(to_entity(Blob, row))
-    return await _live(connection, federation_id, digest, client_id)
+class WantedBytes(NamedTuple):
+    """What a client asks for."""
+
+    federation_id: UUID
+    digest: str
+    client_id: UUID
+
+
+async def for_clients(connection: AsyncConnection, wanted: Collection[WantedBytes]) -> dict[WantedBytes, ReadableBlob]:
+    """The models of tasks that they hold, and what they uploaded themselves."""
+    named = {"clients": listed({w.client_id for w in wanted}), "digests": listed({w.digest for w in wanted})}
+    found: dict[WantedBytes, ReadableBlob] = {}
+    for holder, *row in await connection.execute(_HANDED_OUT, named):
+        blob = to_entity(Blob, row)
+        assert blob.digest is not None
+        found.setdefault(WantedBytes(blob.federation_id, blob.digest, holder), ReadableBlob(blob))
+    return {w: found.get(w) or await _live(connection, *w) for w in wanted}
 
 
 async def for_operator(connection: AsyncConnection, federation_id: UUID, digest: str) -> ReadableBlob:

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.store import blobs, references
 from coordinator.store import tables as t
 from coordinator.store.prepared import prepared
+from coordinator.store.warm import cold
 
 _COLLECTIONS = prepared(
     sa.select(t.jobs.c.id, t.jobs.c.params)
@@ -66,7 +67,9 @@ async def updates_to_collect(
 
 
 _ids: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
-_DROP_UPDATES = prepared(t.updates.update().where(t.updates.c.id.in_(_ids)).values(stored=False))
+_DROP_UPDATES = cold(  # those that wait in a buffer are remembered, but not those that are consumed
+    prepared(t.updates.update().where(t.updates.c.id.in_(_ids), t.updates.c.status == "consumed").values(stored=False))
+)
 _made_of = t.contributions.c
 _CALIBRATED = prepared(sa.select(_made_of.digest).where(_made_of.update_id.in_(_ids), _made_of.digest.is_not(None)))
 

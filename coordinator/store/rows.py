@@ -15,6 +15,7 @@ from coordinator.engine.entities import Entity, State
 from coordinator.store import tables
 from coordinator.store.codecs import CODECS
 from coordinator.store.prepared import prepared
+from coordinator.store.warm import Known
 
 E = TypeVar("E", bound=Entity)
 
@@ -42,6 +43,7 @@ TABLES: Final[dict[type[Any], sa.Table]] = {
 FIELDS: Final[dict[str, tuple[str, ...]]] = {
     kind.table: tuple(field.name for field in dataclasses.fields(kind)) for kind in TABLES
 }
+_KINDS: Final = {table: kind for kind, table in TABLES.items()}
 _READERS: Final = {
     kind: [(FIELDS[kind.table].index(name), codec) for name, codec in codecs.items()] for kind, codecs in CODECS.items()
 }
@@ -66,6 +68,18 @@ def to_row(entity: Entity, names: Iterable[str] | None = None) -> dict[str, Any]
     return values
 
 
+MOST_PADDED: Final = 1024
+
+
+def listed(keys: Iterable[Any]) -> list[Any]:
+    """Keys as the value of a list parameter: the last one is repeated up to a power of two. So a statement has few
+    forms, and each connection prepares it a few times, not once for every number of keys."""
+    found = list(keys)
+    if 2 < len(found) < MOST_PADDED:
+        found += [found[-1]] * ((1 << (len(found) - 1).bit_length()) - len(found))
+    return found
+
+
 async def fetch(
     connection: AsyncConnection, kind: type[E], *where: sa.ColumnElement[bool], lock: bool = False
 ) -> list[E]:
@@ -77,33 +91,38 @@ async def fetch_by(
     connection: AsyncConnection, kind: type[E], column: sa.Column[Any], keys: Iterable[Any], lock: bool = False
 ) -> list[E]:
     """Like `fetch` where the column is among the keys, with a statement that is built only once."""
-    found = await connection.execute(_select_by(TABLES[kind], column, lock), {"keys": list(keys)})
+    found = await connection.execute(_select_by(TABLES[kind], column, lock), {"keys": listed(keys)})
     return [to_entity(kind, row) for row in found]
+
+
+def columns_of(kind: type[Any]) -> list[sa.Column[Any]]:
+    """The columns that are a record's fields. Those after them are the store's own."""
+    return [TABLES[kind].c[name] for name in FIELDS[kind.table]]
 
 
 @lru_cache(maxsize=64)
 def _select(table: sa.Table, lock: bool) -> sa.Select[Any]:
-    statement = sa.select(table)
+    statement = sa.select(*columns_of(_KINDS[table]))
     return statement.order_by(*table.primary_key.columns).with_for_update() if lock else statement
 
 
 @lru_cache(maxsize=256)
 def _select_by(table: sa.Table, column: sa.Column[Any], lock: bool) -> sa.Select[Any]:
-    among = column.in_(sa.bindparam("keys", expanding=True))
-    if column.table is not table:
-        among = table.c.id.in_(sa.select(column.table.c.cohort_id).where(among))
-    return prepared(_select(table, lock).where(among))
+    return prepared(_select(table, lock).where(column.in_(sa.bindparam("keys", expanding=True))))
 
 
-async def write_changes(connection: AsyncConnection, before: State, after: State) -> None:
+async def write_changes(connection: AsyncConnection, before: State, after: State, known: Known) -> None:
     """Write every record of `after` that is not the same object in `before`: new ones inserted, others updated."""
     for kind, table in TABLES.items():
         old, new = before.rows(kind.table), after.rows(kind.table)
         if old is new:
             continue
         changed = [(old.get(key), entity) for key, entity in new.items() if old.get(key) is not entity]
-        await _insert(connection, table, [entity for known, entity in changed if known is None])
-        await _update(connection, table, [(known, entity) for known, entity in changed if known is not None])
+        added = [entity for earlier, entity in changed if earlier is None]
+        await _insert(connection, table, added)
+        await _update(connection, table, [(earlier, entity) for earlier, entity in changed if earlier is not None])
+        known.note_written(kind, added, are_new=True)
+        known.note_written(kind, [entity for earlier, entity in changed if earlier is not None], are_new=False)
 
 
 async def _insert(connection: AsyncConnection, table: sa.Table, new: Sequence[Entity]) -> None:

@@ -30,6 +30,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.engine.entities import SETTLED, AffectedCohort, Cohort
 from coordinator.engine.erasure.stages import AuditReport, Unlearn
 from coordinator.store import tables as t
+from coordinator.store import warm
 from coordinator.store.codecs import CODECS
 from coordinator.store.inventory import BATCH, ErasureRecord, FoundArtefact, ScrubbedKind, batched
 
@@ -315,6 +316,9 @@ SCRUBS: Final = (  # in the order in which the shell locks rows
     Scrub(t.inbox.c.key, None, _of_their_inbox, lambda value, row, scope: f"scrubbed {row.made}"),
 )
 
+_AFTER_RUNS: Final = next(place for place, one in enumerate(SCRUBS) if one.column.table is t.cohorts)
+"""When the cohorts of the runs are locked."""
+
 
 # --- the purge's step -------------------------------------------------------------------------------------------------
 
@@ -325,7 +329,10 @@ async def scrub(
     """Take out of rows what a request's clients said and what was measured of them; returns what was taken out."""
     scope = await _scope_of(connection, found, artefacts)
     salt, taken = bytes.fromhex(found.erasure.salt), list[FoundArtefact]()
-    for one in SCRUBS:
+    for place, one in enumerate(SCRUBS):
+        if place == _AFTER_RUNS:
+            for of_run in _of_runs(t.cohorts.c.run_id)(scope):
+                await warm.renew(connection, of_run)
         for rows in one.rows(scope):
             taken += await _scrub_column(connection, one, rows, scope, salt)
     return taken

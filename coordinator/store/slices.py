@@ -19,12 +19,18 @@ from coordinator.engine.needs import Needs
 from coordinator.store import loading_blobs, loading_erasures, loading_work
 from coordinator.store import tables as t
 from coordinator.store.loading import Loading
+from coordinator.store.warm import Known
 
 
-async def load(connection: AsyncConnection, messages: Sequence[Message[Any]], known: State = NOTHING_LOADED) -> State:
-    """`known` plus what these messages need. Records already known win: they may carry changes not yet written."""
+async def load(
+    connection: AsyncConnection,
+    messages: Sequence[Message[Any]],
+    state: State = NOTHING_LOADED,
+    known: Known | None = None,
+) -> State:
+    """`state` plus what these messages need. Records already in it win: they may carry changes not yet written."""
     needs = needs_of(messages)
-    loading = Loading(connection, needs, known.with_loaded(needs.tables()))
+    loading = Loading(connection, needs, state.with_loaded(needs.tables()), known or Known())
     needs.erasures |= needs.fences | needs.reviews | needs.announced | needs.begun
     needs.tasks |= needs.submitted
     leaver_ids = await loading_erasures.load_requests(loading)
@@ -46,8 +52,7 @@ async def load(connection: AsyncConnection, messages: Sequence[Message[Any]], kn
     await loading_erasures.load_what_methods_need(loading)
     if needs.federations:
         await loading.add(Client, t.clients.c.federation_id.in_(needs.federations))
-    if run_ids := {c.run_id for c in loading.cohorts.values()} - loading.runs.keys():
-        await loading.add_by(Run, t.runs.c.id, run_ids)
+    await loading_work.load_runs(loading)
     await loading_work.load_updates(loading)
     await loading_work.load_members(loading)
     await loading_erasures.load_lineage(loading, leaver_ids)

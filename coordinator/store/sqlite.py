@@ -82,6 +82,8 @@ class Sqlite:
         self._outdated: list[SqliteConnection] = []
         """Connections to a file that is not there any more; others may still use them."""
         self._plans = Plans()
+        self.num_opened = 0
+        """Connections that were made so far."""
 
     @asynccontextmanager
     async def write(self, *, is_durable: bool = True) -> AsyncIterator[SqliteConnection]:
@@ -139,6 +141,7 @@ class Sqlite:
         connection = self._open.get(use)
         if connection is None:
             opened = self._engine.connect()
+            self.num_opened += 1
             opened.begin()  # says nothing to SQLite: whoever uses it finds a transaction and leaves its end to us
             connection = self._open[use] = SqliteConnection(opened, self._plans)
             self._file = self._file or file_of(self._path)

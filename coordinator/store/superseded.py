@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.store import tables as t
 from coordinator.store.prepared import prepared
+from coordinator.store.rows import listed
 
 _digests: sa.BindParameter[str] = sa.bindparam("digests", expanding=True)
 _MODELS = prepared(
@@ -30,7 +31,7 @@ async def superseded(
     """Those that are a model, or a step towards one, that an erasure superseded, and not also a model that is served:
     who trains on may well come to the same bytes again, and then they are clean. `with_updates`: also those that are an
     update which was purged. Another client may have sent the same; an operator has no business with them."""
-    digests = sorted({digest for _, digest in wanted})
+    digests = listed({digest for _, digest in wanted})
     models = list(await connection.execute(_MODELS, {"digests": digests}))
     purged = await connection.execute(_PURGED, {"digests": digests})
     gone = {(row.federation_id, row.digest) for row in models if row.superseded_by is not None}

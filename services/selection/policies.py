@@ -6,6 +6,7 @@ A policy takes (members, k, seed, round) and returns min(k, number of members) n
 from __future__ import annotations
 
 import hashlib
+import heapq
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -18,10 +19,12 @@ def uniform(members: Sequence[str], k: int, seed: int, round: int) -> list[str]:
     Every subset is equally likely, and when a member leaves, those chosen among the others stay chosen.
     """
 
-    def lot(name: str) -> tuple[bytes, str]:
-        return hashlib.sha256(f"{seed}\x1f{round}\x1f{name}".encode()).digest(), name
+    draw = f"{seed}\x1f{round}\x1f".encode()
 
-    return sorted(sorted(members, key=lot)[:k])
+    def lot(name: str) -> tuple[bytes, str]:
+        return hashlib.sha256(draw + name.encode()).digest(), name
+
+    return sorted(heapq.nsmallest(k, members, key=lot))
 
 
 def round_robin(members: Sequence[str], k: int, seed: int, round: int) -> list[str]:

@@ -28,7 +28,6 @@ from services.program.contract import (
 )
 from services.training.judging import clients_figures, supported_accuracy
 from services.wire.message import Id, Message
-from services.wire.v1.runs import RunSpec
 
 EVALUATION_BATCH = 512
 
@@ -151,14 +150,6 @@ def resume(
         case "publishing", Published():
             return _next_round(state, view, algorithm)
     raise InvariantBroken(f"training in phase {state.phase} cannot take {type(outcome).__name__}")
-
-
-def only_computes(phase: str | None, spec: RunSpec) -> bool:
-    """Whether the next step from this phase is a kernel, whatever the outcome is (of asking: as long as somebody
-    answered): nobody is asked and nothing published."""
-    judged = spec.validation
-    is_judged = judged.data is not None and judged.every == 1 and judged.parts
-    return phase == "asking" or (phase in ("aggregating", "measuring", "accumulating") and is_judged)
 
 
 def _aggregate(

@@ -104,7 +104,8 @@ async def test_looking_for_work_compiles_nothing_anew(database: Database) -> Non
             await due.claimable_clients(connection, [client], now)
             await retention.take_collections(connection, client, number)
             await blobs.held_tasks(connection, [client])
-            await read_permissions.for_client(connection, FEDERATION, f"sha256:{number:064}", client)
+            wanted = read_permissions.WantedBytes(FEDERATION, f"sha256:{number:064}", client)
+            await read_permissions.for_clients(connection, [wanted])
             await slices.load(connection, [ClaimTasks(client)])
             assert bool(compiled) == (number == 0), compiled
         own.set_authorizer(None)

@@ -8,9 +8,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import sqlalchemy as sa
 
 from coordinator.engine.messages import AcknowledgeExclusions, ClaimTasks, FailTask, OpenSession
-from coordinator.store import exclusions, inventory, scrubbing
+from coordinator.store import exclusions, inventory, scrubbing, warm
 from coordinator.store import tables as t
 from coordinator.store.scrubbing import SCRUBBED
 from tests.support.federation import Federation, federation, reopened
@@ -78,6 +79,7 @@ async def put_figures(f: Federation) -> None:
         for row in await f.rows(t.updates):
             figures = {"loss": 4711.25 if row.client_name == "c1" else 1234.5}
             await connection.execute(t.updates.update().where(t.updates.c.id == row.id).values(metrics=figures))
+        await warm.renew(connection, sa.true())
         aggregates = t.checkpoints.update().where(t.checkpoints.c.kind == "aggregate")
         await connection.execute(aggregates.values(metrics={"clients_loss": 4711.5}))
         initial = t.checkpoints.update().where(t.checkpoints.c.kind == "init")

@@ -17,6 +17,7 @@ from coordinator.api.app import create_app
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.settings import Settings
 from coordinator.store import tables as t
+from coordinator.store import warm
 from coordinator.store.database import Database
 from tests.integration.api.site import ADMIN_TOKEN, Actor, Site, code_of, connected, opened
 from tests.integration.api.site import until as until_within
@@ -68,6 +69,7 @@ async def begin(site: Site) -> tuple[Actor, str]:
 async def expire(site: Site) -> None:
     async with site.coordinator.database.write() as connection:
         await connection.execute(t.tasks.update().values(due_at=LONG_AGO))
+        await warm.renew(connection, sa.true())
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from coordinator.engine.entities import Job
 from coordinator.store import tables as t
+from coordinator.store import warm
 from coordinator.store.rows import to_row
 from tests.integration.api.site import Actor, Site
 from tests.integration.api.site import until as until_within
@@ -32,6 +33,7 @@ def _soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
 async def execute(site: Site, statement: Any) -> None:
     async with site.coordinator.database.write() as connection:
         await connection.execute(statement)
+        await warm.renew(connection, sa.true())
 
 
 async def rows(site: Site, statement: Any) -> list[Any]:
