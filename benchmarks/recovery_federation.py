@@ -110,13 +110,13 @@ class Federation:
 
     def trained(self) -> tuple[Weights, Weights, Weights]:
         """(model, the model before its last round, the leaver's update in that round)."""
-        weights = _copied(self._model.state_dict())
+        weights = before = own = _copied(self._model.state_dict())
         for number in range(1, self.cell.rounds + 1):
-            before, deltas = weights, {}
-            for client in range(NUM_CLIENTS):
-                deltas[client] = self._update(before, client, number)
-            weights = _mean(before, [(deltas[c], float(self._tasks[c].num_train)) for c in range(NUM_CLIENTS)])
-        return weights, before, deltas[0]
+            before = weights
+            deltas = [self._update(before, client, number) for client in range(NUM_CLIENTS)]
+            answers = [(d, float(task.num_train)) for d, task in zip(deltas, self._tasks, strict=True)]
+            weights, own = _mean(before, answers), deltas[0]
+        return weights, before, own
 
     def unlearned(self, weights: Weights, base: Weights, own: Weights) -> Weights:
         """PGA: from the mean without the leaver's last update, down to an accuracy at which the class is forgotten."""
@@ -163,7 +163,9 @@ class Federation:
         x, y = samples or self.shares.test
         model = self._with(weights).eval()
         with torch.inference_mode():
-            guesses = np.concatenate([model(part).argmax(dim=1).numpy() for part in torch.from_numpy(x).split(1024)])
+            guesses = np.concatenate(
+                [model(part).argmax(dim=1).numpy() for part in torch.split(torch.from_numpy(x), 1024)]
+            )
         by_class = [float((guesses[y == label] == label).mean()) for label in np.unique(y)]
         return {"skewed_accuracy": by_class[SKEWED], "balanced_accuracy": float(np.mean(by_class))}
 

@@ -57,8 +57,8 @@ def sampled(task: ClientTask) -> Sampled:
 def fingerprint(x: Array, y: Array) -> str:
     """Of the samples: what was made of others has another one."""
     digest = hashlib.sha256(repr((x.shape, str(x.dtype), y.shape)).encode())
-    digest.update(np.ascontiguousarray(x))
-    digest.update(np.ascontiguousarray(y))
+    digest.update(np.ascontiguousarray(x).data)
+    digest.update(np.ascontiguousarray(y).data)
     return digest.hexdigest()
 
 

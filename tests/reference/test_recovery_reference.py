@@ -99,8 +99,9 @@ def test_of_twice_as_many_those_up_to_the_median_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "needed"), [([0] * 6 + [1] * 10 + [2] * 3, 5), ([0] * 6 + [1] * 2, 4), ([2, 2], 0), ([0, 1], 0), ([0] * 3 + [2] * 9, 0)]
-)  # fmt: skip
+    ("labels", "needed"),
+    [([0] * 6 + [1] * 10 + [2] * 3, 5), ([0] * 6 + [1] * 2, 4), ([2, 2], 0), ([0, 1], 0), ([0] * 3 + [2] * 9, 0)],
+)
 def test_the_need_is_the_mean_of_the_other_classes_less_the_own_count(labels: list[int], needed: int) -> None:
     skewed = 2 if labels.count(2) else 1
     assert num_needed(np.array(labels), skewed) == needed
@@ -122,13 +123,13 @@ def test_moons_term_is_that_of_the_formula() -> None:
     own, common, previous = (points(7, 5, seed=seed) for seed in (1, 2, 3))
 
     def similarity(one: Any, other: Any) -> float:
-        return sum(a * b for a, b in zip(one, other, strict=True)) / math.hypot(*one) / math.hypot(*other)
+        return math.fsum(a * b for a, b in zip(one, other, strict=True)) / math.hypot(*one) / math.hypot(*other)
 
     wanted = 0.0
     for i in range(7):
         near, far = (math.exp(similarity(own[i], other[i]) / 0.5) for other in (common, previous))
         wanted -= math.log(near / (near + far)) / 7
-    found = contrast(*(torch.from_numpy(z) for z in (own, common, previous)), 0.5)
+    found = contrast(torch.from_numpy(own), torch.from_numpy(common), torch.from_numpy(previous), 0.5)
     assert float(found) == pytest.approx(wanted, rel=1e-9)
 
 
@@ -158,7 +159,7 @@ def test_a_step_of_distillation_goes_down_the_distance_of_the_gradients() -> Non
     model = nn.Sequential(nn.Flatten(), nn.Linear(3, 2))
     w, b = rng.normal(size=(2, 3)), rng.normal(size=2)
     model[1].weight.data, model[1].bias.data = torch.from_numpy(w).float(), torch.from_numpy(b).float()
-    how = {"share": 0.1, "real_batch": 100, "image_learning_rate": 0.05}
+    how: dict[str, Any] = {"share": 0.1, "real_batch": 100, "image_learning_rate": 0.05}
     ((begun, _), (moved, labels)) = (
         distil(task, model, QuickDrop(distillation_epochs=steps, **how), 7, CPU) for steps in (0, 1)
     )

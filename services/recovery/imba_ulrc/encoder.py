@@ -76,7 +76,7 @@ def train_encoder(
         own_classes = torch.unique(y)
         of_class = {int(c): torch.nonzero(y == c).flatten() for c in own_classes}
         for _ in range(work.encoder_epochs):
-            for rows in torch.randperm(len(x)).split(BATCH):
+            for rows in torch.split(torch.randperm(len(x)), BATCH):
                 if should_stop():
                     raise TrainingStopped
                 drawn = int(own_classes[torch.randint(len(own_classes), ())])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -53,13 +52,13 @@ def bench(weights: Path, kept: KeptSets | None = None, data: Dataset = DATA) -> 
     return made
 
 
-def grant(weights: Path, method: str | None, number: int = 1, **changes: Any) -> TaskGrant:
+def grant(weights: Path, method: str | None, number: int = 1) -> TaskGrant:
     """A task of round `number` of three; of no method: ordinary training."""
     kind, work = "train", None
     if method is not None:
         kind = RECOVERY[method].task_kind or ""
         told = {"kind": kind, "recovery": "cohort-1-3", "seed": 5, "number": number, "num_rounds": 3}
-        work = {**PARAMS[method], **told, **changes}
+        work = {**PARAMS[method], **told}
     return TaskGrant.model_validate(
         {
             "task_id": UUID(int=1),
@@ -83,10 +82,8 @@ def grant(weights: Path, method: str | None, number: int = 1, **changes: Any) ->
     )
 
 
-def execute(
-    on: Workbench, weights: Path, method: str | None, number: int = 1, stop: Callable[[], bool] = lambda: False, **changes: Any
-) -> Result:  # fmt: skip
-    return on.execute(Order(grant(weights, method, number, **changes), weights, lambda share: None, stop))
+def execute(on: Workbench, weights: Path, method: str | None, number: int = 1, *, stops: bool = False) -> Result:
+    return on.execute(Order(grant(weights, method, number), weights, lambda share: None, lambda: stops))
 
 
 def digest(result: Result) -> str:
@@ -112,7 +109,7 @@ def test_a_killed_worker_does_the_same_again(method: str, weights: Path) -> None
     crashed = []
     for number in (1, 2, 3):
         with pytest.raises(TrainingStopped):  # in the middle of the task, and then once more from the beginning
-            execute(bench(weights, KeptSets(*kept)), weights, method, number, stop=lambda: True)
+            execute(bench(weights, KeptSets(*kept)), weights, method, number, stops=True)
         execute(bench(weights, KeptSets(*kept)), weights, method, number)  # done, and killed before it was handed in
         crashed.append(digest(execute(bench(weights, KeptSets(*kept)), weights, method, number)))
     assert crashed == straight
