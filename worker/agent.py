@@ -18,12 +18,14 @@ from typing import Final, TypeVar
 
 from services.audit.spec import Canary
 from services.core.errors import InvariantBroken, Rejected
+from services.recovery.task import RecoveryTask
 from services.wire.v1.work import PROTOCOL, Failure, Session, SessionRequest, Submission, TaskGrant, TaskKind
 from worker.answers import BlobMissing, CoordinatorRefused, Dropped, LedgerBehind, Refused, Stopped, TryLater
 from worker.cache import ModelCache
 from worker.exclusion import ExclusionSync
 from worker.execution import GrantedTask, Result, TaskRunner
 from worker.failures import WorkFailed, failure_of
+from worker.kept import KeptSets
 from worker.lease import Lease
 from worker.progress import Reporter
 from worker.shutdown import Shutdown
@@ -99,6 +101,7 @@ class Agent:
                     return self._ending_of_once(grants)
         except CoordinatorRefused as no:
             if no.code == ERASED:
+                self._workbench.kept.drop_all()
                 self._reporter.erased(no, is_cache_empty=self._cache.drop_all())
             else:
                 self._reporter.stopped(no)
@@ -130,6 +133,7 @@ class Agent:
             try:
                 if self._session is None:
                     self._session = await self._open_session(request)
+                self._workbench.kept.forget_unused()
                 wait_s = math.ceil(min(POLL_S, self._session.max_wait_s, max(0.0, give_up_at - asked_at)))
                 if grants := await self._transport.claim_once(wait_s):
                     return grants
@@ -164,6 +168,8 @@ class Agent:
         self._cache_cleaner.begin_session()
         self._reporter.session_opened(session)
         if self._exclusions is None:
+            key_file = self._ledger_dir / f"{session.client_id}.key"
+            self._workbench.kept = KeptSets(self._cache.directory / "kept" / str(session.client_id), key_file)
             self._exclusions = ExclusionSync(
                 session.client_id, self._ledger_dir, self._runner, self._transport, self._in_thread
             )
@@ -227,7 +233,7 @@ class Agent:
                 paths = {}
                 for digest in (grant.weights, *(grant.work.blobs() if grant.work is not None else ())):
                     # All are models of one layout, hence of one size.
-                    keeps = grant.kind in KEPT_FOR
+                    keeps = grant.kind in KEPT_FOR or isinstance(grant.work, RecoveryTask)
                     hold = self._cache.hold(digest, grant.weights_bytes, self._transport.download, keeps=keeps)
                     paths[digest] = await stack.enter_async_context(hold)
                 granted = GrantedTask(grant, paths[grant.weights], lease.advance, lease.stop.is_set, paths)

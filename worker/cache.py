@@ -43,6 +43,10 @@ class ModelCache:
         """Models that are in use, and to be deleted afterwards."""
         self._checked: set[str] = set()
 
+    @property
+    def directory(self) -> Path:
+        return self._directory
+
     @contextlib.asynccontextmanager
     async def hold(self, digest: str, num_bytes: int, fetch: Fetch, *, keeps: bool = True) -> AsyncIterator[Path]:
         """The path of the model, fetched when it is not here yet (once, however many ask); kept while held, and

@@ -23,9 +23,11 @@ from services.core.figures import bounded
 from services.methods.catalogue import CLIENT_WORK
 from services.methods.references import resolve
 from services.program.client import Handler, Signals, TaskInHand
+from services.recovery.task import RecoveryTask
 from services.tensors.streams import StoredFile
 from services.wire.v1.work import Device, TaskGrant
 from worker.failures import WorkFailed
+from worker.kept import KeptSets
 from worker.task_loading import TaskUnusable
 
 if TYPE_CHECKING:
@@ -76,6 +78,7 @@ class TaskRunner:
         self._device_name = device
         self._loaded: tuple[ClientTask, torch.device] | None = None
         self._models: OrderedDict[str, nn.Module] = OrderedDict()
+        self.kept = KeptSets()
 
     def load(self) -> list[Device]:
         """Import torch and read the data, before any work is claimed. Raises TaskUnusable."""
@@ -92,9 +95,9 @@ class TaskRunner:
         self._loaded = (self._load_task(), device)
         return [devices.describe(device)]
 
-    def work_for(self, task: ClientTask) -> None:
+    def work_for(self, task: ClientTask, kept: KeptSets) -> None:
         """Another client's work comes next. Built models stay, since nothing of their state is carried over."""
-        self._loaded = (task, self.device)
+        self._loaded, self.kept = (task, self.device), kept
 
     def leave_out(self, samples: Collection[int]) -> list[int]:
         """No later batch holds these samples; returns those that the data does not have. Raises WorkFailed."""
@@ -104,6 +107,7 @@ class TaskRunner:
         if not isinstance(task, LeavesOut):
             raise WorkFailed(f"the task {type(task).__name__} cannot leave samples out: give it leave_out(samples)")
         unknown = task.leave_out(frozenset(samples))
+        self.kept.leave_out(samples)
         if not self.task.num_train:
             raise WorkFailed("no sample to train on would be left; ask that the whole client be erased")
         return sorted(unknown)
@@ -148,6 +152,9 @@ class TaskRunner:
         if work.parameters is not None and not isinstance(grant.work, work.parameters):
             raise WorkFailed(f"a task of kind {grant.kind} came without its parameters")
         handle: Handler[Any] = resolve(work.handler)
+        recovery = grant.work.recovery if isinstance(grant.work, RecoveryTask) else None
+        if recovery is not None or grant.kind == "train":
+            self.kept.enter(f"{grant.run_id}/{grant.cohort}", recovery)
         model = self.model_with(granted)
         base = local.snapshot(model) if work.returns_update else {}
         hand = TaskInHand(
@@ -160,6 +167,7 @@ class TaskRunner:
             device=self.device,
             signals=granted.signals(),
             blobs=granted.blobs,
+            kept=self.kept,
         )
         path = self.scratch / f"{uuid.uuid4().hex}.safetensors"
         try:

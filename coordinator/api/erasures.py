@@ -30,7 +30,7 @@ from services.audit.keys import KeyUnreadable, key_id, public_pem
 from services.core import digests
 from services.core.errors import Rejected
 from services.core.ids import uuid7
-from services.methods.catalogue import UNLEARNING, package_of
+from services.methods.catalogue import RECOVERY, UNLEARNING, package_of
 from services.wire.v1.erasure import (
     LEGAL_DAYS,
     Discovery,
@@ -42,6 +42,7 @@ from services.wire.v1.erasure import (
     ErasureRequest,
     ErasureStatus,
     MethodDescription,
+    RecoveryDescription,
 )
 from services.wire.v1.resources import Page
 
@@ -83,6 +84,17 @@ async def discover_erasure(caller: Follower) -> Response:
                     package=str(package_of(name)),
                 )
                 for name, method in sorted(UNLEARNING.items())
+            ],
+            recoveries=[
+                RecoveryDescription(
+                    name=name,
+                    summary=method.summary,
+                    rounds=method.recovery_rounds,
+                    needs_class=method.class_parameter is not None,
+                    params=method.spec.model_json_schema().get("properties", {}),
+                    package=str(package_of(name)),
+                )
+                for name, method in sorted(RECOVERY.items())
             ],
             public_key=b"".join(map(public_pem, keys)).decode(),
             key_id=key_id(keys[0]),

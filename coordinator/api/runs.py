@@ -1,4 +1,4 @@
-"""Runs: check, create, list, look, let clients join, pause, resume, cancel."""
+"""Runs: check, create, list, look, let clients join, recover, pause, resume, cancel."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from coordinator.api.auth import Caller, Operator, Reader
 from coordinator.api.bodies import IfMatch, JsonRoute, WantedPage, answer, answer_page, expected_version
 from coordinator.api.problems import problems
-from coordinator.engine.messages import CancelRun, CreateRun, JoinRun, PauseRun, ResumeRun
+from coordinator.engine.erasure.stages import RecoveryWanted
+from coordinator.engine.messages import CancelRun, CreateRun, JoinRun, PauseRun, RecoverRun, ResumeRun
 from coordinator.runtime.dry_run import check_files, dry_run
 from coordinator.runtime.set_aside import WorkItem
 from coordinator.runtime.shell import Replayed
-from coordinator.store import accounts, queries
+from coordinator.store import accounts, lineage, queries
 from coordinator.store.inbox import InboxKey
 from services.core import digests
+from services.core.errors import Rejected
 from services.core.ids import uuid7
-from services.wire.v1.resources import Page, Run, RunCreate, RunJoin, RunStatus, RunValidate, RunValidation
+from services.wire.v1.resources import Page, Run, RunCreate, RunJoin, RunRecover, RunStatus, RunValidate, RunValidation
 
 router = APIRouter(prefix="/v1", tags=["runs"], route_class=JsonRoute)
 _ALWAYS: Final = ("unauthenticated", "forbidden", "not-found")
@@ -118,6 +120,32 @@ async def join_run(run_id: UUID, body: RunJoin, caller: Operator) -> Response:
         run = await queries.run(connection, run_id, caller.within)
     await coordinator.shell.handle(JoinRun(run_id, run.federation_id, tuple(body.clients)))
     return await _answer_run(caller, run_id)
+
+
+@router.post(
+    "/runs/{run_id}/recover",
+    response_model=Run,
+    responses=problems(*_STEERING, "method-unavailable", "superseded", "too-large", "unsupported-media-type"),
+)
+async def recover_run(run_id: UUID, body: RunRecover, caller: Operator, if_match: IfMatch = None) -> Response:
+    """Make the run's next rounds those of a recovery. A completed run is opened again for them."""
+    await _require(caller, run_id)
+    compared_with = await _own_model(caller, run_id, body.compare_with) if body.compare_with is not None else None
+    wanted = RecoveryWanted(body.recovery.method, body.recovery.params)
+    message = RecoverRun(run_id, wanted, body.rounds, compared_with, expected_version(if_match))
+    await caller.shell.handle(message)
+    return await _answer_run(caller, run_id)
+
+
+async def _own_model(caller: Caller, run_id: UUID, checkpoint_id: UUID) -> str:
+    """The digest of a model of the run that may be read."""
+    async with caller.database.read() as connection:
+        found = (await lineage.checkpoint(connection, checkpoint_id, caller.within)).checkpoint
+    if found.run_id != run_id:
+        raise Rejected("not-found", f"run {run_id} has no checkpoint {checkpoint_id}")
+    if found.superseded_by is not None:
+        raise Rejected("superseded", f"erasure {found.superseded_by} superseded this model; compare with another")
+    return found.digest
 
 
 @router.post("/runs/{run_id}/pause", response_model=Run, responses=problems(*_STEERING))

@@ -148,6 +148,7 @@ HANDLERS: Final[Mapping[type[m.Message[Any]], Callable[[Draft, Any], Any]]] = {
     m.ResumeRun: runs.resume_run,
     m.CancelRun: runs.cancel_run,
     m.SettleRun: runs.settle_run,
+    m.RecoverRun: runs.recover_run,
     m.JoinRun: joining.join_run,
     m.PlaceNewcomer: joining.place_newcomer,
     m.RemoveClient: runs.remove_client,

@@ -224,6 +224,13 @@ def _of_unlearning(state: State, event: e.UnlearningEvent) -> State:
             return state
         case e.CohortUnlearned():
             return _unlearned(state, event)
+        case e.RecoveryBegun(cohort_id=cohort_id, recovery=recovery):
+            cohort = state.cohorts[cohort_id]
+            begun = replace(cohort, recovery=recovery, extra_rounds=cohort.extra_rounds + event.extra_rounds)
+            return state.put(replace(begun, **_fresh_program(())) if cohort.phase == "finished" else begun)
+        case e.ClassFound(cohort_id=cohort_id, recovery=recovery):
+            found = replace(state.cohorts[cohort_id], recovery=recovery, phase="starting")
+            return state.put(replace(found, awaiting=None, program_state=None))  # a stream goes on meanwhile
         case e.UnlearningStopped(cohort_id=cohort_id, reason=reason):
             cohort = state.cohorts[cohort_id]
             assert cohort.unlearning is not None

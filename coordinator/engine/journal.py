@@ -8,6 +8,8 @@ from uuid import UUID
 
 from coordinator.engine import events as e
 from coordinator.engine.entities import State
+from coordinator.engine.erasure.stages import Recover
+from services.methods.catalogue import PLAIN, RECOVERY
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +139,16 @@ def entry(event: e.Event, after: State) -> Entry | None:
         case e.CertificateIssued(certificate=certificate):
             return Entry(None, None, kind, {}, certificate.erasure_id)
         case e.CohortFenced(cohort_id=cohort_id, epoch=epoch, round=number):
-            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"epoch": epoch, "round": number})
+            data = {"epoch": epoch, "round": number, **_shown(event.recovery)}
+            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, data)
         case e.CohortRevived(cohort_id=cohort_id, epoch=epoch):
             return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"epoch": epoch})
-        case e.CohortUnlearned(cohort_id=cohort_id, reason=reason) | e.UnlearningStopped(cohort_id, reason):
+        case e.CohortUnlearned(cohort_id=cohort_id, reason=reason) | e.ClassFound(cohort_id=cohort_id, reason=reason):
+            data = {"reason": reason, **_shown(event.recovery)}
+            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, data)
+        case e.RecoveryBegun(cohort_id=cohort_id, recovery=recovery):
+            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, _shown(recovery))
+        case e.UnlearningStopped(cohort_id=cohort_id, reason=reason):
             return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"reason": reason})
         case e.JobSettled(job_id=job_id, status="failed", error=error):
             job = after.jobs[job_id]
@@ -173,3 +181,13 @@ def entry(event: e.Event, after: State) -> Entry | None:
         ):
             return None
     assert_never(event)
+
+
+def _shown(recovery: Recover | None) -> dict[str, Any]:
+    """The recovery method that is asked for, if any is, and its rounds."""
+    stage = recovery
+    while stage is not None and (stage.method == PLAIN or stage.method not in RECOVERY):
+        stage = stage.then
+    if stage is None:
+        return {}
+    return {"recovery": stage.method, "after_round": stage.from_round, "until_round": stage.until_round}

@@ -13,6 +13,7 @@ from typing import Any, Generic, Literal, TypeVar
 from uuid import UUID
 
 from coordinator.engine.entities import Blob, Client, Erasure, Facts, Hold, Run
+from coordinator.engine.erasure.stages import RecoveryWanted
 from coordinator.engine.needs import MAX_NAMED, Needs
 from coordinator.engine.replies import Accepted, FailureNoted, Granted, Renewed
 from services.wire.v1.erasure import ErasureStatus, Fallback
@@ -91,6 +92,21 @@ class CancelRun(Message[Run]):
 
 
 @dataclass(frozen=True, slots=True)
+class RecoverRun(Message[Run]):
+    """Somebody wants the next rounds of a run to be those of a recovery, without an erasure."""
+
+    run_id: UUID
+    recovery: RecoveryWanted
+    num_rounds: int | None = None
+    compared_with: str | None = None
+    """Digest of the run's own model that the class which lost most is found by comparing with."""
+    expected_version: int | None = None
+
+    def add_needs(self, needs: Needs) -> None:
+        needs.runs.add(self.run_id)
+
+
+@dataclass(frozen=True, slots=True)
 class JoinRun(Message[Run]):
     run_id: UUID
     federation_id: UUID
@@ -124,6 +140,8 @@ class FileErasure(Message[Erasure]):
     guarantee: Literal["exact", "approximate"] = "exact"
     regulation: str = "GDPR Art. 17"
     recovery_rounds: int | None = None
+    recovery: RecoveryWanted | None = None
+    """None: plain."""
     fallback: Fallback | None = None
     audit: Mapping[str, Any] | None = None
     needs_approval: bool = False

@@ -13,6 +13,7 @@ from coordinator.engine.asking import asked, busy_clients, choose, leaver_tasks,
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import Checkpoint, Cohort, Contribution, NextRound, Parent, Round, State, Update
 from coordinator.engine.erasure import unlearning
+from coordinator.engine.erasure.recovery import extra_rounds, with_class
 from coordinator.engine.erasure.stages import Unlearn
 from coordinator.engine.messages import PauseRun, PlaceNewcomer, RecallRound, SettleRun
 from coordinator.engine.views import history_of, reference_to, view_of
@@ -104,6 +105,9 @@ def fail_cohort(draft: Draft, cohort_id: UUID, reason: str) -> None:
     if draft.state.cohorts[cohort_id].unlearning is not None:
         _stop_unlearning(draft, cohort_id, reason)
         return
+    if draft.state.cohorts[cohort_id].finds_class:  # then clients train as they always do
+        _class_found(draft, cohort_id, None, f"the class that lost most could not be found: {reason}")
+        return
     _end(draft, cohort_id, e.CohortEnded(cohort_id, "failed", reason))
 
 
@@ -114,6 +118,9 @@ def _perform(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
     while isinstance(step, Publish):
         _publish(draft, cohort_id, step)
         cohort = draft.state.cohorts[cohort_id]
+        if cohort.finds_class:
+            start(draft, cohort_id)
+            return
         state, step = program_named(cohort.active_program).resume(state, Published(), view_of(draft, cohort))
     stored = state.model_dump(mode="json")
     match step:
@@ -138,6 +145,9 @@ def _perform(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
             rounds = _unlearning(draft.state.cohorts[cohort_id]).rounds
             draft.emit(e.ProgramAdvanced(cohort_id, stored, "computing", None))
             draft.emit(e.RoundRecalled(cohort_id, rounds.get(past)))
+        case Finish(reason=reason, figures=figures) if draft.state.cohorts[cohort_id].finds_class:
+            found = figures.get("skewed_class")
+            _class_found(draft, cohort_id, None if found is None else int(found), reason)
         case Finish(reason=reason) if draft.state.cohorts[cohort_id].unlearning is not None:
             _unlearned(draft, cohort_id, reason)
         case Abort(reason=reason) if draft.state.cohorts[cohort_id].unlearning is not None:
@@ -156,8 +166,13 @@ def _unlearned(draft: Draft, cohort_id: UUID, reason: str) -> None:
     """The recovery follows: the run's own training, to where the cohort was and as long as the request grants."""
     cohort = draft.state.cohorts[cohort_id]
     recovery = _unlearning(cohort).then.begun(cohort.round)
-    extra = max(0, recovery.until_round - draft.state.runs[cohort.run_id].spec.stop.rounds - cohort.extra_rounds)
+    extra = extra_rounds(recovery, draft.state.runs[cohort.run_id], cohort)
     draft.emit(e.CohortUnlearned(cohort_id, reason, recovery, extra))
+
+
+def _class_found(draft: Draft, cohort_id: UUID, found: int | None, reason: str) -> None:
+    recovery = with_class(draft.state.cohorts[cohort_id], found)
+    draft.emit(e.ClassFound(cohort_id, recovery, reason))
 
 
 def _unlearning(cohort: Cohort) -> Unlearn:

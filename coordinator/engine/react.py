@@ -66,6 +66,8 @@ def react(event: e.Event, after: State) -> Iterator[Command]:
             e.CohortFenced(cohort_id=cohort_id)
             | e.CohortRestarted(cohort_id=cohort_id)
             | e.CohortRevived(cohort_id=cohort_id)
+            | e.RecoveryBegun(cohort_id=cohort_id)
+            | e.ClassFound(cohort_id=cohort_id)
         ):
             yield FollowUp(m.StartProgram(cohort_id))
         case e.RoundRecalled(cohort_id=cohort_id, checkpoint_id=checkpoint_id):

@@ -9,9 +9,9 @@ from uuid import UUID
 from pydantic import TypeAdapter
 
 from coordinator.engine.entities import Cohort, Run, Task
-from coordinator.engine.erasure.recovery import local_training
+from coordinator.engine.erasure.recovery import local_training, task_of
 from services.training.local_spec import LocalTraining
-from services.wire.v1.work import Work
+from services.wire.v1.work import TaskKind, Work
 
 _WORK: TypeAdapter[Work] = TypeAdapter(Work)
 
@@ -33,8 +33,21 @@ class Granted:
         return local_training(self.run.spec.local, self.cohort.recovery, self.task.base_round + 1)
 
     @property
+    def kind(self) -> TaskKind:
+        """What the client is to do: the task's kind, or what a recovery puts in the place of training."""
+        recovering = self._recovering
+        return self.task.kind if recovering is None else recovering[0]
+
+    @property
     def work(self) -> Work | None:
+        if (recovering := self._recovering) is not None:
+            return recovering[1]
         return None if self.task.work is None else _WORK.validate_python(self.task.work)
+
+    @property
+    def _recovering(self) -> tuple[TaskKind, Work] | None:
+        is_training = self.task.kind == "train" and self.task.work is None
+        return task_of(self.run, self.cohort, self.task.base_round + 1) if is_training else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What operators do: create, pause, resume and cancel runs, remove clients."""
+"""What operators do: create, pause, resume, recover and cancel runs, remove clients."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from coordinator.engine import events as e
 from coordinator.engine import families
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import ENDED, OPEN_TASK, Cohort, Run, State
+from coordinator.engine.entities import ENDED, GIVEN_UP, OPEN_TASK, Cohort, Run, State
+from coordinator.engine.erasure import recovery
+from coordinator.engine.erasure.planner import RECOVERY_ROUNDS
 from coordinator.engine.posting import asks_to_settle
 from coordinator.engine.programs import has_open_work
 from coordinator.engine.work import withdraw_task
 from services.core.errors import Rejected
 from services.core.figures import LARGEST
+from services.methods.catalogue import RECOVERY
 from services.wire.v1.runs import RunSpec
 
 
@@ -100,6 +103,29 @@ def _revive(draft: Draft, run: Run) -> None:
         if cohort.kind == "merge" and cohort.phase != "finished":
             draft.emit(e.CohortEnded(cohort.id, "finished", "its models are merged anew when they are trained"))
     draft.post(living[0], m.SettleRun(run.id))
+
+
+def recover_run(draft: Draft, message: m.RecoverRun) -> Run:
+    """The next rounds of each cohort are those of a recovery. A completed run is opened again for them; a round that is
+    under way is finished first."""
+    run = _run(draft, message.run_id, message.expected_version)
+    if run.status in GIVEN_UP:
+        raise Rejected("conflict", f"run {run.name} is {run.status}; nothing is trained in it any more")
+    recovery.check(message.recovery, [run], can_compare=message.compared_with is not None)
+    living = [c for c in families.cohorts_of(draft.state, run.id) if c.phase != "retired" and c.num_members > 0]
+    lines = [c for c in living if c.kind != "merge" and c.program != families.NEWCOMER]
+    if not lines or any(c.kind == "profile" or (c.head_id is None and c.unlearning is None) for c in lines):
+        raise Rejected("conflict", f"run {run.name} has no trained model to recover yet; wait for its first round")
+    if busy := [c.name for c in lines if c.unlearning is not None or c.is_recovering]:
+        raise Rejected("conflict", f"cohort {busy[0]} of run {run.name} is recovering already; wait until it is done")
+    num_rounds = message.num_rounds or RECOVERY[message.recovery.method].recovery_rounds or RECOVERY_ROUNDS
+    if run.status == "completed":
+        draft.emit(e.RunReopened(run.id, f"recovering by {message.recovery.method}"))
+    for cohort in lines:
+        first = cohort.round + (cohort.phase in ("asking", "computing"))
+        begun = recovery.stage(message.recovery, run, first, num_rounds, message.compared_with).begun(first)
+        draft.emit(e.RecoveryBegun(cohort.id, begun, recovery.extra_rounds(begun, run, cohort)))
+    return draft.state.runs[run.id]
 
 
 def cancel_run(draft: Draft, message: m.CancelRun) -> Run:

@@ -24,6 +24,7 @@ def view_of(draft: Draft, cohort: Cohort) -> CohortView:
         profiled=_profiled(draft, cohort),
         residuals=cohort.residuals,
         erasure=cohort.unlearning.facts if cohort.unlearning is not None else None,
+        compared_with=cohort.recovering.compared_with if cohort.recovering is not None else None,
         is_part=cohort.parent_id is not None,
     )
 

@@ -14,6 +14,7 @@ from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Client, Facts, Round, Run, Task, Update
+from coordinator.engine.erasure.recovery import most_samples
 from coordinator.engine.programs import check_round
 from coordinator.engine.replies import Accepted, FailureNoted, Granted, Refused, Renewed
 from services.core.errors import InvariantBroken, Rejected
@@ -243,14 +244,16 @@ def _check_result(draft: Draft, task: Task, message: m.SubmitResult, figures: Ma
 
 
 def _check_num_samples(draft: Draft, task: Task, num_samples: int) -> None:
-    """A count of samples is a weight: no client gives itself more than was agreed with it, or than the run allows."""
+    """A count of samples is a weight: no client gives itself more than was agreed with it, or than the run allows; a
+    recovery that generates samples allows so many more."""
     client, training = draft.state.clients[task.client_id], draft.state.runs[task.run_id].spec.training
+    factor = most_samples(draft.state.cohorts[task.cohort_id], task.base_round + 1)
     for most, where in (
         (MOST_SAMPLES, "anybody"),
         (client.max_samples, f"client {client.name} as it was enrolled (max_samples)"),
         (training.max_samples_per_client, "the run (training.max_samples_per_client)"),
     ):
-        if most is not None and num_samples > most:
+        if most is not None and num_samples > most * factor:
             raise Rejected("out-of-bounds", f"{num_samples} samples are claimed, and at most {most} granted to {where}")
 
 

@@ -203,7 +203,9 @@ def _opening(found: ErasureRecord) -> Opening:
 
 
 def _parameters(found: ErasureRecord) -> dict[str, JsonValue]:
-    return {"recovery_rounds": found.erasure.recovery_rounds, **found.erasure.params}
+    recovery = found.erasure.recovery
+    asked = {} if recovery is None else {"recovery": {"method": recovery.method, "params": dict(recovery.params)}}
+    return {"recovery_rounds": found.erasure.recovery_rounds, **asked, **found.erasure.params}
 
 
 def _commitments(found: ErasureRecord, opening: Opening, wanted: Callable[[UUID], bool]) -> tuple[str, ...]:
@@ -274,4 +276,19 @@ def _still_shaped_by(found: ErasureRecord) -> tuple[p.Influence, ...]:
         shaped.append(("stop-round", "The stop rule looks at accuracies of models that the leaver took part in."))
     if evaluated:
         shaped.append(("validation-by-its-evaluation-tasks", "Past models were judged on the leaver's data as well."))
+    if classes := _recovered_classes(found):
+        named = ", ".join(map(str, sorted(classes)))
+        why = "The recovery was about the class that lost most accuracy, found by comparing with a model that had the"
+        shaped.append(("recovered-class", f"{why} leaver: class {named}."))
     return tuple(p.Influence(aspect=aspect, explanation=why) for aspect, why in sorted(shaped))
+
+
+def _recovered_classes(found: ErasureRecord) -> set[int]:
+    """The classes that recoveries of the request's cohorts are about, where the server found them."""
+    classes = set[int]()
+    for line in found.lines:
+        stage = found.cohorts[line.cohort_id].recovery
+        while stage is not None:
+            classes |= {stage.found_class} if stage.found_class is not None else set()
+            stage = stage.then
+    return classes

@@ -6,7 +6,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from coordinator.engine.erasure.stages import RecoveryWanted
 from coordinator.engine.messages import FileErasure
+from services.methods.catalogue import PLAIN
 from services.wire.v1.erasure import LEGAL_DAYS, ErasureCreate, ErasurePreviewRequest
 
 
@@ -33,6 +35,14 @@ def filing_of(
         params=wanted.params,
         guarantee=wanted.guarantee,
         recovery_rounds=wanted.recovery_rounds,
+        recovery=_recovery(wanted),
         fallback=wanted.fallback,
         audit=wanted.audit.model_dump(mode="json") if wanted.audit is not None else None,
     )
+
+
+def _recovery(wanted: ErasurePreviewRequest | ErasureCreate) -> RecoveryWanted | None:
+    chosen = wanted.recovery
+    if isinstance(chosen, str) or (chosen.method == PLAIN and not chosen.params):
+        return None
+    return RecoveryWanted(chosen.method, chosen.params)

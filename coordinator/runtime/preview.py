@@ -22,6 +22,7 @@ from coordinator.engine.messages import Envelope, FileErasure
 from coordinator.store.database import Database
 from coordinator.store.slices import load
 from services.core.model_figures import accuracy_of
+from services.methods.catalogue import PLAIN
 from services.wire.v1.erasure import ErasureOption, ErasurePreview, PreviewedCohort
 
 
@@ -36,6 +37,7 @@ async def preview(database: Database, request: FileErasure) -> ErasurePreview:
         subjects=sorted(request.subjects),
         options=[_shown(option, state) for option in options],
         chosen=planner.choose(options, request.method).name,
+        recovery=request.recovery.method if request.recovery is not None else PLAIN,
     )
 
 
@@ -53,6 +55,7 @@ def _shown(option: Option, state: State) -> ErasureOption:
         num_cohorts_untouched=len(lines - touched),
         rounds_to_redo=sum(cost.num_rounds for cost in option.costs),
         client_updates_to_redo=option.num_updates,
+        client_work=option.work,
         bytes_to_move=option.num_bytes,
         estimated_seconds=_estimated_seconds(option, seconds_per_round(state)),
         initial_accuracy=_initial_accuracy(option.costs, state),
@@ -70,6 +73,7 @@ def _not_applicable(option: Option) -> ErasureOption:
         num_cohorts_untouched=None,
         rounds_to_redo=None,
         client_updates_to_redo=None,
+        client_work=None,
         bytes_to_move=None,
         estimated_seconds=None,
         initial_accuracy=None,
@@ -84,6 +88,7 @@ def _cohort(cost: CutCost) -> PreviewedCohort:
         action=cost.cut.action,
         rounds_to_redo=cost.num_rounds,
         client_updates_to_redo=cost.num_updates,
+        recovery_rounds=cost.recovery_rounds,
     )
 
 
@@ -103,8 +108,9 @@ def _estimated_seconds(option: Option, per_round: dict[UUID, float]) -> float | 
     slow = [cost for cost in option.costs if cost.num_rounds]
     if any(cost.cut.cohort.id not in per_round for cost in slow):
         return None
-    rounds_s = max((cost.num_rounds * per_round[cost.cut.cohort.id] for cost in slow), default=0.0)
-    return rounds_s * option.method.work_per_update
+    per_update = option.method.work_per_update
+    taken = [(cost.num_rounds * per_update + cost.added_rounds) * per_round[cost.cut.cohort.id] for cost in slow]
+    return max(taken, default=0.0)
 
 
 def _initial_accuracy(costs: Sequence[CutCost], state: State) -> float | None:

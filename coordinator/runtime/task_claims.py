@@ -81,7 +81,7 @@ def grant_of(granted: Granted) -> TaskGrant:
         raise InvariantBroken(f"task {task.id} was granted without a lease")
     return TaskGrant.model_construct(
         task_id=task.id,
-        kind=task.kind,
+        kind=granted.kind,
         run_id=run.id,
         run_name=run.name,
         cohort=cohort.name,

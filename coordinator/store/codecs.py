@@ -9,8 +9,8 @@ from typing import Any, Final
 import orjson
 from pydantic import TypeAdapter
 
-from coordinator.engine.entities import AffectedCohort, Cohort, NextRound, Run, StartFrom
-from coordinator.engine.erasure.stages import AuditReport, CleanModel, Recover, Unlearn
+from coordinator.engine.entities import AffectedCohort, Cohort, Erasure, NextRound, Run, StartFrom
+from coordinator.engine.erasure.stages import AuditReport, CleanModel, Recover, RecoveryWanted, Unlearn
 from services.methods.running import UNNAMED_SCHEDULE
 from services.program.contract import Source
 from services.wire.v1.runs import RunSpec
@@ -89,6 +89,7 @@ CODECS: Final[dict[type[Any], dict[str, Codec]]] = {
         "recovery": Codec(Recover, current=_recovery),
         "unlearning": Codec(Unlearn, current=_unlearning),
     },
+    Erasure: {"recovery": Codec(RecoveryWanted)},
     AffectedCohort: {
         "sources": Codec(tuple[Source, ...]),
         "fallback": Codec(CleanModel),

@@ -207,7 +207,7 @@ async def _unsubmitted(
     these runs for work that was cut off, by whichever request: nobody will ever ask for it again."""
     b, u = t.blobs.c, t.updates.c
     is_submitted = sa.exists().where(u.task_id == b.origin_id, u.digest == b.digest)
-    plain = t.blobs.alias("plain")
+    plain = t.blobs.alias("not_sealed")
     is_being_sealed = sa.exists().where(
         plain.c.origin_id == b.origin_id, plain.c.digest == b.digest, plain.c.data_key.is_(None)
     )

@@ -103,6 +103,7 @@ NAMES_NO_BLOB: Final[dict[sa.Column[Any], str]] = {
     t.checkpoints.c.forgets: "ids of clients",
     t.erasures.c.samples: "numbers of rows",
     t.erasures.c.params: "parameters of a method",
+    t.erasures.c.recovery: "a method and its parameters",
     t.erasures.c.audit: "thresholds",
     t.erasures.c.callbacks: "addresses",
     t.exclusions.c.samples: "numbers of rows",

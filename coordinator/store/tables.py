@@ -434,6 +434,7 @@ erasures = Table(
     Column("legal_deadline", Instant, nullable=False),
     Column("params", Json, nullable=False),
     Column("recovery_rounds", Integer),
+    Column("recovery", Json),
     Column("fallback", String(16)),
     Column("audit", Json),
     Column("version", Integer, nullable=False),

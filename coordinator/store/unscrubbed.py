@@ -109,6 +109,7 @@ _by_reason: Final[dict[str, tuple[sa.Column[Any], ...]]] = {
         t.erasures.c.regulation,
         t.erasures.c.requested_by,
         t.erasures.c.params,
+        t.erasures.c.recovery,
         t.erasures.c.callbacks,
         t.deliveries.c.url,
         t.certificates.c.envelope,

@@ -22,6 +22,7 @@ app = typer.Typer(
         "lethe erase --client hospital-b --watch",
         "lethe erase --client hospital-b --client hospital-c --approve-first",
         "lethe erase --client hospital-b --samples 3,17,20-25 --watch",
+        "lethe erase --client hospital-b --approximate --method pga --recovery imba_ulrc,encoder_epochs=50",
     ),
 )
 
@@ -30,6 +31,13 @@ Clients = Annotated[list[str] | None, typer.Option("--client", help="The client'
 Method = Annotated[str, typer.Option(help="auto, or one of the methods of the coordinator.")]
 RecoveryRounds = Annotated[
     int | None, typer.Option(min=0, help="Rounds that a re-initialised cohort trains before the request is done.")
+]
+Recovery = Annotated[
+    str | None,
+    typer.Option(
+        metavar="METHOD[,NAME=VALUE]...",
+        help="How cohorts recover: plain (when absent), imba_ulrc, fedrs, moon or quickdrop, with its parameters.",
+    ),
 ]
 Samples = Annotated[
     str | None,
@@ -58,6 +66,7 @@ def erase(
     method: Method = "auto",
     param: Params = None,
     recovery_rounds: RecoveryRounds = None,
+    recovery: Recovery = None,
     approximate: Approximate = False,
     or_retrain: Fallback = False,
     regulation: Annotated[str | None, typer.Option(help="The law or contract; GDPR Art. 17 when absent.")] = None,
@@ -88,6 +97,7 @@ def erase(
     from lethe.printing import say
 
     body = _wanted(client, samples, method, param, recovery_rounds) | _guarantee(approximate, or_retrain)
+    body |= _recovery(recovery)
     body |= {"needs_approval": approve_first} | ({"regulation": regulation} if regulation else {})
     body |= {"legal_deadline": _instant(legal_deadline)} if legal_deadline is not None else {}
     body |= _callbacks(callback, callback_secret_file)
@@ -112,6 +122,7 @@ def preview(
     method: Method = "auto",
     param: Params = None,
     recovery_rounds: RecoveryRounds = None,
+    recovery: Recovery = None,
     approximate: Approximate = False,
     or_retrain: Fallback = False,
     json: AsJson = False,
@@ -120,6 +131,7 @@ def preview(
     from lethe.printing import Column, print_record, print_records, say
 
     body = _wanted(client, samples, method, param, recovery_rounds) | _guarantee(approximate, or_retrain)
+    body |= _recovery(recovery)
     with connect(context) as coordinator:
         body["federation_id"] = _federation_id(coordinator, federation)
         found = coordinator.post(f"{REQUESTS}:preview", body)
@@ -134,6 +146,7 @@ def preview(
         "untouched": "num_cohorts_untouched",
         "rounds": "rounds_to_redo",
         "updates": "client_updates_to_redo",
+        "work": "client_work",
         "bytes": "bytes_to_move",
         "seconds": "estimated_seconds",
         "accuracy at first": "initial_accuracy",
@@ -146,10 +159,11 @@ def preview(
                 "cohort": "cohort",
                 "becomes": "action",
                 "rounds": "rounds_to_redo",
+                "of the recovery": "recovery_rounds",
                 "updates": "client_updates_to_redo",
             }
             print_records(option["cohorts"], cohorts, as_json=False)
-    say(f"{method} would use {found['chosen']}")
+    say(f"{method} would use {found['chosen']}, then the recovery {found['recovery']}")
 
 
 @app.command("list", **examples("lethe erase list", "lethe erase list --status requires_action --json"))
@@ -269,6 +283,18 @@ def _wanted(
 
 def _guarantee(approximate: bool, or_retrain: bool) -> dict[str, Any]:
     return ({"guarantee": "approximate"} if approximate else {}) | ({"fallback": "retrain"} if or_retrain else {})
+
+
+def _recovery(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    method, *params = text.split(",")
+    return {"recovery": recovery_choice(method, params)}
+
+
+def recovery_choice(method: str, params: list[str] | None) -> dict[str, Any]:
+    """The part of a request that names the recovery."""
+    return {"method": method, "params": dict(map(_param, params or []))}
 
 
 def _instant(text: str) -> str:

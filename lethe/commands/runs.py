@@ -168,6 +168,38 @@ def join(
         say(f"{', '.join(client)} joined run {found['name']}")
 
 
+@app.command(
+    **examples(
+        "lethe runs recover digits --method imba_ulrc --param skewed_class=7",
+        "lethe runs recover digits --method imba_ulrc --compare-with 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55",
+    )
+)
+def recover(
+    context: typer.Context,
+    run: RunName,
+    method: Annotated[str, typer.Option(help="plain, imba_ulrc, fedrs, moon or quickdrop.")],
+    param: Annotated[
+        list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="A parameter of the method; repeatable.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="As many as the method says when absent.")] = None,
+    compare_with: Annotated[
+        str | None, typer.Option(metavar="CHECKPOINT", help="Recover the class that lost most since this model.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Make the run's next rounds those of a recovery: accuracy on a class has dropped."""
+    from lethe.commands.erase import recovery_choice
+    from lethe.printing import print_record, say
+
+    body = {"recovery": recovery_choice(method, param), "rounds": rounds, "compare_with": compare_with}
+    with connect(context) as client:
+        found = client.post(f"/v1/runs/{client.run(run)['id']}/recover", body)
+    if json:
+        print_record(found, as_json=True)
+    else:
+        say(f"run {found['name']} is {found['status']}: recovering by {method}")
+
+
 @app.command(**examples("lethe runs pause digits"))
 def pause(context: typer.Context, run: RunName, json: AsJson = False) -> None:
     """Hand out no more work; what is done stays."""

@@ -95,7 +95,7 @@ def simulate(
         places = folders_of(os.environ) if folders is None else folders
         data = ClientData(scenario, places) if scenario.task is None else OwnTaskData(scenario, places)
         _check_fit(data, scenario)
-        trainer = Trainer(data, scratch)
+        trainer = Trainer(data, scratch, out_dir / "kept")
         pool: Executor | None = None
         if scenario.processes > 1:
             pool = stack.enter_context(several(trainer, scenario.processes))

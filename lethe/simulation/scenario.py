@@ -19,7 +19,7 @@ from services.models.spec import CUSTOM
 from services.models.spec import validate as validate_model
 from services.simulation.durations import Duration, Fixed
 from services.wire.message import Message, Name
-from services.wire.v1.erasure import ErasureCreate
+from services.wire.v1.erasure import ErasureCreate, RecoveryChoice
 from services.wire.v1.runs import RunSpec
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -91,6 +91,7 @@ class Event(Message):
         default_factory=dict, description="erase: forget only these samples of each named client."
     )
     recovery_rounds: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    recovery: RecoveryChoice | None = Field(default=None, description="erase: the recovery method that follows.")
     fallback: Literal["retrain"] | None = None
     audit: AuditPlan | None = None
 
@@ -116,6 +117,7 @@ class Event(Message):
             params=self.params,
             guarantee=self.guarantee,
             recovery_rounds=self.recovery_rounds,
+            recovery=self.recovery or "training",
             fallback=self.fallback,
             audit=self.audit,
         )

@@ -21,6 +21,7 @@ from services.training.local import TrainingFailed, write_update
 from services.wire.v1.work import Failure, TaskGrant
 from worker.execution import GrantedTask, Result, TaskRunner, describe
 from worker.failures import WorkFailed, failure_of
+from worker.kept import KeptSets
 
 T = TypeVar("T")
 Outcome = Result | Failure
@@ -48,8 +49,10 @@ class Batch:
 class Trainer:
     """Each process has one."""
 
-    def __init__(self, data: ClientData | OwnTaskData, scratch: Path) -> None:
+    def __init__(self, data: ClientData | OwnTaskData, scratch: Path, kept: Path) -> None:
+        """`kept`: where what clients keep between their tasks lies, also over restarts."""
         self.data = data
+        self._kept, self._kept_of = kept, dict[str, KeptSets]()
         self._runner: TaskRunner | None = None
         self._scratch = scratch
         self.busy_s = 0.0
@@ -64,7 +67,7 @@ class Trainer:
 
     def _carry_out(self, batch: Batch) -> list[Outcome]:
         runner, first = self._ready(batch.pieces[0]), batch.pieces[0]
-        runner.work_for(self.data.task_of(first.client, first.left_out))
+        runner.work_for(self.data.task_of(first.client, first.left_out), self._kept_sets(first))
         try:
             if len(batch.pieces) > 1:
                 return list(self._stacked(runner, batch))
@@ -88,6 +91,15 @@ class Trainer:
                 yield Result(describe(path), member.task.num_train, outcome.metrics)
             except TrainingFailed as failed:
                 yield failure_of(WorkFailed(str(failed)), piece.grant.lease_token)
+
+    def _kept_sets(self, piece: Piece) -> KeptSets:
+        found = self._kept_of.get(piece.client)
+        if found is None:
+            found = KeptSets(self._kept / piece.client, self._kept / f"{piece.client}.key")
+            self._kept_of[piece.client] = found
+        if piece.left_out:
+            found.leave_out(piece.left_out)
+        return found
 
     def _ready(self, piece: Piece) -> TaskRunner:
         if self._runner is None:

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Final
 
 from services.methods import shared
-from services.methods.description import ClientWork, Description, Training, Unlearning
+from services.methods.description import ClientWork, Description, Recovery, Training, Unlearning
 from services.methods.installed import LeftOut, Package, find_installed, names_of
 from services.methods.references import Reference, resolve
 
@@ -29,10 +29,17 @@ BUILT_IN: Final[tuple[Reference, ...]] = (
     "services.unlearning.negation.description:METHOD",
     "services.unlearning.sifu.description:METHOD",
     "services.unlearning.fedrecovery.description:METHOD",
+    "services.recovery.plain.description:METHOD",
+    "services.recovery.imba_ulrc.description:METHOD",
+    "services.recovery.fedrs.description:METHOD",
+    "services.recovery.moon.description:METHOD",
+    "services.recovery.quickdrop.description:METHOD",
 )
 """Of methods that cost the same the planner takes the first."""
 AUTO: Final = "auto"
 """Stands for the cheapest method, in place of a name in a request."""
+PLAIN: Final = "plain"
+"""The recovery of requests that name none: clients train as they always do."""
 
 _OURS: Final[list[Description]] = [resolve(reference) for reference in BUILT_IN]
 _TAKEN: Final = {
@@ -49,6 +56,7 @@ METHODS: Final[Mapping[str, Description]] = {
 }
 TRAINING: Final = {name: method for name, method in METHODS.items() if isinstance(method, Training)}
 UNLEARNING: Final = {name: method for name, method in METHODS.items() if isinstance(method, Unlearning)}
+RECOVERY: Final = {name: method for name, method in METHODS.items() if isinstance(method, Recovery)}
 
 PROGRAMS: Final[Mapping[str, Reference]] = {
     **shared.PROGRAMS,

@@ -156,6 +156,37 @@ class Unlearning(Description):
         return int(params.get(self.stride_parameter, 1)) if self.stride_parameter is not None else 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class Recovery(Description):
+    """How a cohort makes up for what an erasure cost it. The rounds are the run's own; what this says is what clients
+    do in them: at most one kind of task, which takes the place of `train`. Without one they train as always."""
+
+    family = "recovery"
+    recovery_rounds: int = 0
+    """Its rounds when the request does not say; 0: as many as the unlearning method has."""
+    work_per_update: float = 1.0
+    """Time that a client needs for an update, against one of the run itself."""
+    preparation: str | None = None
+    """The parameter that says how many epochs a client needs once, before its first update."""
+    class_parameter: str | None = None
+    """The parameter that names the class to recover; where it is absent, the server finds the class."""
+    most_samples: float = 1.0
+    """By how much the samples that a client trains on may exceed those that it has."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.program is not None or len(self.client_work) > 1:
+            raise ValueError(f"{self.name} is a recovery: it has no program, and at most one kind of task")
+
+    @property
+    def task_kind(self) -> str | None:
+        return next(iter(self.client_work), None)
+
+    def preparation_epochs(self, params: Mapping[str, Any]) -> int:
+        """Epochs that each client needs once."""
+        return getattr(self.spec.model_validate(params), self.preparation) if self.preparation is not None else 0
+
+
 def _check_tag(spec: type[Message], kind: type[Message], tag: str, value: str) -> None:
     """Messages are told apart by a literal: one that has another would make the whole message unreadable."""
     if not issubclass(spec, kind):

@@ -9,13 +9,17 @@ from services.audit.spec import Audit
 from services.methods.description import ClientWork
 from services.methods.references import Reference
 
+FIND_CLASS: Final = "find_class"
+"""The program that finds which class an erasure cost most."""
 PROGRAMS: Final[Mapping[str, Reference]] = {
+    FIND_CLASS: "services.recovery.finding:FindClassProgram",
     "profile": "services.topology.plan:ProfileProgram",
     "newcomer": "services.topology.plan:NewcomerProgram",
     "merge": "services.topology.plan:MergeProgram",
 }
 KERNELS: Final[Mapping[str, Reference]] = {
     "evaluate_model": "services.training.evaluation:evaluate_model",
+    "find_class": "services.recovery.kernels:find_class",
     "init_model": "services.models.kernels:init_model",
     "knot_newcomer": "services.topology.newcomers:knot_newcomer",
     "knot_profile": "services.topology.kernels:knot_profile",

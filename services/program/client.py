@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict, TypeVar
 
 from services.tensors.streams import StoredFile
 from services.training.local_spec import LocalTraining
@@ -17,11 +17,31 @@ from services.wire.v1.runs import ModelSpec
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor, nn
 
     from services.training.task import ClientTask
 
 P = TypeVar("P")
+
+
+class Kept(Protocol):
+    """What a client keeps between its tasks. None of it is ever sent, and all of it goes when samples are erased.
+
+    What is remembered lies in memory, and is gone with the process. What is written lies sealed on the client's disk,
+    and is read again after a crash. What belongs to one recovery, by its name, goes when that is over.
+    """
+
+    def recall(self, name: str) -> Any | None: ...
+
+    def remember(self, name: str, value: Any) -> None: ...
+
+    def forget(self, name: str) -> None: ...
+
+    def read(self, name: str) -> dict[str, Tensor] | None: ...
+
+    def write(self, name: str, tensors: Mapping[str, Tensor]) -> None: ...
+
+    def drop(self, name: str) -> None: ...
 
 
 class Signals(TypedDict):
@@ -46,6 +66,7 @@ class TaskInHand(Generic[P]):
     signals: Signals
     blobs: Mapping[str, Path]
     """Files of the digests that the parameters name."""
+    kept: Kept
 
     def other_model(self, digest: str) -> nn.Module:
         """A model of the same architecture with the weights of one of the blobs."""

@@ -136,6 +136,8 @@ class CohortView:
     """Digest of the running vectors up to the head, where the run keeps them."""
     erasure: Erasure | None = None
     """Set for unlearning programs."""
+    compared_with: str | None = None
+    """Digest of the model from before, given to the program that finds which class lost most."""
     is_part: bool = False
     """Whether the cohort is a part of a larger one, so that nobody is served its models."""
 
@@ -255,6 +257,8 @@ class JoinCluster:
 @dataclass(frozen=True, slots=True)
 class Finish:
     reason: str
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What it found, where it was started to find something."""
 
 
 @dataclass(frozen=True, slots=True)

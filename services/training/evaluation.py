@@ -45,7 +45,7 @@ def evaluate_model(params: Mapping[str, Any], inputs: Mapping[str, Stored], out:
 
     The data blob is safetensors with `x` (as the clients would store it) and `y` (integers).
     """
-    task = _validation_set(params["data"], inputs)
+    task = validation_set(params["data"], inputs)
     try:
         model = task.model(ModelSpec.model_validate(params["model"]))
         load_weights(model, inputs[params["weights"]])
@@ -55,7 +55,7 @@ def evaluate_model(params: Mapping[str, Any], inputs: Mapping[str, Stored], out:
     return bounded(metrics)  # one bad update may make a model whose loss is no number: it is judged by its accuracy
 
 
-def _validation_set(digest: str, inputs: Mapping[str, Stored]) -> Classifier:
+def validation_set(digest: str, inputs: Mapping[str, Stored]) -> Classifier:
     """The last one is kept, because every round of a run is judged on the same."""
     found = _kept.get(digest)
     if found is None:

@@ -71,6 +71,16 @@ class Labelled(ClientTask, Protocol):
         ...
 
 
+@runtime_checkable
+class Sampled(Labelled, Protocol):
+    """What recoveries need that make samples of their own: a task whose batches are rows of two arrays."""
+
+    @property
+    def train_arrays(self) -> tuple[Array, Array]:
+        """Inputs and right classes of all training samples; a batch is a tuple of rows of both, as tensors."""
+        ...
+
+
 class Classifier:
     """Cross-entropy on arrays of inputs and integer labels: images, tables and texts alike.
 
@@ -119,7 +129,7 @@ class Classifier:
         return np.random.default_rng(seed).permutation(self.num_train)
 
     def train_batches(self, batch_size: int, seed: int) -> Iterator[Batch]:
-        yield from _batches(*self.train_arrays, self.order(seed), batch_size)
+        yield from batches(*self.train_arrays, self.order(seed), batch_size)
 
     def eval_batches(self, batch_size: int) -> Iterator[Batch]:
         import torch
@@ -183,7 +193,8 @@ def _next_tokens(inputs: Tensor, labels: Tensor) -> Tensor:
     return torch.cat([inputs[:, 1:].long(), labels[:, None]], dim=1)
 
 
-def _batches(x: Array, y: Array, order: Array, batch_size: int) -> Iterator[Batch]:
+def batches(x: Array, y: Array, order: Array, batch_size: int) -> Iterator[Batch]:
+    """The samples in this order, as tensors."""
     import torch
 
     inputs, labels = torch.from_numpy(x), torch.from_numpy(y)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Literal
 from uuid import UUID
 
-from coordinator.engine.erasure.stages import AuditReport, CleanModel
+from coordinator.engine.erasure.stages import AuditReport, CleanModel, RecoveryWanted
 from services.program.contract import Source
 from services.wire.v1.erasure import ErasureStatus, Fallback
 
@@ -44,6 +44,8 @@ class Erasure:
     params: Mapping[str, Any] = field(default_factory=dict)
     """Parameters of the method."""
     recovery_rounds: int | None = None
+    recovery: RecoveryWanted | None = None
+    """None: those who remain train on as they always do."""
     fallback: Fallback | None = None
     """What follows when an approximate method gives up or its audit fails; None: the operator is asked."""
     audit: Mapping[str, Any] | None = None

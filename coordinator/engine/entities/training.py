@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 from uuid import UUID
 
 from coordinator.engine.erasure.stages import Recover, Unlearn
+from services.methods.shared import FIND_CLASS
 from services.program.contract import AskClients, Source
 from services.wire.v1.runs import RunSpec
 from services.wire.v1.work import TaskKind
@@ -147,7 +148,24 @@ class Cohort:
     @property
     def active_program(self) -> str:
         """The program that takes its steps now."""
-        return self.program if self.unlearning is None else self.unlearning.method
+        if self.unlearning is not None:
+            return self.unlearning.method
+        return FIND_CLASS if self.finds_class else self.program
+
+    @property
+    def recovering(self) -> Recover | None:
+        """The recovery that its next round belongs to."""
+        return None if self.recovery is None else self.recovery.at(self.round + 1)
+
+    @property
+    def is_recovering(self) -> bool:
+        return self.recovery is not None and self.recovery.last_round > self.round
+
+    @property
+    def finds_class(self) -> bool:
+        """Whether the class has to be found first that the recovery is about."""
+        stage = self.recovering if self.unlearning is None and self.head_id is not None else None
+        return stage is not None and stage.compared_with is not None
 
     @property
     def sources(self) -> tuple[Source, ...]:

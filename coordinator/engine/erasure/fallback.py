@@ -7,7 +7,8 @@ from dataclasses import replace
 from coordinator.engine import events as e
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import SETTLED, AffectedCohort, Cohort, Erasure
-from coordinator.engine.erasure.stages import Recover
+from coordinator.engine.erasure import planner
+from coordinator.engine.erasure.recovery import extra_rounds, retraining
 from coordinator.engine.runs import stop_cohort
 
 
@@ -36,14 +37,17 @@ def passed(affected: AffectedCohort) -> bool:
 
 def fall_back(draft: Draft, affected: AffectedCohort) -> None:
     """Retrain the cohort from its newest model without the leavers, which was noted at the fence."""
-    cohort, clean, target = draft.state.cohorts[affected.cohort_id], affected.fallback, affected.round_at_fence
+    cohort, clean, run = draft.state.cohorts[affected.cohort_id], affected.fallback, draft.state.runs[affected.run_id]
+    erasure, target = draft.state.erasures[affected.erasure_id], affected.round_at_fence
     fenced = e.CohortFenced(cohort.id, cohort.epoch + 1, None, None, 0)
     if clean is not None:
         fenced = replace(fenced, head_id=clean.id, head_digest=clean.digest, round=clean.round)
-    fenced = replace(fenced, recovery=Recover(until_round=target, from_round=fenced.round))
-    retrained = replace(affected, action="rolled-back", rollback_digest=fenced.head_digest, target_round=target)
+    num_rounds, before = planner.rounds_after_retraining(erasure), affected.head_before
+    again = retraining(erasure, None, run, target, num_rounds, before).begun(fenced.round)
+    fenced = replace(fenced, recovery=again, extra_rounds=extra_rounds(again, run, cohort) if again.then else 0)
+    retrained = replace(affected, action="rolled-back", rollback_digest=fenced.head_digest)
+    retrained = replace(retrained, target_round=again.last_round)
     _fence(draft, replace(retrained, clean_at=None, done_at=None), cohort, fenced)
-    run = draft.state.runs[affected.run_id]
     if run.status == "completed":
         draft.emit(e.RunReopened(run.id, "retraining without what was erased"))
 

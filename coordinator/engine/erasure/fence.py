@@ -17,8 +17,8 @@ from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, GIVEN_UP, AffectedCohort, Erasure, Run, State
 from coordinator.engine.erasure import cuts, fallback, planner, samples, unlearning
 from coordinator.engine.erasure.completion import settle
-from coordinator.engine.erasure.recovery import recovery_of
-from coordinator.engine.erasure.stages import CleanModel, Recover, Unlearn
+from coordinator.engine.erasure.recovery import extra_rounds, retraining, stage
+from coordinator.engine.erasure.stages import CleanModel, Unlearn
 from coordinator.engine.runs import stop_cohort
 from services.methods.description import Unlearning
 
@@ -113,7 +113,7 @@ def _unlearn(
     if one.action != "unlearned":
         return None
     num_rounds = planner.recovery_rounds(erasure, run, one.cohort, chosen.method)
-    then = Recover(until_round=one.cohort.round, num_rounds=num_rounds)
+    then = stage(erasure.recovery, run, one.cohort.round, num_rounds, one.cohort.head_digest)
     seed = draft.new_id().int % 2**62  # of an id that is used for nothing else, and so is not known
     return unlearning.gather(draft.state, erasure, one.cohort, leavers, method=chosen.name, seed=seed, then=then)
 
@@ -144,12 +144,17 @@ def _cut_cohort(
         case "rolled-back":
             if one.clean is not None:
                 fenced = replace(fenced, head_id=one.clean.id, head_digest=one.clean.digest, round=one.clean.round)
-            draft.emit(replace(fenced, recovery=recovery_of(erasure, chosen.name, cohort.round).begun(fenced.round)))
+            num_rounds = planner.rounds_after_retraining(erasure)
+            again = retraining(erasure, chosen.name, run, cohort.round, num_rounds, cohort.head_digest)
+            again = again.begun(fenced.round)
+            extra = extra_rounds(again, run, cohort) if again.then is not None else 0
+            draft.emit(replace(fenced, recovery=again, extra_rounds=extra))
+            affected = replace(affected, target_round=again.last_round)
         case "re-initialised":
             sources = tuple(families.source(draft, draft.state.cohorts[cohort_id]) for cohort_id in one.sources)
             num_rounds = planner.recovery_rounds(erasure, run, cohort, chosen.method)
-            recovery = Recover(until_round=cohort.round, num_rounds=num_rounds).begun(cohort.round)
-            extra = max(0, recovery.until_round - run.spec.stop.rounds - cohort.extra_rounds)
+            recovery = stage(erasure.recovery, run, cohort.round, num_rounds, cohort.head_digest).begun(cohort.round)
+            extra = extra_rounds(recovery, run, cohort)
             fenced = replace(fenced, round=cohort.round, sources=sources, extra_rounds=extra, recovery=recovery)
             draft.emit(fenced)
             affected = replace(affected, sources=sources, target_round=recovery.until_round)

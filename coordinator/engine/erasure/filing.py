@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import Client, Erasure, State, Subject
-from coordinator.engine.erasure import fallback, planner, samples
+from coordinator.engine.entities import GIVEN_UP, Client, Erasure, State, Subject
+from coordinator.engine.erasure import fallback, planner, recovery, samples
 from coordinator.engine.erasure.completion import settle
 from services.core.errors import Rejected
 from services.methods.catalogue import AUTO, UNLEARNING
@@ -34,6 +34,7 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
         duplicate_of = samples.same_request(draft.state, message)
     if duplicate_of is None:
         _check_method_applies(draft.state, message, leavers)
+        _check_recovery(draft.state, message, leavers)
     erasure = Erasure(
         id=message.erasure_id,
         federation_id=message.federation_id,
@@ -49,6 +50,7 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
         legal_deadline=message.legal_deadline,
         params=dict(message.params),
         recovery_rounds=message.recovery_rounds,
+        recovery=message.recovery,
         fallback=message.fallback,
         audit=message.audit,
         duplicate_of=duplicate_of,
@@ -154,6 +156,13 @@ def _check_method_applies(state: State, message: m.FileErasure, leavers: frozens
     for option in planner.options(state, message, leavers):
         if option.name == message.method and option.why_not is not None:
             raise Rejected("method-unavailable", f"{option.name} does not apply: {option.why_not}; ask for auto")
+
+
+def _check_recovery(state: State, message: m.FileErasure, leavers: frozenset[UUID]) -> None:
+    if message.recovery is not None and not message.is_tombstoned:
+        had = {state.cohorts[one.cohort_id].run_id for one in state.members.values() if one.client_id in leavers}
+        concerned = [run for run in state.runs.values() if run.id in had and run.status not in GIVEN_UP]
+        recovery.check(message.recovery, concerned)
 
 
 Verdict = m.ApproveErasure | m.DenyErasure | m.CancelErasure | m.RetryErasure

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from coordinator.engine.entities import Cohort, Erasure, Run, State
+from coordinator.engine.entities import GIVEN_UP, Cohort, Erasure, Run, State
 from coordinator.engine.erasure import cuts as plans
 from coordinator.engine.erasure import unlearning
 from coordinator.engine.messages import FileErasure
 from services.history.coverage import FIRST_ROUND, stride
-from services.methods.catalogue import UNLEARNING
+from services.methods.catalogue import RECOVERY, UNLEARNING
 from services.methods.description import Unlearning
 
 RECOVERY_ROUNDS = 5
@@ -35,6 +35,12 @@ class CutCost:
     """Models to the clients and updates back; 0 where nothing was measured."""
     num_rounds_kept: int
     """Rounds of training in the model that the cohort goes on from."""
+    recovery_rounds: int = 0
+    """Those of the rounds that are of the recovery."""
+    added_rounds: float = 0.0
+    """What the recovery's method costs beyond ordinary training, in rounds of it."""
+    added_updates: float = 0.0
+    """The same, in updates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +63,15 @@ class Option:
         return sum(cost.num_bytes for cost in self.costs)
 
     @property
+    def work(self) -> float:
+        """Of the clients, in updates of the run's own training."""
+        return self.num_updates * self.method.work_per_update + sum(cost.added_updates for cost in self.costs)
+
+    @property
     def price(self) -> tuple[float, int, int]:
         """What options are compared by: the clients' work, then the bytes, then what is lost."""
         return (
-            self.num_updates * self.method.work_per_update,
+            self.work,
             self.num_bytes,
             -sum(cost.num_rounds_kept for cost in self.costs),
         )
@@ -82,9 +93,20 @@ def recovery_rounds(wanted: FileErasure | Erasure, run: Run, cohort: Cohort, met
     """Rounds that a re-initialised or unlearned line trains before the request counts as done."""
     if wanted.recovery_rounds is not None:
         return wanted.recovery_rounds
+    if num_rounds := rounds_after_retraining(wanted):
+        return num_rounds
     if method.guarantee == "approximate":
         return min(method.recovery_rounds, cohort.round)
     return min(RECOVERY_ROUNDS, cohort.round) if run.status == "completed" else 0
+
+
+def rounds_after_retraining(wanted: FileErasure | Erasure) -> int:
+    """Rounds of the recovery method that the request names; a plain recovery is over when the line has the round again
+    that it had."""
+    method = RECOVERY.get(wanted.recovery.method) if wanted.recovery is not None else None
+    if method is None:
+        return 0
+    return method.recovery_rounds if wanted.recovery_rounds is None else wanted.recovery_rounds
 
 
 def _option(
@@ -192,6 +214,8 @@ def _cost(
     gone = frozenset[UUID]() if _stay(wanted) else leavers
     per_round = _num_remaining(state, cut.cohort, gone) if traffic is None else traffic.updates_per_round
     num_updates = round(num_rounds * per_round)
+    recovery = _recovery_rounds(wanted, run, cut, method)
+    added = _added_rounds(wanted, run, recovery)
     return CutCost(
         run=run,
         cut=cut,
@@ -199,6 +223,9 @@ def _cost(
         num_updates=num_updates,
         num_bytes=round(num_updates * traffic.bytes_per_update) if traffic is not None else 0,
         num_rounds_kept=max((state.cohorts[c].round for c in cut.sources), default=cut.clean.round if cut.clean else 0),
+        recovery_rounds=recovery,
+        added_rounds=added,
+        added_updates=added * per_round,
     )
 
 
@@ -212,16 +239,31 @@ def _rounds_to_redo(
     state: State, wanted: FileErasure | Erasure, run: Run, cut: plans.CohortCut, method: Unlearning
 ) -> int:
     """Nothing is trained again in runs that were cancelled or failed."""
-    if run.status in ("cancelled", "failed"):
+    if run.status in GIVEN_UP:
         return 0
+    recovery = _recovery_rounds(wanted, run, cut, method)
     match cut.action:
         case "rolled-back":
-            return cut.cohort.round - (cut.clean.round if cut.clean is not None else 0)
-        case "re-initialised":
-            return recovery_rounds(wanted, run, cut.cohort, method)
+            return cut.cohort.round - (cut.clean.round if cut.clean is not None else 0) + recovery
         case "unlearned":
             walked = len(unlearning.recallable(state, unlearning.models_of(state, cut.cohort)))
-            walked = walked // method.stride(wanted.params) if method.needs_history else 0
-            return walked + recovery_rounds(wanted, run, cut.cohort, method)
-        case "retired":
-            return 0
+            return (walked // method.stride(wanted.params) if method.needs_history else 0) + recovery
+        case "re-initialised" | "retired":
+            return recovery
+
+
+def _recovery_rounds(wanted: FileErasure | Erasure, run: Run, cut: plans.CohortCut, method: Unlearning) -> int:
+    if run.status in GIVEN_UP or cut.action == "retired":
+        return 0
+    if cut.action == "rolled-back":
+        return rounds_after_retraining(wanted)
+    return recovery_rounds(wanted, run, cut.cohort, method)
+
+
+def _added_rounds(wanted: FileErasure | Erasure, run: Run, num_rounds: int) -> float:
+    """What so many rounds of the request's recovery cost beyond ordinary training, with what clients prepare once."""
+    method = RECOVERY.get(wanted.recovery.method) if wanted.recovery is not None else None
+    if method is None or wanted.recovery is None or num_rounds == 0:
+        return 0.0
+    once = method.preparation_epochs(wanted.recovery.params) / max(1, run.spec.local.epochs)
+    return num_rounds * (method.work_per_update - 1) + once

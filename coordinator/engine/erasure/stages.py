@@ -1,7 +1,8 @@
 """The stages in which a cohort forgets: unlearn, recover, audit.
 
 `Unlearn`: an approximate method takes the leavers out of the cohort's model; exact methods have no such stage, because
-the fence alone takes the leavers out. `Recover`: the cohort trains until it has the round again that it had. The audit
+the fence alone takes the leavers out. `Recover`: the cohort trains until it has the round again that it had, and as
+long as the request grants, by a method of its own if the request names one. The audit
 measures what an approximate method has left of the leavers. Stages that run are kept with the cohort; what the audit
 found is kept with the request's `AffectedCohort`.
 """
@@ -10,14 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from services.audit.verdict import Check, Figures, Outcome
+from services.methods.catalogue import PLAIN
 from services.program import contract
 
-PLAIN: Final = "plain"
-"""The recovery in which clients train as they always do."""
+
+@dataclass(frozen=True, slots=True)
+class RecoveryWanted:
+    """The recovery that a request asks for."""
+
+    method: str
+    params: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +33,29 @@ class Recover:
 
     until_round: int
     method: str = PLAIN
-    """How clients train meanwhile."""
+    """What clients do meanwhile: a recovery method, or the unlearning method by whose schedule they train again."""
     params: Mapping[str, Any] = field(default_factory=dict)
     """Parameters of that method."""
     num_rounds: int = 0
     """The least number of rounds that it takes, wherever it begins."""
     from_round: int = 0
     """The round of the model that it began with."""
+    compared_with: str | None = None
+    """The model from before, as long as the class that lost most is to be found by comparing with it."""
+    found_class: int | None = None
+    """The class that was found so, which is then among the parameters."""
+    then: Recover | None = None
+    """What follows at `until_round`."""
+
+    @property
+    def last_round(self) -> int:
+        return self.until_round if self.then is None else self.then.last_round
+
+    def at(self, round: int) -> Recover | None:
+        """The stage that a round belongs to; None: it is over, or has not begun."""
+        if self.from_round < round <= self.until_round:
+            return self
+        return self.then.at(round) if self.then is not None else None
 
     def begun(self, at_round: int) -> Recover:
         """The recovery once it is known which model it begins with."""

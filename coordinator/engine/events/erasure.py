@@ -51,6 +51,24 @@ class CohortUnlearned:
 
 
 @dataclass(frozen=True, slots=True)
+class RecoveryBegun:
+    """A cohort recovers without an erasure: so many of its next rounds are of a recovery method."""
+
+    cohort_id: UUID
+    recovery: Recover
+    extra_rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClassFound:
+    """It is known which class the cohort's recovery is about, or that there is none."""
+
+    cohort_id: UUID
+    recovery: Recover
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class UnlearningStopped:
     """The method gave up; the request says what is to be done."""
 
@@ -185,7 +203,15 @@ class DeliveryAttempted:
     next_attempt_at: datetime | None
 
 
-UnlearningEvent = CohortFenced | RoundRecalled | CohortUnlearned | UnlearningStopped | CheckpointsSuperseded
+UnlearningEvent = (
+    CohortFenced
+    | RoundRecalled
+    | CohortUnlearned
+    | RecoveryBegun
+    | ClassFound
+    | UnlearningStopped
+    | CheckpointsSuperseded
+)
 ErasureEvent = (
     ErasureFiled
     | ErasureMoved

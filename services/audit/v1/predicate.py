@@ -31,6 +31,7 @@ Aspect = Literal[
     "validation-by-its-evaluation-tasks",
     "selection-state",
     "planner-estimates",
+    "recovered-class",
 ]
 
 MEANINGS: Final[Mapping[GuaranteeKind, str]] = {

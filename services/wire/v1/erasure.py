@@ -39,6 +39,17 @@ LEGAL_DAYS: Final = 30
 """Days until the legal deadline when a request names none: the month of GDPR Art. 12(3)."""
 
 
+MethodName = Annotated[str, Field(pattern=r"^[a-z0-9_-]{1,40}$")]
+Params = Annotated[dict[Annotated[str, Field(max_length=40)], JsonValue], Field(max_length=20)]
+
+
+class RecoveryChoice(Message):
+    """How a cohort makes up for what the erasure cost it."""
+
+    method: MethodName = Field(default="plain", description="A recovery that `/v1/erasure/discovery` lists.")
+    params: Params = Field(default_factory=dict, description="Of the method.", examples=[{"skewed_class": 8}])
+
+
 class _Wanted(Message):
     """`federation_id` may be left out when the credential belongs to a federation."""
 
@@ -56,21 +67,20 @@ class _Wanted(Message):
         description="With scope samples, for each subject: row numbers in its data source, from 0.",
         examples=[{"hospital-a": [3, 17, 20]}],
     )
-    method: Annotated[str, Field(pattern=r"^[a-z0-9_-]{1,40}$")] = Field(
-        default="auto", description="`auto`, or a method that `/v1/erasure/discovery` lists."
-    )
-    params: Annotated[dict[Annotated[str, Field(max_length=40)], JsonValue], Field(max_length=20)] = Field(
+    method: MethodName = Field(default="auto", description="`auto`, or a method that `/v1/erasure/discovery` lists.")
+    params: Params = Field(
         default_factory=dict, description="Of the method; none with `auto`.", examples=[{"warmup_rounds": 5}]
     )
     guarantee: Guarantee = "exact"
     recovery_rounds: Annotated[int, Field(ge=0, le=10_000)] | None = Field(
         default=None,
         description="Rounds that a re-initialised cohort trains before the request counts as done; when absent, 5 in a "
-        "completed run (or as many as it had) and none in one that goes on training anyway.",
+        "completed run (or as many as it had) and none in one that goes on training anyway. With a `recovery` method: "
+        "its rounds, after any method.",
     )
-
-    recovery: Literal["training"] = Field(
-        default="training", description="What an approximate method is followed by: the run's own training."
+    recovery: Literal["training"] | RecoveryChoice = Field(
+        default="training",
+        description="What the unlearning method is followed by: the run's own training, or a recovery method.",
     )
     fallback: Fallback | None = Field(
         default=None,
@@ -203,6 +213,7 @@ class ErasureRequest(Message):
     regulation: str
     requested_by: str
     recovery_rounds: int | None
+    recovery: RecoveryChoice | None = Field(description="Null: those who remain train on as they always do.")
     fallback: Fallback | None
     created_at: datetime
     legal_deadline: datetime
@@ -221,6 +232,7 @@ class PreviewedCohort(Message):
     cohort: str
     action: Action
     rounds_to_redo: int
+    recovery_rounds: int = Field(description="Those of the rounds that are of the recovery.")
     client_updates_to_redo: int
 
 
@@ -238,6 +250,10 @@ class ErasureOption(Message):
     num_cohorts_untouched: int | None = Field(description="Null where the method does not apply.")
     rounds_to_redo: int | None = Field(description="Null where the method does not apply.")
     client_updates_to_redo: int | None = Field(description="Null where the method does not apply.")
+    client_work: float | None = Field(
+        description="Of all clients, in updates of the run's own training: what the methods add at the clients is "
+        "counted. Null where the method does not apply."
+    )
     bytes_to_move: int | None = Field(
         description="Models to the clients and updates back; null where the method does not apply."
     )
@@ -253,6 +269,7 @@ class ErasurePreview(Message):
     subjects: list[Name]
     options: list[ErasureOption]
     chosen: str = Field(description="The method that a request with the same body would use.")
+    recovery: str = Field(description="The recovery that follows, which the figures count.")
 
 
 class ErasureEvent(Message):
@@ -292,11 +309,21 @@ class MethodDescription(Message):
     package: str | None = Field(default=None, description="The package that it comes with, and its version.")
 
 
+class RecoveryDescription(Message):
+    name: str
+    summary: str
+    rounds: int = Field(description="When a request does not say; 0: as many as the unlearning method has.")
+    needs_class: bool = Field(description="It is about one class, which its parameters name or the server finds.")
+    params: dict[str, Any] = Field(description="JSON schema of its parameters.")
+    package: str | None = Field(default=None, description="The package that it comes with, and its version.")
+
+
 class Discovery(Message):
     """What this coordinator can forget, how, and the key that its certificates are signed with."""
 
     scopes: list[Scope]
     methods: list[MethodDescription]
+    recoveries: list[RecoveryDescription]
     public_key: str = Field(
         description="Ed25519, as PEM (SubjectPublicKeyInfo): the key that signs now, then those that signed before it."
     )

@@ -10,6 +10,7 @@ from pydantic import Field
 from services.audit.spec import Canary
 from services.core.figures import MOST_SAMPLES
 from services.wire.message import Digest, Id, Message, Name
+from services.wire.v1.erasure import RecoveryChoice
 from services.wire.v1.runs import RunSpec
 from services.wire.v1.work import Device, TaskKind
 
@@ -120,6 +121,20 @@ class RunValidation(Message):
 class RunJoin(Message):
     clients: Annotated[list[Name], Field(min_length=1, max_length=1000)] = Field(
         description="Enrolled clients that are to take part from now on; those who already do are passed over."
+    )
+
+
+class RunRecover(Message):
+    """The next rounds of a run are those of a recovery, for instance because accuracy on a class has dropped."""
+
+    recovery: RecoveryChoice
+    rounds: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
+        default=None, description="When absent, as many as the method says."
+    )
+    compare_with: Id | None = Field(
+        default=None,
+        description="A checkpoint of the run from before: the class that lost most since is the one to recover. For "
+        "methods that are about one class, where the parameters do not name it.",
     )
 
 

@@ -154,16 +154,21 @@ def test_a_preview_shows_each_method_and_the_choice(server: Server, lethe: Any) 
         "cohort": "all",
         "action": "rolled-back",
         "rounds_to_redo": 3,
+        "recovery_rounds": 0,
         "client_updates_to_redo": 9,
     }
     option = {"method": "retrain", "guarantee": "exact", "applies": True, "why_not": None, "cohorts": [cohort]}
     option |= {"num_cohorts_untouched": 0, "rounds_to_redo": 3, "client_updates_to_redo": 9, "bytes_to_move": 1}
+    option["client_work"] = 9.0
     other = dict.fromkeys(option) | {"method": "pga", "applies": False, "why_not": "it is approximate", "cohorts": []}
-    server.answers["POST /v1/erasure-requests:preview"] = [(200, {"options": [option, other], "chosen": "retrain"})]
-    code, out, err = lethe("erase", "preview", "--client", "b")
-    assert code == 0 and "rolled-back" in out and "auto would use retrain" in err
+    server.answers["POST /v1/erasure-requests:preview"] = [
+        (200, {"options": [option, other], "chosen": "retrain", "recovery": "fedrs"})
+    ]
+    code, out, err = lethe("erase", "preview", "--client", "b", "--recovery", "fedrs,alpha=0.1")
+    assert code == 0 and "rolled-back" in out and "auto would use retrain, then the recovery fedrs" in err
     assert "not applicable" in " ".join(out.split()) and " 0 " not in out[out.index("pga") :].splitlines()[0]
-    assert sent(server)[1] == {"federation_id": "1", "subjects": ["b"], "method": "auto"}
+    recovery = {"method": "fedrs", "params": {"alpha": 0.1}}
+    assert sent(server)[1] == {"federation_id": "1", "subjects": ["b"], "method": "auto", "recovery": recovery}
 
 
 def test_requests_are_judged(server: Server, lethe: Any) -> None:

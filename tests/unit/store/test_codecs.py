@@ -11,9 +11,10 @@ from typing import Any, Final
 import pytest
 
 from coordinator.engine.entities import AffectedCohort, Cohort
-from coordinator.engine.erasure.stages import PLAIN, AuditReport, Recover
+from coordinator.engine.erasure.stages import AuditReport, Recover
 from coordinator.store.codecs import CODECS
 from services.audit.verdict import Check
+from services.methods.catalogue import PLAIN
 from tests.support.world import World, with_run
 from tests.unit.engine.test_unlearning import PGA, asked_in_vain, audited, forget, go_on, trained
 from tests.unit.unlearning.test_rapid import QUICK
