@@ -17,6 +17,7 @@ from coordinator.engine.entities import (
     Job,
     Member,
     Round,
+    Selecting,
     Subject,
     Task,
     Update,
@@ -179,6 +180,8 @@ async def load_members(loading: Loading) -> None:
 def _only_computes(loading: Loading, cohort: Cohort) -> bool:
     """Whether the cohort's next step needs no members: there may be very many, and two of a round's three steps
     only start a kernel."""
+    if isinstance(cohort.pending, Selecting):
+        return False
     if cohort.active_program not in TRAIN_IN_ROUNDS or cohort.id in loading.needs.programs or cohort.awaiting is None:
         return False
     phase = (cohort.program_state or {}).get("phase")

@@ -16,7 +16,7 @@ ROOMS: Final = ("coordinator", "services", "worker", "lethe")
 MOST_LINES_OF_A_MODULE: Final = 450
 LARGER_MODULES: Final = {
     # looked up in one place: everything that can happen, and the whole schema
-    "coordinator/engine/messages.py": 497,
+    "coordinator/engine/messages.py": 500,
     "coordinator/store/tables.py": 671,
 }
 

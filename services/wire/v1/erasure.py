@@ -238,6 +238,11 @@ class ErasureOption(Message):
     num_cohorts_untouched: int | None = Field(description="Null where the method does not apply.")
     rounds_to_redo: int | None = Field(description="Null where the method does not apply.")
     client_updates_to_redo: int | None = Field(description="Null where the method does not apply.")
+    profiles_to_make: int | None = Field(
+        default=None,
+        description="Clients that first train one epoch, so that a selection policy knows them; null where the method "
+        "does not apply.",
+    )
     bytes_to_move: int | None = Field(
         description="Models to the clients and updates back; null where the method does not apply."
     )
