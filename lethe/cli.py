@@ -30,6 +30,7 @@ from lethe.commands import (
     models,
     openapi,
     runs,
+    selection,
     serve,
     simulate,
     verify,
@@ -123,6 +124,7 @@ app.command("methods", rich_help_panel=FORGETTING, **methods.HELP)(methods.metho
 app.command("verify", rich_help_panel=FORGETTING, **verify.HELP)(verify.verify)
 app.command("demo", rich_help_panel=PROJECT, **demo.HELP)(demo.demo)
 app.command("simulate", rich_help_panel=PROJECT, **simulate.HELP)(simulate.simulate)
+app.add_typer(selection.app, name="selection", rich_help_panel=PROJECT)
 app.command("bench", rich_help_panel=PROJECT, **bench.HELP)(bench.bench)
 app.add_typer(data.app, name="data", rich_help_panel=PROJECT)
 app.add_typer(models.app, name="models", rich_help_panel=PROJECT)

@@ -9,10 +9,9 @@ from uuid import UUID
 from coordinator.engine import families
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import Cohort, Member, Round, Task
+from coordinator.engine.selection import lottery_for
 from services.core.errors import InvariantBroken
-from services.core.seeds import derive
 from services.program.contract import AskClients
-from services.selection.policies import POLICIES
 from services.wire.v1.work import TaskKind
 
 
@@ -22,21 +21,21 @@ def choose(draft: Draft, cohort: Cohort, ask: AskClients) -> tuple[list[Member],
     members = {m.name: m for m in draft.state.members.values() if m.cohort_id == cohort.id and m.active}
     if len(members) != cohort.num_members:
         raise InvariantBroken(f"cohort {cohort.id} has {cohort.num_members} members, and {len(members)} are known")
-    policy, seed = POLICIES[run.spec.selection], derive(run.spec.seed, "selection", cohort.name)
     if ask.clients is not None:
         return [members[name] for name in sorted(ask.clients) if name in members], []
     if cohort.waits_for_group and ask.kind == "train":
         drawn = families.drawn_together(draft, run, cohort.group, ask.round)
         return [members[name] for name in sorted(members) if name in drawn], []
+    lottery = lottery_for(draft, cohort, ask)
     if ask.stream is None:
-        return [members[name] for name in policy(sorted(members), ask.num_clients, seed, ask.round)], []
+        return [members[name] for name in lottery.draw(sorted(members), ask.num_clients, ask.round)], []
     open_tasks = [t for t in draft.open_tasks(cohort.id) if t.kind == ask.kind]
     busy = busy_clients(draft, cohort.id, ask.kind)
     idle = sorted(name for name, member in members.items() if member.client_id not in busy)
     num_now = max(0, ask.stream.in_flight - len(open_tasks))
-    chosen = policy(idle, num_now, seed, ask.round)
+    chosen = lottery.draw(idle, num_now, ask.round)
     rest = sorted(set(idle) - set(chosen))
-    standby = policy(rest, ask.stream.buffer - 1, seed, ask.round)
+    standby = lottery.draw(rest, ask.stream.buffer - 1, ask.round)
     return [members[name] for name in chosen], [members[name] for name in standby]
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final, Literal, assert_never
 
 from coordinator.engine import events as e
-from coordinator.engine.entities import SETTLED, Cohort, Entity, NextRound, Round, StartFrom, State, Task
+from coordinator.engine.entities import SETTLED, Cohort, Entity, NextRound, Round, Selecting, StartFrom, State, Task
 from services.program.contract import Source
 
 
@@ -148,6 +148,15 @@ def _of_cohort(state: State, event: e.CohortEvent) -> State:
             return state.put(
                 replace(cohort, program_state=event.state, phase="waiting", awaiting=None, pending=NextRound(ask))
             )
+        case e.SelectionAwaited(cohort_id=cohort_id, ask=ask):
+            cohort = state.cohorts[cohort_id]
+            return state.put(replace(cohort, program_state=event.state, pending=Selecting(ask)))
+        case e.MembersOrdered(cohort_id=cohort_id) | e.SelectionFailed(cohort_id=cohort_id):
+            return state.put(replace(state.cohorts[cohort_id], selection=event.selection, pending=None))
+        case e.RoundObserved(cohort_id=cohort_id, observed=observed):
+            cohort = state.cohorts[cohort_id]
+            assert cohort.selection is not None
+            return state.put(replace(cohort, selection=replace(cohort.selection, observed=observed)))
         case e.CohortRetired(cohort_id=cohort_id, reason=reason):
             cohort = state.cohorts[cohort_id]
             retired = replace(cohort, phase="retired", reason=reason, awaiting=None, pending=None)
@@ -217,6 +226,7 @@ def _of_unlearning(state: State, event: e.UnlearningEvent) -> State:
                 recovery=event.recovery,
                 unlearning=event.unlearning,
                 residuals=None,
+                selection=None,
                 **_fresh_program(event.sources),
             )
             return state.put(fenced)

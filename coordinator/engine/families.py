@@ -13,10 +13,10 @@ from uuid import UUID
 from coordinator.engine import events as e
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Cohort, CohortKind, CohortPhase, Member, Run, StartFrom, State
+from coordinator.engine.selection import lottery_of
 from services.core.model_figures import accuracy_of
 from services.core.seeds import derive
 from services.program.contract import Source
-from services.selection.policies import POLICIES
 from services.topology.cohorts import CohortPlan, check_sizes, plan_cohorts
 from services.topology.spec import Clusters, Isolated
 
@@ -78,7 +78,7 @@ def drawn_together(draft: Draft, run: Run, group: str, round: int) -> set[str]:
 
     def draw(names: list[str]) -> set[str]:
         num_clients = getattr(run.spec.training, "clients_per_round", None) or len(names)
-        return set(POLICIES[run.spec.selection](names, num_clients, derive(run.spec.seed, "selection", group), round))
+        return set(lottery_of(run, group).draw(names, num_clients, round))
 
     return draw(first) | {name for name in joined if name in draw(sorted([*first, name]))}
 

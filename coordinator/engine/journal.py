@@ -106,6 +106,12 @@ def entry(event: e.Event, after: State) -> Entry | None:
         case e.UpdatesLeftOut(cohort_id=cohort_id, round=number, update_ids=update_ids):
             data = {"round": number, "updates": [str(update_id) for update_id in update_ids]}
             return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, data)
+        case e.MembersOrdered(cohort_id=cohort_id, round=number, selection=found, figures=figures):
+            data = {"round": number, "policy": found.name, "state": found.state, "figures": dict(figures)}
+            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, data)
+        case e.SelectionFailed(cohort_id=cohort_id, selection=found):
+            data = {"policy": found.name, "reason": found.failed}
+            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, data)
         case e.CohortEnded(cohort_id=cohort_id, phase=phase, reason=reason):
             return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"phase": phase, "reason": reason})
         case e.CohortRetired(cohort_id=cohort_id, reason=reason):
@@ -167,6 +173,8 @@ def entry(event: e.Event, after: State) -> Entry | None:
             | e.JobReturned()
             | e.BlobRecorded()
             | e.CohortWaits()
+            | e.SelectionAwaited()
+            | e.RoundObserved()
             | e.CohortMoved()
             | e.CohortRestarted()
             | e.RoundRecalled()

@@ -16,8 +16,9 @@ from coordinator.engine.entities import Blob, Client, Erasure, Facts, Hold, Run
 from coordinator.engine.erasure.stages import RecoveryWanted
 from coordinator.engine.needs import MAX_NAMED, Needs
 from coordinator.engine.replies import Accepted, FailureNoted, Granted, Renewed
+from services.core.digests import mentioned_in
 from services.wire.v1.erasure import ErasureStatus, Fallback
-from services.wire.v1.runs import RunSpec
+from services.wire.v1.runs import RunSpec, policy_of
 
 Reply = TypeVar("Reply", covariant=True)
 
@@ -54,7 +55,7 @@ class CreateRun(Message[Run]):
             needs.mentioned.update((self.federation_id, name) for name in self.spec.clients)
         else:
             needs.federations.add(self.federation_id)
-        named = (self.spec.init, self.spec.validation.data)
+        named = (self.spec.init, self.spec.validation.data, *policy_of(self.spec.selection).blobs().values())
         needs.named.update((self.federation_id, digest) for digest in named if digest is not None)
         if self.spec.init is not None:
             needs.models.add(self.spec.init)
@@ -157,6 +158,7 @@ class FileErasure(Message[Erasure]):
         needs.leavers.update((self.federation_id, name) for name in self.subjects)
         needs.filings.add(self.federation_id)
         needs.all_stay &= self.scope == "samples"
+        needs.named.update((self.federation_id, digest) for digest in mentioned_in(self.params))
 
 
 @dataclass(frozen=True, slots=True)
@@ -504,6 +506,7 @@ class JobFailed(Message[bool]):
 
     def add_needs(self, needs: Needs) -> None:
         needs.jobs.add(self.job_id)
+        needs.steps_program = True  # without its selection's kernel a cohort goes on
 
 
 @dataclass(frozen=True, slots=True)

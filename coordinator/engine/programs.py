@@ -8,17 +8,26 @@ from typing import Any, Literal, assert_never
 from uuid import UUID
 
 from coordinator.engine import events as e
-from coordinator.engine import families
+from coordinator.engine import families, selection
 from coordinator.engine.asking import asked, busy_clients, choose, leaver_tasks, new_task
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import Checkpoint, Cohort, Contribution, NextRound, Parent, Round, State, Update
+from coordinator.engine.entities import (
+    Checkpoint,
+    Cohort,
+    Contribution,
+    NextRound,
+    Parent,
+    Round,
+    Selecting,
+    State,
+    Update,
+)
 from coordinator.engine.erasure import unlearning
 from coordinator.engine.erasure.recovery import extra_rounds, with_class
 from coordinator.engine.erasure.stages import Unlearn
 from coordinator.engine.messages import PauseRun, PlaceNewcomer, RecallRound, SettleRun
 from coordinator.engine.views import history_of, reference_to, view_of
 from services.core.errors import InvariantBroken
-from services.core.seeds import derive
 from services.methods.running import program_named
 from services.program.contract import (
     Abort,
@@ -35,7 +44,6 @@ from services.program.contract import (
     Recalled,
     Step,
 )
-from services.selection.policies import POLICIES
 
 
 def start(draft: Draft, cohort_id: UUID) -> None:
@@ -46,9 +54,12 @@ def start(draft: Draft, cohort_id: UUID) -> None:
 
 def resume(draft: Draft, cohort_id: UUID, outcome: Outcome) -> None:
     cohort = draft.state.cohorts[cohort_id]
-    program = program_named(cohort.active_program)
     if cohort.program_state is None:
         raise InvariantBroken(f"cohort {cohort_id} resumes a program that never started")
+    if isinstance(cohort.pending, Selecting):
+        _go_on_selecting(draft, cohort, cohort.pending, outcome)
+        return
+    program = program_named(cohort.active_program)
     state = program.state_type.model_validate(cohort.program_state)
     _perform(draft, cohort_id, *program.resume(state, outcome, view_of(draft, cohort)))
 
@@ -64,6 +75,7 @@ def collect(draft: Draft, round: Round) -> None:
     chosen.sort(key=lambda u: u.client_name)
     draft.emit(e.RoundClosed(round.id, tuple(u.id for u in chosen), draft.now))
     draft.revoke(withdrawn)
+    selection.observe(draft, draft.state.cohorts[round.cohort_id], round.model_digest, round.kind, chosen)
     resume(draft, round.cohort_id, Collected(tuple(map(reference_to, chosen))))
 
 
@@ -102,6 +114,13 @@ def open_rounds(draft: Draft, run_id: UUID) -> None:
 
 
 def fail_cohort(draft: Draft, cohort_id: UUID, reason: str) -> None:
+    """A kernel gave up. Without that of its selection policy a cohort goes on, by lot."""
+    cohort = draft.state.cohorts[cohort_id]
+    if isinstance(cohort.pending, Selecting):
+        ask = cohort.pending.held
+        selection.give_up(draft, cohort, cohort.pending, reason)
+        _open(draft, cohort_id, ask, dict(cohort.program_state or {}))
+        return
     if draft.state.cohorts[cohort_id].unlearning is not None:
         _stop_unlearning(draft, cohort_id, reason)
         return
@@ -137,10 +156,8 @@ def _perform(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
             cohort = draft.state.cohorts[cohort_id]
             draft.emit(e.ProgramAdvanced(cohort_id, stored, "finished", None))
             draft.post(cohort, PlaceNewcomer(cohort.run_id, cohort_id))
-        case Compute(kernel=kernel, params=params, inputs=inputs):
-            cohort = draft.state.cohorts[cohort_id]
-            job_id = draft.request(cohort, "kernel", dict(params), kernel, sorted(set(inputs)))
-            draft.emit(e.ProgramAdvanced(cohort_id, stored, "computing", job_id))
+        case Compute():
+            _compute(draft, cohort_id, step, stored)
         case Recall(round=past):
             rounds = _unlearning(draft.state.cohorts[cohort_id]).rounds
             draft.emit(e.ProgramAdvanced(cohort_id, stored, "computing", None))
@@ -160,6 +177,12 @@ def _perform(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
             _end(draft, cohort_id, e.CohortEnded(cohort_id, "failed", reason))
         case _:
             assert_never(step)
+
+
+def _compute(draft: Draft, cohort_id: UUID, step: Compute, stored: dict[str, Any]) -> None:
+    cohort = draft.state.cohorts[cohort_id]
+    job_id = draft.request(cohort, "kernel", dict(step.params), step.kernel, sorted(set(step.inputs)))
+    draft.emit(e.ProgramAdvanced(cohort_id, stored, "computing", job_id))
 
 
 def _unlearned(draft: Draft, cohort_id: UUID, reason: str) -> None:
@@ -272,6 +295,28 @@ def _base_of(cohort: Cohort, step: Publish) -> UUID | None:
 
 
 def _ask(draft: Draft, cohort_id: UUID, ask: AskClients, stored: dict[str, Any]) -> None:
+    """Open a round; where a selection policy first has to find out who takes part in it, open it then."""
+    first = selection.first_step(draft, draft.state.cohorts[cohort_id], ask)
+    if first is None:
+        _open(draft, cohort_id, ask, stored)
+        return
+    draft.emit(e.SelectionAwaited(cohort_id, stored, ask))
+    if isinstance(first, Compute):
+        _compute(draft, cohort_id, first, stored)
+    else:
+        _open(draft, cohort_id, first, stored)
+
+
+def _go_on_selecting(draft: Draft, cohort: Cohort, selecting: Selecting, outcome: Outcome) -> None:
+    stored = dict(cohort.program_state or {})
+    step = selection.next_step(draft, cohort, selecting, outcome)
+    if step is not None:
+        _compute(draft, cohort.id, step, stored)
+    else:
+        _open(draft, cohort.id, selecting.held, stored)
+
+
+def _open(draft: Draft, cohort_id: UUID, ask: AskClients, stored: dict[str, Any]) -> None:
     cohort = draft.state.cohorts[cohort_id]
     chosen, standby = choose(draft, cohort, ask)
     if ask.close_at_deadline and not chosen and not ask.leavers:
@@ -320,14 +365,13 @@ def _ask(draft: Draft, cohort_id: UUID, ask: AskClients, stored: dict[str, Any])
 def ask_others(draft: Draft, round: Round) -> None:
     """Nobody who was asked can answer any more: ask members who were not, as many as are missing."""
     cohort = draft.state.cohorts[round.cohort_id]
-    run = draft.state.runs[cohort.run_id]
     taken = {t.client_id for t in draft.state.tasks.values() if t.round_id == round.id}
     taken |= busy_clients(draft, cohort.id, round.kind)
     members = {m.name: m for m in draft.state.members.values() if m.cohort_id == cohort.id and m.active}
     idle = sorted(name for name, m in members.items() if m.client_id not in taken)
     num_in_hand = cohort.num_buffered if round.is_stream else round.num_received
-    seed = derive(run.spec.seed, "selection", cohort.name)
-    chosen = POLICIES[run.spec.selection](idle, max(1, round.quorum - num_in_hand), seed, round.number)
+    num_missing = max(1, round.quorum - num_in_hand)
+    chosen = selection.lottery_for(draft, cohort).draw(idle, num_missing, round.number)
     if chosen:
         tasks = [new_task(draft, round, members[n], i, "ready") for i, n in enumerate(chosen, round.num_selected)]
         draft.emit(e.OthersAsked(round.id, tuple(tasks)))

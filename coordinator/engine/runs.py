@@ -19,7 +19,7 @@ from coordinator.engine.work import withdraw_task
 from services.core.errors import Rejected
 from services.core.figures import LARGEST
 from services.methods.catalogue import RECOVERY
-from services.wire.v1.runs import RunSpec
+from services.wire.v1.runs import RunSpec, policy_of
 
 
 def create_run(draft: Draft, message: m.CreateRun) -> Run:
@@ -203,15 +203,19 @@ def _check_named(draft: Draft, federation_id: UUID, spec: RunSpec) -> None:
     state, init, data = draft.state, spec.init, spec.validation.data
     if init is not None and (federation_id, init) in state.superseded:
         raise Rejected("invalid-run", "init was superseded by an erasure; start from another model")
-    if init is not None and not (_is_uploaded(state, init) or _is_served(state, federation_id, init)):
+    if init is not None and not (is_uploaded(state, init) or _is_served(state, federation_id, init)):
         raise Rejected("invalid-run", f"init: {init} is not stored in this federation; upload it first")
-    if data is not None and not _is_uploaded(state, data):
+    if data is not None and not is_uploaded(state, data):
         raise Rejected("invalid-run", f"validation.data: {data} is not stored in this federation; upload it first")
+    for parameter, digest in policy_of(spec.selection).blobs().items():
+        if not is_uploaded(state, digest):
+            detail = f"selection.{parameter}: {digest} is not stored in this federation; upload it first"
+            raise Rejected("invalid-run", detail)
     if init is not None and not state.facts[federation_id, init].finite:
         raise Rejected("invalid-run", f"init contains NaN, Inf or numbers beyond {LARGEST:g}; start from other weights")
 
 
-def _is_uploaded(state: State, digest: str) -> bool:
+def is_uploaded(state: State, digest: str) -> bool:
     stored = (b for b in state.blobs.values() if b.origin == "operator" and b.status == "stored")
     return any(blob.digest == digest for blob in stored)
 

@@ -30,7 +30,8 @@ from services.audit.opening import Opening
 from services.audit.predicate import ArtefactKind, Disposition
 from services.core import digests
 from services.core.errors import InvariantBroken
-from services.methods.catalogue import package_of
+from services.methods.catalogue import SELECTION, package_of
+from services.wire.v1.runs import RunSpec, policy_of
 
 OF_BYTES: Final = frozenset[ArtefactKind]({"update", "history", "checkpoint", "merge", "step", "upload", "part"})
 """Kinds that lie in the blob store."""
@@ -260,13 +261,23 @@ def _stopped_early(found: ErasureRecord) -> tuple[str, ...]:
     return tuple(stopped)
 
 
+def _learnt_policy(spec: RunSpec) -> str | None:
+    """The run's selection policy, if it knows clients by more than their names."""
+    policy = policy_of(spec.selection).policy
+    return policy if policy in SELECTION and SELECTION[policy].order is not None else None
+
+
 def _still_shaped_by(found: ErasureRecord) -> tuple[p.Influence, ...]:
     kinds = {run.spec.topology.kind for run in found.runs.values()}
     stop = any(run.spec.stop.accuracy is not None for run in found.runs.values())
     evaluated = any(run.spec.validation.at_clients for run in found.runs.values())
+    drawn = "Which clients were drawn in past rounds depended on who was a member."
+    if learnt := sorted({policy for run in found.runs.values() if (policy := _learnt_policy(run.spec)) is not None}):
+        by = ", ".join(learnt)
+        drawn += f" Policy {by} drew by what clients, the leaver among them, had sent; its state ended with the fence."
     shaped: list[tuple[p.Aspect, str]] = [
         ("hyper-parameters", "The run's parameters were chosen while the leaver was a member."),
-        ("selection-state", "Which clients were drawn in past rounds depended on who was a member."),
+        ("selection-state", drawn),
     ]
     if "clusters" in kinds:
         shaped.append(("cluster-assignment", "The clusters were formed with the leaver among the clients."))

@@ -9,7 +9,16 @@ from typing import Any, Final
 import orjson
 from pydantic import TypeAdapter
 
-from coordinator.engine.entities import AffectedCohort, Cohort, Erasure, NextRound, Run, StartFrom
+from coordinator.engine.entities import (
+    AffectedCohort,
+    Cohort,
+    Erasure,
+    NextRound,
+    Run,
+    Selecting,
+    Selection,
+    StartFrom,
+)
 from coordinator.engine.erasure.stages import AuditReport, CleanModel, Recover, RecoveryWanted, Unlearn
 from services.methods.running import UNNAMED_SCHEDULE
 from services.program.contract import Source
@@ -85,7 +94,8 @@ def _shown(document: Document, report: AuditReport) -> Document:
 CODECS: Final[dict[type[Any], dict[str, Codec]]] = {
     Run: {"spec": _SpecCodec()},
     Cohort: {
-        "pending": Codec(NextRound | StartFrom),
+        "pending": Codec(NextRound | StartFrom | Selecting),
+        "selection": Codec(Selection),
         "recovery": Codec(Recover, current=_recovery),
         "unlearning": Codec(Unlearn, current=_unlearning),
     },

@@ -68,6 +68,7 @@ NAMED_BY: Final = (  # those that an index answers first
     Reference(t.jobs.c.params, _is_open_kernel),
     Reference(t.cohorts.c.head_digest, t.cohorts.c.phase != "retired"),
     Reference(t.cohorts.c.residuals, t.cohorts.c.phase != "retired"),
+    Reference(t.cohorts.c.selection, t.cohorts.c.phase != "retired"),
     Reference(t.cohorts.c.program_state, _is_at_work),
     Reference(t.cohorts.c.pending, _is_at_work),
     Reference(t.cohorts.c.recovery, _is_at_work),

@@ -177,6 +177,7 @@ cohorts = Table(
     Column("recovery", Json),
     Column("unlearning", Json),
     Column("residuals", String(71)),
+    Column("selection", Json),
     Column("program_state", Json),
     Column("awaiting", Uuid),
     Column("stream_round_id", Uuid),

@@ -123,6 +123,7 @@ _by_reason: Final[dict[str, tuple[sa.Column[Any], ...]]] = {
     ),
     "digests and weights of clean models": (t.cohorts.c.pending, t.lines.c.sources),
     "parameters of a method": (t.cohorts.c.recovery,),
+    "names and digests that a fence of their cohort takes out": (t.cohorts.c.selection,),
     "said by the receiver of a callback": (t.deliveries.c.error,),
 }
 STAYS: Final[dict[sa.Column[Any], str]] = {

@@ -15,9 +15,8 @@ from lethe.target import examples
 SOURCE_ROOT: Final = Path(__file__).parents[2]
 WHICH: Final = (
     "Which: coordination, training, longpoll, erasure, certificate, assignment, forgetting, recovery, exact, knot, "
-    "scale, storm."
+    "selection, scale, storm."
 )
-
 HELP: dict[str, Any] = {
     # What follows the name is the benchmark's own, its --help included.
     "context_settings": {"ignore_unknown_options": True, "allow_interspersed_args": False},

@@ -41,6 +41,7 @@ from services.data.dataset import Array
 from services.models.spec import CUSTOM
 from services.simulation.event_queue import EventQueue
 from services.tensors import codec
+from services.tensors.streams import StoredFile
 from worker.execution import describe
 
 RESULTS: Final = "results.jsonl"
@@ -213,6 +214,8 @@ class _Simulation:
         newcomers = any(event.join for event in self._scenario.script)
         clients = self._scenario.names[: self._scenario.clients] if newcomers else None
         init = await self._take_in_init() or spec.init
+        for path in self._scenario.uploads:
+            await self._take_in(codec.read(StoredFile(Path(path))))
         spec = spec.model_copy(update={"validation": validation, "clients": clients, "init": init})
         run_id = uuid7(BEGINNING, coordinator.entropy.draw("run"))
         inbox_key = InboxKey(PRINCIPAL, "run", "run", digests.of_json(spec.model_dump(mode="json")), run_id)

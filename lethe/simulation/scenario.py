@@ -166,6 +166,11 @@ class Scenario(Message):
     durations: Duration = Field(default=Fixed(), description="How long a client takes for a task.")
     training: Training = Training()
     processes: Annotated[int, Field(ge=1, le=64)] = Field(default=1, description="How many train at a time.")
+    uploads: list[str] = Field(
+        default=[],
+        description="Files that are stored before the run begins, and which it or the script names by their digests: "
+        "networks made by `lethe selection train`.",
+    )
     script: list[Event] = []
     stop: Stop = Stop()
 

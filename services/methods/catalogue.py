@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Final
 
 from services.methods import shared
-from services.methods.description import ClientWork, Description, Recovery, Training, Unlearning
+from services.methods.description import ClientWork, Description, Recovery, Selection, Training, Unlearning
 from services.methods.installed import LeftOut, Package, find_installed, names_of
 from services.methods.references import Reference, resolve
 
@@ -20,6 +20,11 @@ BUILT_IN: Final[tuple[Reference, ...]] = (
     "services.training.fedbuff.description:METHOD",
     "services.training.fats.description:METHOD",
     "services.training.exact_fun.description:METHOD",
+    "services.selection.uniform.description:METHOD",
+    "services.selection.round_robin.description:METHOD",
+    "services.selection.k_center.description:METHOD",
+    "services.selection.clusters.description:METHOD",
+    "services.selection.dqn.description:METHOD",
     "services.unlearning.retrain.description:METHOD",
     "services.unlearning.reinit.description:METHOD",
     "services.unlearning.rapid.description:METHOD",
@@ -55,6 +60,7 @@ METHODS: Final[Mapping[str, Description]] = {
     method.name: method for method in (*_OURS, *(one.description for one in _FOUND))
 }
 TRAINING: Final = {name: method for name, method in METHODS.items() if isinstance(method, Training)}
+SELECTION: Final = {name: method for name, method in METHODS.items() if isinstance(method, Selection)}
 UNLEARNING: Final = {name: method for name, method in METHODS.items() if isinstance(method, Unlearning)}
 RECOVERY: Final = {name: method for name, method in METHODS.items() if isinstance(method, Recovery)}
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
 from services.methods.references import Reference, is_reference
+from services.selection.spec import SelectionSpec
 from services.training.algorithm_spec import AlgorithmSpec
 from services.wire.message import Message
 
@@ -103,6 +104,34 @@ class Training(Description):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Selection(Description):
+    """Who takes part in a round. A policy either draws from the members' names, or has a kernel that knows clients by
+    what they sent; that one has a state, which is a blob of its cohort, and a fence drops it."""
+
+    family = "selection"
+    spec: type[SelectionSpec]
+    draw: Reference | None = None
+    """A pure function of the candidates' names, how many to draw, a seed and the number of the round."""
+    order: str | None = None
+    """The kernel that puts all members in order, the best first (services/selection/question.py says what it is
+    asked). Before the first order every member trains one epoch, which is its profile."""
+    observes: bool = False
+    """Whether the kernel also reads what clients sent in their last round, and the accuracy of what was made of it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_tag(self.spec, SelectionSpec, "policy", self.name)
+        if (self.draw is None) == (self.order is None):
+            raise ValueError(f"{self.name} must either draw from names or have a kernel that orders them")
+        if self.order is not None and self.order not in self.kernels:
+            raise ValueError(f"{self.name} orders clients by a kernel that it does not have: {self.order}")
+
+    @property
+    def references(self) -> list[Reference]:
+        return [*super().references, *([] if self.draw is None else [self.draw])]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Unlearning(Description):
     """How a cohort forgets. An exact method is one of the engine's two cuts: to the newest model without the client,
     or to the models of sub-cohorts without it. An approximate one mends the model by a program of its own."""
@@ -132,6 +161,9 @@ class Unlearning(Description):
     """Reads the running vectors that a run keeps when `history.residuals` is set."""
     needs_distances: bool = False
     """Reads the distance of each update from its round's step, kept when `history.distances` is set."""
+    selects: Reference | None = None
+    """The selection policy by which its own program asks clients: a pure function of the method's parameters and the
+    run's policy; None where it asks nobody, or those that it names."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -142,8 +174,8 @@ class Unlearning(Description):
 
     @property
     def references(self) -> list[Reference]:
-        schedule = [] if self.local_training is None else [self.local_training]
-        return [*super().references, *schedule]
+        own = [place for place in (self.local_training, self.selects) if place is not None]
+        return [*super().references, *own]
 
     @property
     def needs(self) -> list[str]:

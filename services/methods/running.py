@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
 from services.core.errors import InvariantBroken
-from services.methods.catalogue import KERNELS, PROGRAMS, UNLEARNING
+from services.methods.catalogue import KERNELS, PROGRAMS, SELECTION, UNLEARNING
 from services.methods.references import resolve
 from services.program.contract import Program
 from services.tensors.streams import Stored, Writable
@@ -27,6 +27,18 @@ def program_named(name: str) -> Program[Any]:
         raise InvariantBroken(f"no program is called {name}: the package that brought it is not installed here")
     program: Program[Any] = resolve(PROGRAMS[name])()
     return program
+
+
+Draw = Callable[[Sequence[str], int, int, int], list[str]]
+"""Takes the candidates, how many of them, a seed and the round; returns min(k, candidates) names in name order."""
+
+
+@cache
+def draw_named(policy: str) -> Draw | None:
+    """How a policy draws from names; None where its kernel has to put them in order."""
+    place = SELECTION[policy].draw
+    draw: Draw | None = None if place is None else resolve(place)
+    return draw
 
 
 def run_kernel(name: str, params: dict[str, Any], inputs: Mapping[str, Stored], out: Writable) -> dict[str, float]:

@@ -32,6 +32,7 @@ KERNELS: Final[Mapping[str, Reference]] = {
 WORK_OF_RUNS: Final[Mapping[str, ClientWork]] = {
     "train": ClientWork("services.training.client:train"),
     "evaluate": ClientWork("services.training.client:evaluate", returns_update=False),
+    "profile": ClientWork("services.training.client:train"),
 }
 WORK_OF_AUDITS: Final[Mapping[str, ClientWork]] = {
     "audit": ClientWork("services.audit.client:carry_out", Audit, returns_update=False),

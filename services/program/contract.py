@@ -14,7 +14,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from services.training.local_spec import LocalTraining
-from services.wire.v1.runs import RunSpec
+from services.wire.v1.runs import RunSpec, Selection
 from services.wire.v1.work import TaskKind, Work
 
 
@@ -190,6 +190,8 @@ class AskClients:
     """Parameters of kinds other than train and evaluate."""
     leavers: tuple[LeaverTask, ...] = ()
     close_at_deadline: bool = False
+    selection: Selection | None = None
+    """Draws members instead of the run's own policy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Which members of a cohort are asked in a round."""
+"""Who takes part in a round: policies that draw from the members' names, and policies that learn about the clients."""

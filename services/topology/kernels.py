@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,8 @@ import numpy.typing as npt
 from services.tensors.errors import KernelFailed
 from services.tensors.slices import SLICE_ELEMENTS
 from services.tensors.streams import Stored, Writable
+from services.tensors.updates import Updates, check_finite, measure_products
 from services.topology import knot, spectral
-from services.topology.updates import Updates
-
-BLOCK_ELEMENTS: Final = 2**20  # spectral_profile holds this many numbers of all clients at a time (8 MB)
 
 Doubles = npt.NDArray[np.float64]
 
@@ -82,27 +80,11 @@ def measure_disparities(
             delta = updates.read(k, part)
             product_K[k] += np.einsum("i,i->", step, delta)
             squared_K[k] += np.einsum("i,i->", delta, delta)
-    _check_finite(product_K, squared_K, np.array(step_squared))
+    check_finite(product_K, squared_K, np.array(step_squared))
     return [
         knot.disparity_from_products(product, step_squared, squared)
         for product, squared in zip(product_K.tolist(), squared_K.tolist(), strict=True)
     ]
-
-
-def measure_products(updates: Updates, *, block_elements: int = BLOCK_ELEMENTS) -> Doubles:
-    """Inner products of all pairs of updates, [K, K]."""
-    num_clients = len(updates.sources)
-    product_KK = np.zeros((num_clients, num_clients))
-    for part in updates.slices(max(1, min(SLICE_ELEMENTS, block_elements // num_clients))):
-        block = np.stack([updates.read(k, part) for k in range(num_clients)])
-        product_KK += block @ block.T
-    _check_finite(product_KK)
-    return product_KK
-
-
-def _check_finite(*arrays: Doubles) -> None:
-    if not all(np.isfinite(array).all() for array in arrays):
-        raise KernelFailed("a profiling update contains NaN or Inf, or is too large to be measured")
 
 
 def _cluster_figures(

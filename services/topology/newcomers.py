@@ -18,10 +18,9 @@ import numpy.typing as npt
 from services.tensors.errors import KernelFailed
 from services.tensors.slices import SLICE_ELEMENTS
 from services.tensors.streams import Stored, Writable
+from services.tensors.updates import Slice, Updates, measure_products
 from services.topology import knot, spectral
-from services.topology.kernels import measure_products
 from services.topology.plan import clusters_of
-from services.topology.updates import Slice, Updates
 
 
 def knot_newcomer(params: dict[str, Any], inputs: Mapping[str, Stored], out: Writable) -> dict[str, float]:

@@ -16,9 +16,12 @@ from services.methods.references import resolve
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("coordinator/engine", "coordinator/store")
-KIND_OF_CHECKPOINT = {"reinit": {"coordinator/engine/entities/training.py", "coordinator/store/tables.py"}}
-"""Called like the method that makes it, and stored under that name."""
-WORK_OF_RUNS = {"train", "evaluate", "audit"}
+ALSO_CALLED = {
+    "reinit": {"coordinator/engine/entities/training.py", "coordinator/store/tables.py"},
+    "clusters": {"coordinator/engine/families.py", "coordinator/engine/joining.py"},
+}
+"""A kind of checkpoint is called like the method that makes it, and a kind of topology like a selection policy."""
+WORK_OF_RUNS = {"train", "evaluate", "profile", "audit"}
 OURS: list[Description] = [resolve(place) for place in BUILT_IN]
 PAGE = (ROOT / "docs" / "methods" / "README.md").read_text("utf-8")
 
@@ -34,7 +37,7 @@ def test_no_name_of_a_method_of_its_kernels_or_its_tasks_stands_in_engine_or_sto
     names = {method.name for method in OURS} | of_methods
     for path in sorted((ROOT / room).rglob("*.py")):
         place = str(path.relative_to(ROOT))
-        known = {name for name in literals(path) & names if place not in KIND_OF_CHECKPOINT.get(name, ())}
+        known = {name for name in literals(path) & names if place not in ALSO_CALLED.get(name, ())}
         assert not known, f"{place} knows {', '.join(sorted(known))}: what it needs to know belongs in the description"
 
 
@@ -63,7 +66,7 @@ def test_everything_that_a_description_refers_to_exists() -> None:
 
 
 def test_every_folder_of_a_method_is_in_the_list() -> None:
-    families = ("training", "unlearning", "recovery")
+    families = ("training", "selection", "unlearning", "recovery")
     folders = [folder for family in families for folder in (ROOT / "services" / family).glob("*/")]
     found = {f"services.{path.parent.name}.{path.name}" for path in folders if (path / "__init__.py").is_file()}
     assert found == {place.partition(".description:")[0] for place in BUILT_IN}

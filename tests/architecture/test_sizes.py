@@ -16,15 +16,15 @@ ROOMS: Final = ("coordinator", "services", "worker", "lethe")
 MOST_LINES_OF_A_MODULE: Final = 450
 LARGER_MODULES: Final = {
     # looked up in one place: everything that can happen, and the whole schema
-    "coordinator/engine/messages.py": 515,
+    "coordinator/engine/messages.py": 520,
     "coordinator/store/tables.py": 672,
 }
 
 MOST_LINES_OF_A_FUNCTION: Final = 60
 LONGER_FUNCTIONS: Final = {
     # one `match` over a closed set, a case for each of its members
-    "coordinator/engine/journal.entry": 150,
-    "coordinator/engine/react.react": 87,
+    "coordinator/engine/journal.entry": 152,
+    "coordinator/engine/react.react": 89,
     # a command's options are its parameters
     "lethe/commands/worker.worker": 102,
 }

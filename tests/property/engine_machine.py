@@ -27,6 +27,7 @@ FIRST = ("ada", "bob", "cyd", "dan")
 NEWCOMERS = ("eve", "fay")
 """Enrolled after the runs were created; they may join them."""
 CLIENTS = (*FIRST, *NEWCOMERS)
+VALIDATION = of_json("validation set")
 STOP = {"rounds": 8}
 SOON = {"rounds": 4}
 FEDAVG = {"algorithm": "fedavg"}
@@ -57,6 +58,18 @@ LINES: tuple[dict[str, Any], ...] = (
     {"training": {"algorithm": "fats", "clients_per_round": 2}, "stop": STOP},
     {"training": {"algorithm": "exact_fun", "quantum": 0.01}, "stop": STOP},
     {"training": {"algorithm": "exact_fun", "quantum": 1.0}, "stop": STOP},
+    {
+        "training": {"algorithm": "fedavg", "clients_per_round": 2, "quorum": 1, "deadline_s": 30.0},
+        "selection": {"policy": "k_center", "profile_deadline_s": 30.0},
+        "stop": STOP,
+    },
+    {
+        "training": {"algorithm": "fedbuff", "buffer_size": 2, "concurrency": 2},
+        "selection": {"policy": "dqn", "profile_deadline_s": 30.0},
+        "validation": {"data": VALIDATION},
+        "retention": {"updates": 1},
+        "stop": STOP,
+    },
 )
 FAMILIES: tuple[dict[str, Any], ...] = (
     {"topology": {"kind": "clusters", "num_clusters": 2, "assignment": "random"}, "training": FEDAVG, "stop": SOON},
@@ -121,6 +134,7 @@ class EngineMachine(RuleBasedStateMachine):
     def create_runs(self, specs: list[dict[str, Any]], num_rounds: int, order: list[str]) -> None:
         """Runs that are some rounds old: most of what can go wrong needs a history."""
         self.world.enrol(*reversed(FIRST))
+        self.world.store_blob(VALIDATION)
         self.runs = [self.world.create_run(name=f"run-{i}", **changes) for i, changes in enumerate(specs)]
         self.world.enrol(*NEWCOMERS)
         for _ in range(num_rounds):

@@ -192,7 +192,7 @@ MUTANTS: Final = (
     mutant(
         "run begins with a client's update",
         "a run began with a client's update",
-        (runs._is_uploaded, 'b.origin == "operator" and ', ""),
+        (runs.is_uploaded, 'b.origin == "operator" and ', ""),
     ),
     mutant(
         "inventory without what others uploaded for work that was cut off",

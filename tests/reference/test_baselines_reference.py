@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from services.selection.policies import uniform
+from services.selection.uniform.plan import draw as uniform
 from services.tensors import codec
 from services.tensors.aggregate import weighted_step
 from services.tensors.streams import StoredFile

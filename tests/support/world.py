@@ -77,6 +77,14 @@ def is_wanted(state: State, job: Job) -> bool:
     return state.runs[job.run_id].status == "running" and state.cohorts[job.cohort_id].epoch == job.epoch
 
 
+def _order(job: Job) -> dict[str, float]:
+    """What the kernel of a selection policy answers; nothing from others."""
+    if not (job.kernel or "").endswith("_order"):
+        return {}
+    lots = sorted(job.params["members"], key=lambda name: of_json([job.params["round"], name]))
+    return {f"order:{name}": float(place) for place, name in enumerate(lots)}
+
+
 def _rounded(params: Mapping[str, Any]) -> dict[str, Any]:
     """With a quantum of 1 or more, a round's model is the same whoever took part."""
     coarse = (params.get("quantum") or 0.0) >= 1.0
@@ -434,7 +442,10 @@ class World:
             assert {job.params["before"], job.params["after"]} <= self.stored, "compared models are stored"
             found = {} if self.lost_class is None else {"skewed_class": float(self.lost_class), "accuracy_before": 0.9}
             return m.JobDone(job.id, token, None, found)
-        if job.kernel not in MODELS_MADE_BY:
+        order = _order(job)
+        if order and job.params["state"] is not None and job.params["observed"] is None:
+            return m.JobDone(job.id, token, None, order)
+        if job.kernel not in MODELS_MADE_BY and not order:
             return m.JobDone(job.id, token, None, self.figures_of(job.params["weights"]))
         left_out = self._beyond_bounds(job)
         digest = of_json({"kernel": job.kernel, "params": _rounded(job.params), "left_out": sorted(left_out)})
@@ -444,12 +455,12 @@ class World:
         is_awaited = counts and job.cohort_id is not None and self.state.cohorts[job.cohort_id].awaiting == job.id
         if is_awaited or digest not in self.provenance:
             self._look_again(inputs)
-            self.provenance[digest] = frozenset[str]().union(*(self.provenance[d] for d in inputs))
+            self.provenance[digest] = frozenset[str]().union(*(self.provenance.get(d, ()) for d in inputs))
             samples = (self.samples_in.get(d, frozenset()) for d in inputs)
             self.samples_in[digest] = frozenset[str]().union(*samples)
         blob = self.announce(digest, job=job)  # by a pump that held its lease then
         record = self.record_of(blob, digest, MODEL_LAYOUT)
-        return m.JobDone(job.id, token, record, dict.fromkeys(left_out, 1.0))
+        return m.JobDone(job.id, token, record, order or dict.fromkeys(left_out, 1.0))
 
     @property
     def stored(self) -> set[str | None]:

@@ -18,6 +18,7 @@ from uuid import UUID
 from coordinator.engine.erasure.stages import Recover, Unlearn
 from services.methods.shared import FIND_CLASS
 from services.program.contract import AskClients, Source
+from services.selection.question import Observed
 from services.wire.v1.runs import RunSpec
 from services.wire.v1.work import TaskKind
 
@@ -100,6 +101,35 @@ class StartFrom:
 
 
 @dataclass(frozen=True, slots=True)
+class Selecting:
+    """The cohort's selection policy works out who takes part in this round, which opens then."""
+
+    held: AskClients
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a selection policy knows of the cohort's clients beyond their names. It is made of what they sent."""
+
+    policy: Mapping[str, Any]
+    """The policy, with its parameters."""
+    state: str | None = None
+    """Digest of what its kernel wrote."""
+    clients: tuple[str, ...] = ()
+    """Whom the state is about."""
+    order: tuple[str, ...] = ()
+    """The members as the kernel has ordered them for the newest round, the best first."""
+    observed: Observed | None = None
+    """What the last round brought, where the policy learns from it."""
+    failed: str | None = None
+    """Why its kernel gave up; lots are drawn since."""
+
+    @property
+    def name(self) -> str:
+        return str(self.policy["policy"])
+
+
+@dataclass(frozen=True, slots=True)
 class Cohort:
     """A set of clients that share one model line."""
 
@@ -120,7 +150,7 @@ class Cohort:
     group: str = ""
     is_lockstep: bool = False
     """Rounds open together with those of the other cohorts of its group."""
-    pending: NextRound | StartFrom | None = None
+    pending: NextRound | StartFrom | Selecting | None = None
     extra_rounds: int = 0
     """Rounds beyond the run's stop rule, granted to recover from an erasure."""
     recovery: Recover | None = None
@@ -129,6 +159,8 @@ class Cohort:
     """The method of an erasure that runs in place of `program`."""
     residuals: str | None = None
     """Digest of the running vectors that fedrecovery needs; an erasure drops them."""
+    selection: Selection | None = None
+    """What its selection policy knows of its clients; a fence drops it."""
     program_state: Mapping[str, Any] | None = None
     awaiting: UUID | None = None
     """The round or job whose outcome resumes the program."""

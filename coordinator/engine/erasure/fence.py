@@ -11,7 +11,7 @@ from typing import assert_never
 from uuid import UUID
 
 from coordinator.engine import events as e
-from coordinator.engine import families
+from coordinator.engine import families, selection
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, GIVEN_UP, AffectedCohort, Erasure, Run, State
@@ -122,6 +122,7 @@ def _cut_cohort(
     draft: Draft, erasure: Erasure, run: Run, one: cuts.CohortCut, chosen: planner.Option, unlearn: Unlearn | None
 ) -> None:
     cohort = draft.state.cohorts[one.cohort.id]
+    selection.forget(draft, cohort)
     affected = AffectedCohort(
         erasure_id=erasure.id,
         cohort_id=cohort.id,

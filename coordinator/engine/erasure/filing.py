@@ -14,6 +14,8 @@ from coordinator.engine.draft import Draft
 from coordinator.engine.entities import GIVEN_UP, Client, Erasure, State, Subject
 from coordinator.engine.erasure import fallback, planner, recovery, samples
 from coordinator.engine.erasure.completion import settle
+from coordinator.engine.runs import is_uploaded
+from services.core.digests import mentioned_in
 from services.core.errors import Rejected
 from services.methods.catalogue import AUTO, UNLEARNING
 from services.methods.description import Unlearning
@@ -26,6 +28,8 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
     clients = _subjects(draft.state, message)
     _check_method_is_known(message.method)
     _check_params(UNLEARNING.get(message.method), message.params)
+    if missing := [d for d in sorted(mentioned_in(message.params)) if not is_uploaded(draft.state, d)]:
+        raise Rejected("invalid-request", f"params: {missing[0]} is not stored in this federation; upload it first")
     leavers = frozenset(c.id for c in clients)
     if message.is_tombstoned:
         _withdraw_others(draft, set(leavers))

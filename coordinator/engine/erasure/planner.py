@@ -14,8 +14,11 @@ from coordinator.engine.erasure import cuts as plans
 from coordinator.engine.erasure import unlearning
 from coordinator.engine.messages import FileErasure
 from services.history.coverage import FIRST_ROUND, stride
-from services.methods.catalogue import RECOVERY, UNLEARNING
+from services.methods.catalogue import RECOVERY, SELECTION, UNLEARNING
 from services.methods.description import Unlearning
+from services.methods.references import resolve
+from services.selection.spec import SelectionSpec
+from services.wire.v1.runs import Selection, check_observed, policy_of
 
 RECOVERY_ROUNDS = 5
 """Rounds of training that a re-initialised line of a completed run gets when the request does not say; never more than
@@ -41,6 +44,8 @@ class CutCost:
     """What the recovery's method costs beyond ordinary training, in rounds of it."""
     added_updates: float = 0.0
     """The same, in updates."""
+    num_profiles: int = 0
+    """Of clients, each one epoch, for a selection policy that knows them by their updates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +69,10 @@ class Option:
 
     @property
     def work(self) -> float:
-        """Of the clients, in updates of the run's own training."""
-        return self.num_updates * self.method.work_per_update + sum(cost.added_updates for cost in self.costs)
+        """Of the clients, in updates of the run's own training: a profile is one epoch of one."""
+        profiles = sum(cost.num_profiles / cost.run.spec.local.epochs for cost in self.costs)
+        added = sum(cost.added_updates for cost in self.costs)
+        return self.num_updates * self.method.work_per_update + profiles + added
 
     @property
     def price(self) -> tuple[float, int, int]:
@@ -169,12 +176,34 @@ def _why_not_approximate(
             f"it needs the leaver's own worker, and that of {', '.join(wanted.offline)} is not online; start it first"
         )
     for cohort in mended:
+        if unfit := _unfit_selection(wanted, state.runs[cohort.run_id], method):
+            return unfit
         if method.needs_residuals and cohort.residuals is None:
             return f"cohort {cohort.name} keeps no residuals, or lost them in an erasure: run with history.residuals"
         if method.needs_distances and not _is_measured(state, cohort):
             return f"not all rounds of cohort {cohort.name} were measured: run with history.distances from the start"
         if method.needs_history and (missing := _missing_history(state, method, wanted, cohort)):
             return missing
+    return None
+
+
+def _selection_of(wanted: FileErasure | Erasure, run: Run, method: Unlearning) -> SelectionSpec | None:
+    """The policy by which the method's own program asks clients."""
+    if method.selects is None:
+        return None
+    params = wanted.params if wanted.method == method.name else {}
+    found: Selection | None = resolve(method.selects)(params, run.spec.selection)
+    return None if found is None else policy_of(found)
+
+
+def _unfit_selection(wanted: FileErasure | Erasure, run: Run, method: Unlearning) -> str | None:
+    policy = _selection_of(wanted, run, method)
+    if policy is None or not SELECTION[policy.policy].observes:
+        return None
+    try:
+        check_observed(policy.policy, run.spec)
+    except ValueError as error:
+        return f"run {run.name}: {error}"
     return None
 
 
@@ -216,17 +245,34 @@ def _cost(
     num_updates = round(num_rounds * per_round)
     recovery = _recovery_rounds(wanted, run, cut, method)
     added = _added_rounds(wanted, run, recovery)
+    num_remaining = _num_remaining(state, cut.cohort, gone)
+    is_profiled = _is_profiled(wanted, run, cut, method, num_rounds) and per_round < num_remaining
+    num_profiles = num_remaining if is_profiled else 0
     return CutCost(
         run=run,
         cut=cut,
         num_rounds=num_rounds,
         num_updates=num_updates,
-        num_bytes=round(num_updates * traffic.bytes_per_update) if traffic is not None else 0,
+        num_bytes=round((num_updates + num_profiles) * traffic.bytes_per_update) if traffic is not None else 0,
+        num_profiles=num_profiles,
         num_rounds_kept=max((state.cohorts[c].round for c in cut.sources), default=cut.clean.round if cut.clean else 0),
         recovery_rounds=recovery,
         added_rounds=added,
         added_updates=added * per_round,
     )
+
+
+def _is_profiled(
+    wanted: FileErasure | Erasure, run: Run, cut: plans.CohortCut, method: Unlearning, num_rounds: int
+) -> bool:
+    """Whether the policy that draws clients for the rounds to redo has to learn to know them first."""
+    if not num_rounds:
+        return False
+    is_mended = cut.action == "unlearned"
+    recovers = not is_mended or recovery_rounds(wanted, run, cut.cohort, method) > 0
+    policies = [policy_of(run.spec.selection) if recovers else None]
+    policies.append(_selection_of(wanted, run, method) if is_mended else None)
+    return any(SELECTION[one.policy].order is not None for one in policies if one is not None)
 
 
 def _num_remaining(state: State, cohort: Cohort, leavers: frozenset[UUID]) -> int:

@@ -8,8 +8,20 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from coordinator.engine.entities import Blob, Checkpoint, Cohort, CohortPhase, Contribution, Facts, Job, Member, Parent
+from coordinator.engine.entities import (
+    Blob,
+    Checkpoint,
+    Cohort,
+    CohortPhase,
+    Contribution,
+    Facts,
+    Job,
+    Member,
+    Parent,
+    Selection,
+)
 from services.program.contract import AskClients, Source
+from services.selection.question import Observed
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +104,41 @@ class CohortWaits:
 
 
 @dataclass(frozen=True, slots=True)
+class SelectionAwaited:
+    """The round that the program asks for opens once it is known who takes part."""
+
+    cohort_id: UUID
+    state: Mapping[str, Any]
+    ask: AskClients
+
+
+@dataclass(frozen=True, slots=True)
+class MembersOrdered:
+    """The cohort's selection policy has put its members in order for a round."""
+
+    cohort_id: UUID
+    round: int
+    selection: Selection
+    figures: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionFailed:
+    """The policy's kernel gave up: from now on lots are drawn."""
+
+    cohort_id: UUID
+    selection: Selection
+
+
+@dataclass(frozen=True, slots=True)
+class RoundObserved:
+    """What a round brought is remembered for the policy."""
+
+    cohort_id: UUID
+    observed: Observed
+
+
+@dataclass(frozen=True, slots=True)
 class CohortMoved:
     """The cohort takes its parent's place in the tree."""
 
@@ -139,6 +186,10 @@ CohortEvent = (
     | CheckpointPublished
     | UpdatesLeftOut
     | CohortWaits
+    | SelectionAwaited
+    | MembersOrdered
+    | SelectionFailed
+    | RoundObserved
     | CohortMoved
     | CohortRestarted
     | CohortRevived

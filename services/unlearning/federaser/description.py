@@ -16,6 +16,7 @@ METHOD: Final = Unlearning(
     needs_history=True,
     stride_parameter="interval",
     work_per_update=0.5,
+    selects="services.unlearning.federaser.plan:selection_of",
     program="services.unlearning.federaser.plan:FedEraserProgram",
     kernels={"calibrate_update": "services.unlearning.federaser.kernels:calibrate_update"},
 )

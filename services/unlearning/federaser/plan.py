@@ -8,7 +8,8 @@ stored any more, is skipped and counted.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from services.core.errors import InvariantBroken
 from services.program.contract import (
@@ -30,6 +31,7 @@ from services.program.contract import (
 from services.unlearning.federaser.spec import FedEraser
 from services.unlearning.steps import erasure_of, num_asked, server_learning_rate, weighted_step
 from services.wire.message import Id, Message
+from services.wire.v1.runs import Selection
 
 FIRST_ROUND = 1
 """The round that starts from the initial model; without its updates nothing can be rebuilt."""
@@ -121,6 +123,7 @@ def _recalled(state: FedEraserState, recalled: Recalled, view: CohortView) -> tu
         clients=tuple(update.client for update, _ in found) if original else None,
         local=view.spec.local.model_copy(update={"epochs": epochs}),
         close_at_deadline=True,
+        selection=spec.policy(),
     )
     stored = [StoredUpdate(client=update.client, digest=digest) for update, digest in found]
     return state.model_copy(update={"phase": "asking", "stored": stored, "asked": num_clients}), ask
@@ -197,6 +200,12 @@ def _next_round(state: FedEraserState, view: CohortView) -> tuple[FedEraserState
 
 def _fail(state: FedEraserState, reason: str) -> tuple[FedEraserState, Step]:
     return state.model_copy(update={"phase": "failed"}), Abort(reason)
+
+
+def selection_of(params: Mapping[str, Any], own: Selection) -> Selection | None:
+    """The policy by which calibrating clients are drawn; None: those who took part are asked."""
+    spec = FedEraser.model_validate(params)
+    return None if spec.participants == "original" else spec.policy() or own
 
 
 def _spec(view: CohortView) -> FedEraser:

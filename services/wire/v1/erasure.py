@@ -254,6 +254,11 @@ class ErasureOption(Message):
         description="Of all clients, in updates of the run's own training: what the methods add at the clients is "
         "counted. Null where the method does not apply."
     )
+    profiles_to_make: int | None = Field(
+        default=None,
+        description="Clients that first train one epoch, so that a selection policy knows them; null where the method "
+        "does not apply.",
+    )
     bytes_to_move: int | None = Field(
         description="Models to the clients and updates back; null where the method does not apply."
     )

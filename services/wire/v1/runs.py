@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from services.history.spec import History
-from services.methods.catalogue import TRAINING
+from services.methods.catalogue import SELECTION, TRAINING
+from services.selection.spec import SelectionSpec
 from services.topology.spec import Clusters, Flat, Topology
 from services.training.algorithm_spec import AlgorithmSpec
 from services.training.fedavg.spec import FedAvg
@@ -18,9 +19,17 @@ from services.wire.message import Digest, Message, Name
 
 if TYPE_CHECKING:
     Training = AlgorithmSpec
+    Selection = str | SelectionSpec
 else:
+    _POLICIES = reduce(or_, (method.spec for method in SELECTION.values()))
+    Selection = Literal[tuple(SELECTION)] | Annotated[_POLICIES, Field(discriminator="policy")]
     _SPECS = reduce(or_, (method.spec for method in TRAINING.values()))
     Training = Annotated[_SPECS, Field(discriminator="algorithm")]
+
+
+def policy_of(selection: Selection) -> SelectionSpec:
+    """The policy that a run or a method names, with its parameters; a bare name stands for the usual ones."""
+    return SELECTION[selection].spec.model_validate({}) if isinstance(selection, str) else selection
 
 
 class ModelSpec(Message):
@@ -82,7 +91,9 @@ class RunSpec(Message):
     topology: Topology = Flat()
     training: Training = FedAvg()
     local: LocalTraining = LocalTraining()
-    selection: Literal["uniform", "round_robin"] = "uniform"
+    selection: Selection = Field(
+        default="uniform", description="Who takes part in a round: a policy's name, or the policy with its parameters."
+    )
     validation: Validation = Validation()
     stop: StopRule = StopRule()
     retention: Retention = Retention()
@@ -114,7 +125,8 @@ class RunSpec(Message):
         if lockstep and not method.in_lockstep:
             able = " or ".join(name for name, one in TRAINING.items() if one.in_lockstep)
             raise ValueError(f"topologies tree and bi_model train in lock-step: training.algorithm must be {able}")
-        if method.draws_uniformly and self.selection != "uniform":
+        self._check_selection(lockstep=lockstep)
+        if method.draws_uniformly and policy_of(self.selection).policy != "uniform":
             raise ValueError(f"training.algorithm {method.name} draws its clients by lot: selection must be uniform")
         if method.walks_its_history and self.retention.updates != "all":
             raise ValueError(
@@ -123,3 +135,21 @@ class RunSpec(Message):
         if self.clients is not None and len(set(self.clients)) != len(self.clients):
             raise ValueError("clients lists a name twice")
         return self
+
+    def _check_selection(self, *, lockstep: bool) -> None:
+        policy = SELECTION[policy_of(self.selection).policy]
+        if lockstep and policy.draw is None:
+            able = " or ".join(name for name, one in SELECTION.items() if one.draw is not None)
+            raise ValueError(f"topologies tree and bi_model draw once for all cohorts: selection must be {able}")
+        if policy.observes:
+            check_observed(policy.name, self)
+
+
+def check_observed(policy: str, spec: RunSpec) -> None:
+    """What a policy that learns from rounds needs of its run. Raises ValueError."""
+    if spec.validation.data is None:
+        raise ValueError(
+            f"selection {policy} learns from accuracy on a set of the coordinator's: it needs validation.data"
+        )
+    if spec.retention.updates == "none":
+        raise ValueError(f"selection {policy} reads the updates of the last round: retention.updates must not be none")

@@ -18,6 +18,7 @@ from tests.property.seeded_walks import walk
 from tests.support.world import World, with_run
 from tests.unit.engine.test_recovery import recovered_by_itself, recovered_by_oversampling
 from tests.unit.engine.test_runs import failed
+from tests.unit.engine.test_selection import selected
 from tests.unit.engine.test_unlearning import asked_in_vain, audited, forgotten_by_federaser, forgotten_by_pga
 
 
@@ -44,7 +45,7 @@ def worlds() -> list[World]:
     revived.send(m.ResumeRun(run_id))
     recovered = [recovered_by_oversampling("pga"), recovered_by_itself()]
     forgotten = [forgotten_by_federaser(), forgotten_by_pga(), asked_in_vain()[0], audited(0.15)[0]]
-    return [*seen, revived, *forgotten, *recovered]
+    return [*seen, revived, *selected(), *forgotten, *recovered]
 
 
 def test_same_inputs_give_the_same_decision(worlds: list[World]) -> None:

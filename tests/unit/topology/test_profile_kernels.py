@@ -8,8 +8,8 @@ import pytest
 from services.tensors import codec
 from services.tensors.errors import KernelFailed
 from services.tensors.streams import StoredFile
+from services.tensors.updates import Updates, measure_products
 from services.topology import kernels, knot, newcomers
-from services.topology.updates import Updates
 from tests.support.kernels import over_files
 
 RNG_SEED = 5
@@ -155,7 +155,7 @@ def test_inner_products_do_not_depend_on_the_block_size(tmp_path: Path, deltas: 
     params, inputs = write_round(tmp_path, deltas, SECONDS)
     with ExitStack() as stack:
         updates = opened(params, inputs, stack)
-        small, large = kernels.measure_products(updates, block_elements=10), kernels.measure_products(updates)
+        small, large = measure_products(updates, block_elements=10), measure_products(updates)
     assert np.allclose(small, large, rtol=1e-12)
 
 

@@ -1,0 +1,1 @@
+"""Selection in turn: a window over the clients' names that moves on each round."""
