@@ -14,7 +14,8 @@ from lethe.target import examples
 
 SOURCE_ROOT: Final = Path(__file__).parents[2]
 WHICH: Final = (
-    "Which: coordination, training, longpoll, erasure, certificate, assignment, forgetting, exact, knot, scale, storm."
+    "Which: coordination, training, longpoll, erasure, certificate, assignment, forgetting, exact, knot, scale, storm,"
+    " incentive."
 )
 
 HELP: dict[str, Any] = {
