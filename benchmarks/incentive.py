@@ -164,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             rows.append(row)
             if options.json or row.get("period") in (None, PERIODS):
                 printer.row(row)
-    curves = {reward: list(middle(reward)) for reward in REWARDS}
+    curves: dict[str, list[float]] = {reward: list(middle(reward)) for reward in REWARDS}
     write(report_of(rows, curves, f"lethe bench incentive --seeds {options.seeds}", seeds), options.out)
     return 0
 

@@ -12,6 +12,7 @@ from uuid import UUID
 from coordinator.engine import events as e
 from coordinator.engine import families
 from coordinator.engine import messages as m
+from coordinator.engine.allocation import begin_period
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Client, Cohort, Member, Run, State
 from coordinator.engine.families import NewCohort, form_one
@@ -34,6 +35,7 @@ def join_run(draft: Draft, message: m.JoinRun) -> Run:
     for client in newcomers:
         if client.id not in _taking_part(draft.state, run.id):
             _admit(draft, draft.state.runs[run.id], client)
+    begin_period(draft, run.federation_id)
     return draft.state.runs[run.id]
 
 
@@ -54,6 +56,7 @@ def place_newcomer(draft: Draft, message: m.PlaceNewcomer) -> None:
         return
     draft.emit(e.CohortRetired(measured.id, f"it joined {cluster_name(index)}"))
     _enter(draft, run, cluster_name(index), client)
+    begin_period(draft, run.federation_id)
 
 
 def _newcomer(state: State, federation_id: UUID, name: str) -> Client:

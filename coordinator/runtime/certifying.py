@@ -274,4 +274,6 @@ def _still_shaped_by(found: ErasureRecord) -> tuple[p.Influence, ...]:
         shaped.append(("stop-round", "The stop rule looks at accuracies of models that the leaver took part in."))
     if evaluated:
         shaped.append(("validation-by-its-evaluation-tasks", "Past models were judged on the leaver's data as well."))
+    if any(cohort.allotment is not None for cohort in found.cohorts.values()):
+        shaped.append(("allocation", "Who served which job was decided from the leaver's figures among others."))
     return tuple(p.Influence(aspect=aspect, explanation=why) for aspect, why in sorted(shaped))

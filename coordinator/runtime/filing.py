@@ -34,5 +34,6 @@ def filing_of(
         guarantee=wanted.guarantee,
         recovery_rounds=wanted.recovery_rounds,
         fallback=wanted.fallback,
+        reward=wanted.reward,
         audit=wanted.audit.model_dump(mode="json") if wanted.audit is not None else None,
     )

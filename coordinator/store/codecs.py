@@ -9,8 +9,10 @@ from typing import Any, Final
 import orjson
 from pydantic import TypeAdapter
 
-from coordinator.engine.entities import AffectedCohort, Cohort, NextRound, Run, StartFrom
+from coordinator.engine.entities import AffectedCohort, Allotment, Cohort, Federation, NextRound, Period, Run, StartFrom
 from coordinator.engine.erasure.stages import AuditReport, CleanModel, Recover, Unlearn
+from services.incentive.division import Candidate, Division, Job
+from services.incentive.spec import Incentives
 from services.methods.running import UNNAMED_SCHEDULE
 from services.program.contract import Source
 from services.wire.v1.runs import RunSpec
@@ -88,6 +90,14 @@ CODECS: Final[dict[type[Any], dict[str, Codec]]] = {
         "pending": Codec(NextRound | StartFrom),
         "recovery": Codec(Recover, current=_recovery),
         "unlearning": Codec(Unlearn, current=_unlearning),
+        "allotment": Codec(Allotment),
+    },
+    Federation: {"incentives": Codec(Incentives)},
+    Period: {
+        "incentives": Codec(Incentives),
+        "jobs": Codec(tuple[Job, ...]),
+        "candidates": Codec(tuple[Candidate, ...]),
+        "division": Codec(Division),
     },
     AffectedCohort: {
         "sources": Codec(tuple[Source, ...]),

@@ -41,6 +41,7 @@ from services.data.places import folders_of
 from services.models.spec import CUSTOM
 from services.simulation.events import Agenda
 from services.tensors import codec
+from services.wire.v1.resources import FederationCreate
 from worker.execution import describe
 
 RESULTS: Final = "results.jsonl"
@@ -190,7 +191,10 @@ class _Simulation:
         self._agenda.advance(coordinator.clock.now_s)
         async with coordinator.database.write() as connection:
             if not await accounts.has_federation(connection, coordinator.federation_id):
-                await accounts.add_federation(connection, coordinator.federation_id, scenario.name, coordinator.clock())
+                wanted = FederationCreate(
+                    name=scenario.name, allocation=scenario.allocation, incentives=scenario.incentives
+                )
+                await accounts.add_federation(connection, coordinator.federation_id, wanted, coordinator.clock())
         await coordinator.enrol(scenario.names[: scenario.clients])
         async with coordinator.database.read() as connection:
             run = await experiment_queries.run(connection)

@@ -8,7 +8,18 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from coordinator.engine.entities import Blob, Checkpoint, Cohort, CohortPhase, Contribution, Facts, Job, Member, Parent
+from coordinator.engine.entities import (
+    Allotment,
+    Blob,
+    Checkpoint,
+    Cohort,
+    CohortPhase,
+    Contribution,
+    Facts,
+    Job,
+    Member,
+    Parent,
+)
 from services.program.contract import AskClients, Source
 
 
@@ -131,6 +142,16 @@ class CohortRetired:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class CohortAllotted:
+    """A period has begun: which members serve the cohort's job in it. Without an allotment everybody does."""
+
+    cohort_id: UUID
+    allotment: Allotment | None
+    left_out: tuple[UUID, ...]
+    """Active members that serve another job."""
+
+
 CohortEvent = (
     CohortFormed
     | MemberJoined
@@ -144,5 +165,6 @@ CohortEvent = (
     | CohortRevived
     | CohortEnded
     | CohortRetired
+    | CohortAllotted
 )
 JobEvent = JobRequested | JobSettled | JobReturned | BlobRecorded
