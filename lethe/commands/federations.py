@@ -27,7 +27,8 @@ def create(
     from lethe.printing import print_record
 
     with connect(context) as client:
-        print_record(client.post("/v1/federations", {"name": name, "allocation": allocation}), as_json=json)
+        wanted = {"name": name} | ({"allocation": allocation} if allocation is not None else {})
+        print_record(client.post("/v1/federations", wanted), as_json=json)
 
 
 @app.command("list", **examples("lethe federations list", "lethe federations list --json | jq -r .id"))

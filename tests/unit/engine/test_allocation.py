@@ -73,6 +73,14 @@ def finish(world: World, *run_ids: UUID) -> None:
     assert {world.run(run_id).status for run_id in run_ids} == {"completed"}
 
 
+def divided() -> World:
+    """Two runs that clients were divided among, until that was taken back."""
+    world, first, _ = two_runs()
+    finish_round(world, first)
+    world.send(m.ChangeAllocation(FEDERATION, None, Incentives()))
+    return world
+
+
 def test_without_an_allocation_everybody_serves_everything_and_nothing_is_written() -> None:
     world = governed(None)
     first, second = world.create_run(name="first"), world.create_run(name="second")

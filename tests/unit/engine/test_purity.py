@@ -16,6 +16,7 @@ from coordinator.engine.journal import entry
 from tests.property.engine_machine import CLIENTS, LINES, EngineMachine
 from tests.property.seeded_walks import walk
 from tests.support.world import World, with_run
+from tests.unit.engine.test_allocation import divided
 from tests.unit.engine.test_runs import failed
 from tests.unit.engine.test_unlearning import asked_in_vain, audited, forgotten_by_federaser, forgotten_by_pga
 
@@ -41,7 +42,15 @@ def worlds() -> list[World]:
     heard.teardown()
     revived, run_id = failed("a", "b")
     revived.send(m.ResumeRun(run_id))
-    return [*seen, revived, forgotten_by_federaser(), forgotten_by_pga(), asked_in_vain()[0], audited(0.15)[0]]
+    return [
+        *seen,
+        divided(),
+        revived,
+        forgotten_by_federaser(),
+        forgotten_by_pga(),
+        asked_in_vain()[0],
+        audited(0.15)[0],
+    ]
 
 
 def test_same_inputs_give_the_same_decision(worlds: list[World]) -> None:
