@@ -32,10 +32,12 @@ def join_run(draft: Draft, message: m.JoinRun) -> Run:
     if run.status in ENDED:
         raise Rejected("conflict", f"run {run.name} is {run.status}; start a new run with this client instead")
     newcomers = [_newcomer(draft.state, message.federation_id, name) for name in sorted(set(message.clients))]
+    before = len(draft.events)
     for client in newcomers:
         if client.id not in _taking_part(draft.state, run.id):
             _admit(draft, draft.state.runs[run.id], client)
-    begin_period(draft, run.federation_id)
+    if len(draft.events) > before:
+        begin_period(draft, run.federation_id)
     return draft.state.runs[run.id]
 
 

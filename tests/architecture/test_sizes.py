@@ -38,7 +38,7 @@ MORE_PARAMETERS: Final = {
     "worker/fleet._serve_member": 8,
     # a command's options are its parameters
     "lethe/commands/clients.add": 8,
-    "lethe/commands/erase.erase": 17,
+    "lethe/commands/erase.erase": 18,
     "lethe/commands/erase.preview": 10,
     "lethe/commands/verify.verify": 10,
     "lethe/commands/worker.worker": 19,
