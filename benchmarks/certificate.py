@@ -32,6 +32,7 @@ from services.audit.inclusion import prove, to_bytes
 from services.audit.keys import public_pem
 from services.audit.verification import Beside, check
 from services.core.ids import uuid7
+from services.wire.v1.resources import FederationCreate
 
 AT_ONCE: Final = 10_000
 LEAVER: Final = "hospital-b"
@@ -54,7 +55,7 @@ async def prepared(coordinator: Coordinator, num_artefacts: int) -> UUID:
     now = datetime.now(UTC)
     federation_id, client_id, erasure_id = (uuid7(now, os.urandom(10)) for _ in range(3))
     async with coordinator.database.write() as connection:
-        await accounts.add_federation(connection, federation_id, "many", now)
+        await accounts.add_federation(connection, federation_id, FederationCreate(name="many"), now)
         await accounts.add_clients(connection, {LEAVER: client_id}, federation_id, now)
     await coordinator.shell.handle(
         FileErasure(

@@ -25,6 +25,7 @@ from lethe.commands import (
     erase,
     evidence,
     federations,
+    incentives,
     keys,
     methods,
     models,
@@ -118,6 +119,7 @@ app.add_typer(credentials.app, name="credentials", rich_help_panel=OPERATION)
 app.add_typer(runs.app, name="runs", rich_help_panel=OPERATION)
 app.add_typer(checkpoints.app, name="checkpoints", rich_help_panel=OPERATION)
 app.add_typer(blobs.app, name="blobs", rich_help_panel=OPERATION)
+app.add_typer(incentives.app, name="incentives", rich_help_panel=OPERATION)
 app.add_typer(erase.app, name="erase", rich_help_panel=FORGETTING)
 app.add_typer(certificates.app, name="certificates", rich_help_panel=FORGETTING)
 app.command("methods", rich_help_panel=FORGETTING, **methods.HELP)(methods.methods)

@@ -101,6 +101,9 @@ class Client:
     def post(self, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None) -> Any:
         return self._json("POST", path, json=body, headers=headers)
 
+    def patch(self, path: str, body: Any) -> Any:
+        return self._json("PATCH", path, json=body)
+
     def delete(self, path: str) -> None:
         self._json("DELETE", path)
 

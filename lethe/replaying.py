@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from lethe.client import Client, ProblemAnswered, is_id
+from lethe.periods import comes_out_again, from_document
 from services.audit.certificate import AnyStatement
 from services.audit.replay import Outcome, ReplayReport, Step, replay, step_of
 from services.tensors.streams import StoredFile
@@ -70,8 +71,28 @@ def replay_served(coordinator: Client, statement: AnyStatement, say: Callable[[s
     steps = [step for lineage in lineages.values() if (step := step_of(lineage)) is not None]
     say(f"replaying {len(steps)} steps behind {len(statement.subjects)} models")
     report = _replay(coordinator, steps, sorted(federations))
+    faults += _divided_otherwise(coordinator, sorted(federations), say)
     faults += [f"{failure.result}: {failure.reason}" for failure in report.failures]
     return ReplayOutcome(report, faults)
+
+
+def _divided_otherwise(coordinator: Client, federations: list[str], say: Callable[[str], None]) -> list[str]:
+    """Periods in which the stored figures would have divided clients among jobs in another way: who served them is a
+    part of what shaped the models."""
+    faults, num_again, num_missing = [], 0, 0
+    for federation_id in federations:
+        for document in coordinator.pages(f"/v1/federations/{federation_id}/periods"):
+            period = from_document(document)
+            match comes_out_again(period):
+                case True:
+                    num_again += 1
+                case None:
+                    num_missing += 1
+                case False:
+                    faults.append(f"period {period.number} of federation {federation_id} divides clients otherwise")
+    if num_again or num_missing:
+        say(f"{num_again} periods divided clients again as they did, {num_missing} lack figures of erased clients")
+    return faults
 
 
 def _published(coordinator: Client, run_id: str, cohort: str, digest: str) -> str | None:

@@ -36,7 +36,7 @@ async def create_federation(body: FederationCreate, caller: Admin) -> Response:
     """Only the installation's admin may."""
     if caller.within is not None:
         raise Rejected("forbidden", "only the installation's admin may create federations")
-    made = await create(caller.coordinator, body.name)
+    made = await create(caller.coordinator, body)
     return answer(made, 201, {"Location": f"/v1/federations/{made.id}"})
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 from uuid import UUID
 
 from coordinator.engine import families
+from coordinator.engine.allocation import who_serves
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import Cohort, Member, Round, Task
 from coordinator.engine.selection import lottery_for
@@ -25,7 +26,8 @@ def choose(draft: Draft, cohort: Cohort, ask: AskClients) -> tuple[list[Member],
         return [members[name] for name in sorted(ask.clients) if name in members], []
     if cohort.waits_for_group and ask.kind == "train":
         drawn = families.drawn_together(draft, run, cohort.group, ask.round)
-        return [members[name] for name in sorted(members) if name in drawn], []
+        return who_serves(cohort, [members[name] for name in sorted(members) if name in drawn]), []
+    members = {member.name: member for member in who_serves(cohort, members.values())}
     lottery = lottery_for(draft, cohort, ask)
     if ask.stream is None:
         return [members[name] for name in lottery.draw(sorted(members), ask.num_clients, ask.round)], []

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
+from coordinator.engine import allocation, joining, programs, runs, work
 from coordinator.engine import events as e
-from coordinator.engine import joining, programs, runs, work
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Blob, Job, State, TableNotLoaded
@@ -150,6 +150,7 @@ HANDLERS: Final[Mapping[type[m.Message[Any]], Callable[[Draft, Any], Any]]] = {
     m.SettleRun: runs.settle_run,
     m.RecoverRun: runs.recover_run,
     m.JoinRun: joining.join_run,
+    m.ChangeAllocation: allocation.change_allocation,
     m.PlaceNewcomer: joining.place_newcomer,
     m.RemoveClient: runs.remove_client,
     m.FileErasure: filing.file_erasure,

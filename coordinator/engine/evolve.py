@@ -26,6 +26,8 @@ def evolve(state: State, event: e.Event) -> State:
         return _of_unlearning(state, event)
     if isinstance(event, e.ErasureEvent):
         return _of_erasure(state, event)
+    if isinstance(event, e.IncentiveEvent):
+        return _of_incentives(state, event)
     assert_never(event)
 
 
@@ -118,10 +120,11 @@ def _of_cohort(state: State, event: e.CohortEvent) -> State:
             num_clients = state.runs[cohort.run_id].num_clients
             return state.put(replace(cohort, num_clients_of_run=num_clients), *members)
         case e.MemberJoined(member=member):
-            return state.put(member, _resized(state, state.cohorts[member.cohort_id], 1))
+            return state.put(member, _resized(state, state.cohorts[member.cohort_id], 1, serves=member.allotted))
         case e.MemberLeft(cohort_id=cohort_id, client_id=client_id):
             member = state.members[cohort_id, client_id]
-            return state.put(replace(member, active=False), _resized(state, state.cohorts[cohort_id], -1))
+            cohort = _resized(state, state.cohorts[cohort_id], -1, serves=member.allotted)
+            return state.put(replace(member, active=False), cohort)
         case e.ProgramAdvanced(cohort_id=cohort_id):
             cohort = state.cohorts[cohort_id]
             return state.put(replace(cohort, program_state=event.state, phase=event.phase, awaiting=event.awaiting))
@@ -163,6 +166,11 @@ def _of_cohort(state: State, event: e.CohortEvent) -> State:
             return state.put(replace(retired, head_id=None, head_digest=None))
         case e.CohortMoved(cohort_id=cohort_id, parent_id=parent_id):
             return state.put(replace(state.cohorts[cohort_id], parent_id=parent_id))
+        case e.CohortAllotted(cohort_id=cohort_id, allotment=allotment, left_out=left_out):
+            own = [m for m in state.members.values() if m.cohort_id == cohort_id and m.active]
+            changed = [m for m in own if m.allotted == (m.client_id in left_out)]
+            flipped = [replace(m, allotted=not m.allotted) for m in changed]
+            return state.put(replace(state.cohorts[cohort_id], allotment=allotment), *flipped)
     assert_never(event)
 
 
@@ -286,8 +294,22 @@ def _of_erasure(state: State, event: e.ErasureEvent) -> State:
     assert_never(event)
 
 
-def _resized(state: State, cohort: Cohort, change: int) -> Cohort:
+def _of_incentives(state: State, event: e.IncentiveEvent) -> State:
+    match event:
+        case e.AllocationChanged(federation=federation):
+            return state.put(federation)
+        case e.PeriodBegun(period=period):
+            return state.put(period)
+        case e.LedgerNoted(entries=entries):
+            return state.put_all(entries)
+    assert_never(event)
+
+
+def _resized(state: State, cohort: Cohort, change: int, *, serves: bool) -> Cohort:
     num_clients = state.runs[cohort.run_id].num_clients
+    if serves and cohort.allotment is not None:
+        num_serving = cohort.allotment.num_clients + change
+        cohort = replace(cohort, allotment=replace(cohort.allotment, num_clients=num_serving))
     return replace(cohort, num_members=cohort.num_members + change, num_clients_of_run=num_clients)
 
 

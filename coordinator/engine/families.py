@@ -7,7 +7,7 @@ restarts from cohorts whose members are subsets of its own). Both name their sou
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from coordinator.engine import events as e
@@ -177,9 +177,21 @@ def _form_all(draft: Draft, run: Run, plans: Iterable[CohortPlan], client_ids: M
         form_one(draft, run, NewCohort(MERGED, "merge", (), program="merge"))
 
 
+def _left_out(state: State, cohort: Cohort) -> set[UUID]:
+    return {x.client_id for x in state.members.values() if x.cohort_id == cohort.id and not x.allotted}
+
+
 def form_one(draft: Draft, run: Run, new: NewCohort) -> UUID:
     cohort_id = draft.new_id()
-    rows = tuple(Member(cohort_id, client_id, name, joined=name in new.joined) for name, client_id in new.members)
+    measured = profile_of(draft.state, run.id)  # clusters go on with who serves the run since the period began
+    left_out = _left_out(draft.state, measured) if measured is not None else set()
+    rows = tuple(
+        Member(cohort_id, client_id, name, joined=name in new.joined, allotted=client_id not in left_out)
+        for name, client_id in new.members
+    )
+    allotment = measured.allotment if measured is not None and new.kind != "merge" else None
+    if allotment is not None:
+        allotment = replace(allotment, num_clients=sum(row.allotted for row in rows))
     cohort = Cohort(
         id=cohort_id,
         run_id=run.id,
@@ -194,6 +206,7 @@ def form_one(draft: Draft, run: Run, new: NewCohort) -> UUID:
         is_lockstep=new.kind in ("root", "inner", "leaf") and run.spec.topology.kind != "isolated",
         pending=StartFrom(new.sources) if new.sources else None,
         round=new.round,
+        allotment=allotment,
     )
     draft.emit(e.CohortFormed(cohort, rows))
     return cohort.id

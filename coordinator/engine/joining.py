@@ -12,6 +12,7 @@ from uuid import UUID
 from coordinator.engine import events as e
 from coordinator.engine import families
 from coordinator.engine import messages as m
+from coordinator.engine.allocation import begin_period
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Client, Cohort, Member, Run, State
 from coordinator.engine.families import NewCohort, form_one
@@ -31,9 +32,12 @@ def join_run(draft: Draft, message: m.JoinRun) -> Run:
     if run.status in ENDED:
         raise Rejected("conflict", f"run {run.name} is {run.status}; start a new run with this client instead")
     newcomers = [_newcomer(draft.state, message.federation_id, name) for name in sorted(set(message.clients))]
+    before = len(draft.events)
     for client in newcomers:
         if client.id not in _taking_part(draft.state, run.id):
             _admit(draft, draft.state.runs[run.id], client)
+    if len(draft.events) > before:
+        begin_period(draft, run.federation_id)
     return draft.state.runs[run.id]
 
 
@@ -54,6 +58,7 @@ def place_newcomer(draft: Draft, message: m.PlaceNewcomer) -> None:
         return
     draft.emit(e.CohortRetired(measured.id, f"it joined {cluster_name(index)}"))
     _enter(draft, run, cluster_name(index), client)
+    begin_period(draft, run.federation_id)
 
 
 def _newcomer(state: State, federation_id: UUID, name: str) -> Client:

@@ -116,6 +116,10 @@ def entry(event: e.Event, after: State) -> Entry | None:
             return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"phase": phase, "reason": reason})
         case e.CohortRetired(cohort_id=cohort_id, reason=reason):
             return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"reason": reason})
+        case e.CohortAllotted(cohort_id=cohort_id, allotment=allotment):
+            data = {} if allotment is None else {"period": allotment.period, "job_id": str(allotment.job_id)}
+            data |= {} if allotment is None else {"num_clients": allotment.num_clients}
+            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, data)
         case e.RunReopened(run_id=run_id, reason=reason):
             return Entry(run_id, None, kind, {"reason": reason})
         case e.CheckpointsSuperseded(checkpoint_ids=checkpoint_ids, erasure_id=erasure_id):
@@ -185,6 +189,9 @@ def entry(event: e.Event, after: State) -> Entry | None:
             | e.ExclusionsRefused()
             | e.DeliveryRequested()
             | e.DeliveryAttempted()
+            | e.AllocationChanged()
+            | e.PeriodBegun()
+            | e.LedgerNoted()
             | e.JobSettled()
         ):
             return None

@@ -12,11 +12,12 @@ from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 from uuid import UUID
 
-from coordinator.engine.entities import Blob, Client, Erasure, Facts, Hold, Run
+from coordinator.engine.entities import Blob, Client, Erasure, Facts, Federation, Hold, Run
 from coordinator.engine.erasure.stages import RecoveryWanted
 from coordinator.engine.needs import MAX_NAMED, Needs
 from coordinator.engine.replies import Accepted, FailureNoted, Granted, Renewed
 from services.core.digests import mentioned_in
+from services.incentive.spec import Incentives, Strategy
 from services.wire.v1.erasure import ErasureStatus, Fallback
 from services.wire.v1.runs import RunSpec, policy_of
 
@@ -59,6 +60,7 @@ class CreateRun(Message[Run]):
         needs.named.update((self.federation_id, digest) for digest in named if digest is not None)
         if self.spec.init is not None:
             needs.models.add(self.spec.init)
+        needs.allocating.add(self.federation_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,19 @@ class JoinRun(Message[Run]):
     def add_needs(self, needs: Needs) -> None:
         needs.merging.add(self.run_id)
         needs.joining.update((self.federation_id, name) for name in self.clients)
+        needs.allocating.add(self.federation_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeAllocation(Message[Federation]):
+    """From now on the federation divides its clients among jobs in this way, or not at all."""
+
+    federation_id: UUID
+    allocation: Strategy | None
+    incentives: Incentives
+
+    def add_needs(self, needs: Needs) -> None:
+        needs.governed.add(self.federation_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +165,7 @@ class FileErasure(Message[Erasure]):
     """Each callback as {url, secret}."""
     offline: tuple[str, ...] = ()
     """Subjects whose workers are not there now."""
+    reward: float | None = None
     is_tombstoned: bool = False
     """The fence fell before the database was restored from an older backup: it falls again, whatever that says."""
 
@@ -381,6 +397,7 @@ class FenceErasure(Message[Erasure]):
     def add_needs(self, needs: Needs) -> None:
         needs.fences.add(self.erasure_id)
         needs.jobs.add(self.job_id)
+        needs.allocating.add(self.erasure_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,6 +481,7 @@ class PlaceNewcomer(Message[None]):
     def add_needs(self, needs: Needs) -> None:
         needs.merging.add(self.run_id)
         needs.measured.add(self.cohort_id)
+        needs.allocating.add(self.run_id)
         needs.jobs.update(() if self.job_id is None else (self.job_id,))
 
 

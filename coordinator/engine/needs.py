@@ -20,6 +20,7 @@ _REQUEST: Final = ("erasures", "subjects")
 _REVIEW: Final = (*_REQUEST, *_MERGED, "affected_cohorts", "exclusions", "clients", "updates")
 _LINEAGE: Final = (*_MERGED, "updates", "contributions", "kept", "traffic", "archives", "clients", "exclusions")
 _STEP: Final = ("members", "updates", "affected_cohorts", "clients", "checkpoints", "contributions", *_REQUEST)
+_PERIOD: Final = (*_RUN, *_REQUEST, "federations", "periods", "measures", "clients", "affected_cohorts")
 
 
 def _loads(*tables: str) -> dict[str, Any]:
@@ -86,6 +87,11 @@ class Needs:
     whether an erasure superseded a model with them."""
     superseded: set[tuple[UUID, str]] = field(default_factory=set, metadata=_loads("superseded"))
     """(federation, digest): only whether an erasure superseded a model with these bytes."""
+    allocating: set[UUID] = field(default_factory=set, metadata=_loads(*_PERIOD))
+    """Federations whose clients may be divided anew, by their own id or that of a run or request of theirs. Where they
+    are: all open runs, the clients with what was measured of them, the requests that are not done."""
+    governed: set[UUID] = field(default_factory=set, metadata=_loads(*_PERIOD))
+    """Federations whose own rows change."""
     steps_program: bool = field(default=False, metadata=_loads(*_STEP))
     """Whether a program may take a step: members, buffered updates, and what an erasure's method works on."""
     claimed_runs: set[UUID | None] = field(default_factory=set)

@@ -8,7 +8,7 @@ from typing import Any, Literal, assert_never
 from uuid import UUID
 
 from coordinator.engine import events as e
-from coordinator.engine import families, selection
+from coordinator.engine import families, ledger, selection
 from coordinator.engine.asking import asked, busy_clients, choose, leaver_tasks, new_task
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import (
@@ -76,6 +76,7 @@ def collect(draft: Draft, round: Round) -> None:
     draft.emit(e.RoundClosed(round.id, tuple(u.id for u in chosen), draft.now))
     draft.revoke(withdrawn)
     selection.observe(draft, draft.state.cohorts[round.cohort_id], round.model_digest, round.kind, chosen)
+    ledger.pay(draft, chosen)
     resume(draft, round.cohort_id, Collected(tuple(map(reference_to, chosen))))
 
 
@@ -398,7 +399,7 @@ def check_round(draft: Draft, round_id: UUID) -> None:
 
 def is_filled(cohort: Cohort, round: Round) -> bool:
     if round.is_stream:
-        return cohort.num_buffered >= max(1, min(round.quorum, cohort.num_members))
+        return cohort.num_buffered >= max(1, min(round.quorum, cohort.num_serving))
     if round.close_at_deadline:
         return round.num_open == 0 or round.waiting_for_quorum
     return round.num_received >= round.quorum and (round.num_open == 0 or round.waiting_for_quorum)

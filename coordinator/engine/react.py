@@ -145,6 +145,10 @@ def react(event: e.Event, after: State) -> Iterator[Command]:
             | e.CertificateIssued()
             | e.DeliveryRequested()
             | e.DeliveryAttempted()
+            | e.CohortAllotted()
+            | e.AllocationChanged()
+            | e.PeriodBegun()
+            | e.LedgerNoted()
         ):
             return
         case _:

@@ -9,6 +9,7 @@ from uuid import UUID
 from coordinator.engine import events as e
 from coordinator.engine import families
 from coordinator.engine import messages as m
+from coordinator.engine.allocation import begin_period
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, GIVEN_UP, OPEN_TASK, Cohort, Run, State
 from coordinator.engine.erasure import recovery
@@ -50,6 +51,7 @@ def create_run(draft: Draft, message: m.CreateRun) -> Run:
     )
     draft.emit(e.RunCreated(run))
     families.form(draft, run, names, {name: clients[name].id for name in names})
+    begin_period(draft, run.federation_id)
     return run
 
 

@@ -14,7 +14,7 @@ def view_of(draft: Draft, cohort: Cohort) -> CohortView:
     run = draft.state.runs[cohort.run_id]
     return CohortView(
         name=cohort.name,
-        num_members=cohort.num_members,
+        num_members=cohort.num_serving,
         num_members_of_run=cohort.num_clients_of_run,
         spec=run.spec,
         head=cohort.head_digest,

@@ -11,6 +11,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from coordinator.engine import events as e
+from coordinator.engine import ledger
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Client, Facts, Round, Run, Task, Update
@@ -109,6 +110,7 @@ def submit_result(draft: Draft, message: m.SubmitResult) -> Accepted | Refused:
         seconds=max(0.0, (draft.now - task.leased_at).total_seconds()) if task.leased_at is not None else 0.0,
     )
     draft.emit(e.UpdateAccepted(update))
+    ledger.charge(draft, update)
     _after_answer(draft, task)
     return Accepted(update.id)
 

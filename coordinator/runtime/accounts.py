@@ -28,7 +28,7 @@ from coordinator.runtime.sweeping import sweep_uploads
 from coordinator.store import accounts
 from services.core.errors import Rejected
 from services.core.ids import uuid7
-from services.wire.v1.resources import ClientCreate, CredentialCreate, Federation, IssuedCredential
+from services.wire.v1.resources import ClientCreate, CredentialCreate, Federation, FederationCreate, IssuedCredential
 
 log = structlog.get_logger()
 SHORTEST_ADMIN_TOKEN = 16
@@ -72,17 +72,17 @@ async def _issue(
     return credential_id, token
 
 
-async def create_federation(coordinator: Coordinator, name: str) -> Federation:
+async def create_federation(coordinator: Coordinator, wanted: FederationCreate) -> Federation:
     database = coordinator.database
     try:
         async with database.write() as connection:
             now = await database.now(connection)
             federation_id = uuid7(now, os.urandom(10))
-            await accounts.add_federation(connection, federation_id, name, now)
+            await accounts.add_federation(connection, federation_id, wanted, now)
     except IntegrityError:
-        raise Rejected("name-taken", f"there is already a federation {name}") from None
-    log.info("federation.created", federation=str(federation_id), name=name)
-    return Federation(id=federation_id, name=name, created_at=now)
+        raise Rejected("name-taken", f"there is already a federation {wanted.name}") from None
+    log.info("federation.created", federation=str(federation_id), name=wanted.name)
+    return Federation(id=federation_id, created_at=now, **dict(wanted))
 
 
 async def enrol_client(
@@ -94,9 +94,7 @@ async def enrol_client(
             await accounts.federation(connection, federation_id, within)
             now = await database.now(connection)
             client_id = uuid7(now, os.urandom(10))
-            canary = wanted.canary.model_dump(mode="json") if wanted.canary is not None else None
-            new = {wanted.name: client_id}
-            await accounts.add_clients(connection, new, federation_id, now, canary, wanted.max_samples)
+            await accounts.add_clients(connection, {wanted.name: client_id}, federation_id, now, wanted)
             credential_id, token = await _issue(connection, now, "client", federation_id, client_id)
             client = await accounts.client(connection, client_id, within)
     except IntegrityError:

@@ -291,6 +291,8 @@ def _still_shaped_by(found: ErasureRecord) -> tuple[p.Influence, ...]:
         named = ", ".join(map(str, sorted(classes)))
         why = "The recovery was about the class that lost most accuracy, found by comparing with a model that had the"
         shaped.append(("recovered-class", f"{why} leaver: class {named}."))
+    if any(cohort.allotment is not None for cohort in found.cohorts.values()):
+        shaped.append(("allocation", "Who served which job was decided from the leaver's figures among others."))
     return tuple(p.Influence(aspect=aspect, explanation=why) for aspect, why in sorted(shaped))
 
 

@@ -37,6 +37,7 @@ def filing_of(
         recovery_rounds=wanted.recovery_rounds,
         recovery=_recovery(wanted),
         fallback=wanted.fallback,
+        reward=wanted.reward,
         audit=wanted.audit.model_dump(mode="json") if wanted.audit is not None else None,
     )
 

@@ -15,7 +15,7 @@ from coordinator.store import tables as t
 from coordinator.store.paging import Position, page
 from coordinator.store.prepared import prepared
 from services.core.errors import Rejected
-from services.wire.v1.resources import Client, Credential, Federation, Page
+from services.wire.v1.resources import Client, ClientCreate, Credential, Federation, FederationCreate, Page
 from services.wire.v1.work import MOST_MEMORY_MB
 
 
@@ -131,8 +131,11 @@ async def platform_admins(connection: AsyncConnection) -> list[UUID]:
 # --- writes -----------------------------------------------------------------------------------------------------------
 
 
-async def add_federation(connection: AsyncConnection, federation_id: UUID, name: str, now: datetime) -> None:
-    await connection.execute(t.federations.insert().values(id=federation_id, name=name, created_at=now))
+async def add_federation(
+    connection: AsyncConnection, federation_id: UUID, wanted: FederationCreate, now: datetime
+) -> None:
+    said = wanted.model_dump(mode="json")
+    await connection.execute(t.federations.insert().values(id=federation_id, created_at=now, **said))
 
 
 async def add_clients(
@@ -140,12 +143,12 @@ async def add_clients(
     ids: Mapping[str, UUID],
     federation_id: UUID,
     now: datetime,
-    canary: dict[str, Any] | None = None,
-    max_samples: int | None = None,
+    wanted: ClientCreate | None = None,
 ) -> None:
-    """Enrol clients under the given ids, which are listed by name."""
-    same = {"federation_id": federation_id, "status": "active", "created_at": now, "devices": []}
-    same |= {"canary": canary, "max_samples": max_samples}
+    """Enrol clients under the given ids, which are listed by name; `wanted`: what else is agreed with them."""
+    same: dict[str, Any] = {"federation_id": federation_id, "status": "active", "created_at": now, "devices": []}
+    agreed = {} if wanted is None else wanted.model_dump(mode="json")
+    same |= {name: agreed.get(name) for name in ("canary", "max_samples", "resources")}
     await connection.execute(t.clients.insert(), [{"id": ids[name], "name": name, **same} for name in ids])
 
 

@@ -11,15 +11,20 @@ from pydantic import TypeAdapter
 
 from coordinator.engine.entities import (
     AffectedCohort,
+    Allotment,
     Cohort,
     Erasure,
+    Federation,
     NextRound,
+    Period,
     Run,
     Selecting,
     Selection,
     StartFrom,
 )
 from coordinator.engine.erasure.stages import AuditReport, CleanModel, Recover, RecoveryWanted, Unlearn
+from services.incentive.division import Candidate, Division, Job
+from services.incentive.spec import Incentives
 from services.methods.running import UNNAMED_SCHEDULE
 from services.program.contract import Source
 from services.wire.v1.runs import RunSpec
@@ -98,6 +103,14 @@ CODECS: Final[dict[type[Any], dict[str, Codec]]] = {
         "selection": Codec(Selection),
         "recovery": Codec(Recover, current=_recovery),
         "unlearning": Codec(Unlearn, current=_unlearning),
+        "allotment": Codec(Allotment),
+    },
+    Federation: {"incentives": Codec(Incentives)},
+    Period: {
+        "incentives": Codec(Incentives),
+        "jobs": Codec(tuple[Job, ...]),
+        "candidates": Codec(tuple[Candidate, ...]),
+        "division": Codec(Division),
     },
     Erasure: {"recovery": Codec(RecoveryWanted)},
     AffectedCohort: {

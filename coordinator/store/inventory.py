@@ -21,7 +21,7 @@ from services.audit.predicate import ArtefactKind, Disposition
 from services.core import digests
 from services.methods.catalogue import NOISY_KERNELS
 
-ScrubbedKind = Literal["log-tail", "device", "figure", "canary", "failure-reason"]
+ScrubbedKind = Literal["log-tail", "device", "figure", "canary", "failure-reason", "ledger"]
 """What is taken out of rows that stay; named by a keyed digest of what was there."""
 BATCH: Final = 10_000
 """A statement takes some 30 000 parameters on either back end."""

@@ -20,6 +20,8 @@ from coordinator.store.warm import Known
 E = TypeVar("E", bound=Entity)
 
 TABLES: Final[dict[type[Any], sa.Table]] = {
+    entities.Federation: tables.federations,
+    entities.Period: tables.periods,
     entities.Client: tables.clients,
     entities.Run: tables.runs,
     entities.Cohort: tables.cohorts,
@@ -38,6 +40,7 @@ TABLES: Final[dict[type[Any], sa.Table]] = {
     entities.Certificate: tables.certificates,
     entities.Delivery: tables.deliveries,
     entities.Blob: tables.blobs,
+    entities.LedgerEntry: tables.ledger,
 }
 """In an order that satisfies the foreign keys on insertion."""
 FIELDS: Final[dict[str, tuple[str, ...]]] = {

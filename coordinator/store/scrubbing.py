@@ -168,6 +168,11 @@ def _of_own_cohorts(scope: ScrubScope) -> Iterator[sa.ColumnElement[bool]]:
         yield t.lines.c.erasure_id.in_(sa.select(t.erasures.c.id).where(own))
 
 
+def _of_periods(scope: ScrubScope) -> Iterator[sa.ColumnElement[bool]]:
+    if not scope.stays:
+        yield t.periods.c.federation_id == scope.federation_id
+
+
 def _of_their_inbox(scope: ScrubScope) -> Iterator[sa.ColumnElement[bool]]:
     names = [] if scope.stays else [f"client:{client_id}" for client_id in sorted(scope.client_ids)]
     return (t.inbox.c.principal.in_(some) for some in batched(names, BATCH))
@@ -276,6 +281,19 @@ def _without_canary(value: Any, row: Any, scope: ScrubScope) -> Any:
     return {**value, "canary": None} if value and value.get("canary") is not None else value
 
 
+def _divided(value: Any, row: Any, scope: ScrubScope) -> Any:
+    """Of a period: shares and utilities were made of all clients' figures, so they go with those of one."""
+    if scope.names.isdisjoint(value["jobs"]):
+        return value
+    others = {name: job for name, job in value["jobs"].items() if name not in scope.names}
+    return {**value, "jobs": others, "populations": [], "total_utility": 0.0}
+
+
+def _of_others(value: Any, row: Any, scope: ScrubScope) -> Any:
+    """Of a period: the figures of those who stay."""
+    return [one for one in value if one["client"] not in scope.names]
+
+
 def _names_in(names: frozenset[str]) -> re.Pattern[str]:
     """A pattern that finds the names as whole words: a name may be a part of another."""
     return re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, sorted(names)))})(?![\w-]|\.\w)")
@@ -303,6 +321,7 @@ SCRUBS: Final = (  # in the order in which the shell locks rows
     Scrub(_c.agent_version, "device", _of_leavers(_c.id), _becomes(None)),
     Scrub(_c.devices, "device", _of_leavers(_c.id), _becomes([])),
     Scrub(_c.canary, "canary", _of_leavers(_c.id), _becomes(None)),
+    Scrub(_c.resources, "figure", _of_leavers(_c.id), _becomes(None)),
     Scrub(_c.exclusions, "figure", _of_leavers(_c.id), _becomes(None)),
     Scrub(_c.exclusions_acked, "figure", _of_leavers(_c.id), _becomes(None)),
     Scrub(t.exclusions.c.samples, "figure", _of_leavers(t.exclusions.c.client_id), _becomes([])),
@@ -313,6 +332,9 @@ SCRUBS: Final = (  # in the order in which the shell locks rows
     Scrub(t.contributions.c.factor, "figure", _of_leavers(t.contributions.c.client_id), _becomes(None)),
     Scrub(t.checkpoints.c.metrics, "figure", _of_models, lambda value, row, scope: _judged(value, row.id, scope)),
     Scrub(t.journal.c.data, "failure-reason", _journalled, _noted),
+    Scrub(t.periods.c.candidates, "figure", _of_periods, _of_others),
+    Scrub(t.periods.c.division, "figure", _of_periods, _divided),
+    Scrub(t.ledger.c.amounts, "ledger", _of_leavers(t.ledger.c.client_id), _becomes({})),
     Scrub(t.inbox.c.key, None, _of_their_inbox, lambda value, row, scope: f"scrubbed {row.made}"),
 )
 

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.engine.entities import NOTHING_LOADED, Client, Delivery, Exclusion, Run, State
 from coordinator.engine.messages import Message, needs_of
 from coordinator.engine.needs import Needs
-from coordinator.store import loading_blobs, loading_erasures, loading_work
+from coordinator.store import loading_blobs, loading_erasures, loading_periods, loading_work
 from coordinator.store import tables as t
 from coordinator.store.loading import Loading
 from coordinator.store.warm import Known
@@ -34,6 +34,7 @@ async def load(
     needs.erasures |= needs.fences | needs.reviews | needs.announced | needs.begun
     needs.tasks |= needs.submitted
     leaver_ids = await loading_erasures.load_requests(loading)
+    await loading_periods.widen_to_open_runs(loading)
     needs.runs |= loading.whole | needs.merging
     if needs.announced or needs.deliveries:
         of_request = t.deliveries.c.erasure_id.in_(needs.announced)
@@ -56,6 +57,7 @@ async def load(
     await loading_work.load_updates(loading)
     await loading_work.load_members(loading)
     await loading_erasures.load_lineage(loading, leaver_ids)
+    await loading_periods.load_figures(loading)
     await loading_blobs.load_blobs(loading)
     return loading.state
 

@@ -26,6 +26,7 @@ from sqlalchemy import (
     Uuid,
     false,
     text,
+    true,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Dialect
@@ -68,7 +69,7 @@ def _one_of(column: str, *values: str) -> CheckConstraint:
     return CheckConstraint(f"{column} IN ({', '.join(repr(v) for v in values)})", name=f"known_{column}")
 
 
-SCRUBBED_KINDS: Final = ("log-tail", "device", "figure", "canary", "failure-reason")
+SCRUBBED_KINDS: Final = ("log-tail", "device", "figure", "canary", "failure-reason", "ledger")
 """Kinds of artefacts that an erasure takes out of rows that stay (scrubbing.py)."""
 _CLAIMABLE_OR_LEASED: Final = "status IN ('ready', 'leased')"
 _OPEN_TASK: Final = "status IN ('standby', 'ready', 'leased')"
@@ -95,6 +96,23 @@ federations = Table(
     Column("id", Uuid, primary_key=True),
     Column("name", String(63), nullable=False, unique=True),
     Column("created_at", Instant, nullable=False),
+    Column("allocation", String(16)),
+    Column("incentives", Json),
+)
+
+periods = Table(
+    "periods",
+    metadata,
+    Column("federation_id", Uuid, ForeignKey("federations.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("strategy", String(16), nullable=False),
+    Column("begun_at", Instant, nullable=False),
+    Column("incentives", Json, nullable=False),
+    Column("jobs", Json, nullable=False),
+    Column("candidates", Json, nullable=False),
+    Column("division", Json, nullable=False),
+    # Two that begin a period at the same instant would not know of each other's jobs: the second begins anew.
+    PrimaryKeyConstraint("federation_id", "number"),
 )
 
 clients = Table(
@@ -115,6 +133,7 @@ clients = Table(
     Column("max_samples", BigInteger),
     Column("superseded_at", Instant),
     Column("dropped_at", Instant),
+    Column("resources", Json),
     _one_of("status", "active", "removed", "erased"),
     # A client's name is its identity in seeds and in the order of aggregation: never two in one federation.
     UniqueConstraint("federation_id", "name"),
@@ -188,6 +207,7 @@ cohorts = Table(
     Column("reason", Text),
     Column("stamp", Uuid),  # the store's own, not in the record: see warm.py
     Column("members_stamp", Uuid),
+    Column("allotment", Json),
     _one_of("phase", "starting", "waiting", "asking", "computing", "finished", "failed", "retired"),
     _one_of("kind", "line", "root", "inner", "leaf", "profile", "merge"),
     UniqueConstraint("run_id", "name"),
@@ -204,6 +224,7 @@ members = Table(
     Column("name", String(63), nullable=False),
     Column("active", Boolean, nullable=False),
     Column("joined", Boolean, nullable=False),
+    Column("allotted", Boolean, nullable=False, server_default=true()),
     PrimaryKeyConstraint("cohort_id", "client_id"),
 )
 
@@ -447,6 +468,7 @@ erasures = Table(
     Column("fenced_at", Instant),
     Column("first_clean_at", Instant),
     Column("completed_at", Instant),
+    Column("reward", Float),
     _one_of("status", *get_args(ErasureStatus)),
     _one_of("scope", "client", "samples"),
     _one_of("guarantee", "exact", "approximate"),
@@ -640,6 +662,26 @@ inbox = Table(
     Column("made", Uuid, nullable=False),
     Column("created_at", Instant, nullable=False),
     PrimaryKeyConstraint("principal", "route", "key"),
+)
+
+ledger = Table(
+    "ledger",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("federation_id", Uuid, ForeignKey("federations.id"), nullable=False, index=True),
+    Column("client_id", Uuid, ForeignKey("clients.id"), nullable=False, index=True),
+    Column("client_name", String(63), nullable=False),
+    Column("run_id", Uuid, ForeignKey("runs.id"), nullable=False),
+    Column("job_id", Uuid, nullable=False),
+    Column("update_id", Uuid, nullable=False),
+    Column("kind", String(8), nullable=False),
+    Column("period", Integer, nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("amounts", Json, nullable=False),
+    Column("at", Instant, nullable=False),
+    _one_of("kind", "cost", "reward"),
+    # An answer costs once and is paid once.
+    UniqueConstraint("update_id", "kind"),
 )
 
 evidence_state = Table(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from json import loads
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from lethe.failures import UNUSABLE, CommandFailed
 from lethe.target import AsJson, connect, examples
 
 app = typer.Typer(no_args_is_help=True, help="Clients: data holders, each with one worker agent and one token.")
@@ -41,6 +43,13 @@ def add(
     max_samples: Annotated[
         int | None, typer.Option(help="The most samples that a result of it may claim; any number when left out.")
     ] = None,
+    resources: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help='What a round costs it, else measured: {"samples": 900, "seconds": 20, "bytes": 4000000}.',
+        ),
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Enrol a client. Its token is shown once: hand it to the data holder."""
@@ -50,6 +59,11 @@ def add(
     wanted: dict[str, Any] = {"name": name, "max_samples": max_samples}
     if canary is not None:
         wanted["canary"] = {"target_class": canary[0], "seed": canary[1]}
+    if resources is not None:
+        try:
+            wanted["resources"] = loads(resources)
+        except ValueError as error:
+            raise CommandFailed(f"--resources is not JSON: {error}", exit_code=UNUSABLE) from error
     with connect(context) as client:
         federation_id = client.federation(federation)["id"]
         issued = client.post(f"/v1/federations/{federation_id}/clients", wanted)

@@ -83,6 +83,9 @@ def erase(
     callback_secret_file: Annotated[
         Path | None, typer.Option(help="A file with the secret (whsec_…) that posts are signed with.")
     ] = None,
+    reward: Annotated[
+        float | None, typer.Option(help="What each round of its work pays, where clients are divided among jobs.")
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Follow the request until it is over.")] = False,
     idempotency_key: Annotated[
         str | None, typer.Option(help="The same request again under the same key files no second one.")
@@ -100,6 +103,7 @@ def erase(
     body |= _recovery(recovery)
     body |= {"needs_approval": approve_first} | ({"regulation": regulation} if regulation else {})
     body |= {"legal_deadline": _instant(legal_deadline)} if legal_deadline is not None else {}
+    body |= {"reward": reward} if reward is not None else {}
     body |= _callbacks(callback, callback_secret_file)
     with connect(context) as coordinator:
         body["federation_id"] = _federation_id(coordinator, federation)

@@ -13,13 +13,22 @@ app = typer.Typer(no_args_is_help=True, help="Federations: groups of clients tha
 
 @app.command(**examples("lethe federations create hospitals"))
 def create(
-    context: typer.Context, name: Annotated[str, typer.Argument(help="Its name.")], json: AsJson = False
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Its name.")],
+    allocation: Annotated[
+        str | None,
+        typer.Option(
+            help="How clients are divided among jobs: game, random, round_robin or greedy; not when left out."
+        ),
+    ] = None,
+    json: AsJson = False,
 ) -> None:
     """Make a federation."""
     from lethe.printing import print_record
 
     with connect(context) as client:
-        print_record(client.post("/v1/federations", {"name": name}), as_json=json)
+        wanted = {"name": name} | ({"allocation": allocation} if allocation is not None else {})
+        print_record(client.post("/v1/federations", wanted), as_json=json)
 
 
 @app.command("list", **examples("lethe federations list", "lethe federations list --json | jq -r .id"))

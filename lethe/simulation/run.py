@@ -42,6 +42,7 @@ from services.models.spec import CUSTOM
 from services.simulation.event_queue import EventQueue
 from services.tensors import codec
 from services.tensors.streams import StoredFile
+from services.wire.v1.resources import FederationCreate
 from worker.execution import describe
 
 RESULTS: Final = "results.jsonl"
@@ -191,7 +192,10 @@ class _Simulation:
         self._event_queue.advance(coordinator.clock.now_s)
         async with coordinator.database.write() as connection:
             if not await accounts.has_federation(connection, coordinator.federation_id):
-                await accounts.add_federation(connection, coordinator.federation_id, scenario.name, coordinator.clock())
+                wanted = FederationCreate(
+                    name=scenario.name, allocation=scenario.allocation, incentives=scenario.incentives
+                )
+                await accounts.add_federation(connection, coordinator.federation_id, wanted, coordinator.clock())
         await coordinator.enrol(scenario.names[: scenario.clients])
         async with coordinator.database.read() as connection:
             run = await experiment_queries.run(connection)

@@ -15,6 +15,7 @@ from lethe.run_file import PLACEHOLDER, describe
 from services.audit.spec import AuditPlan
 from services.core.errors import Rejected
 from services.data.spoilt import Spoilt
+from services.incentive.spec import Amount, Incentives, Strategy
 from services.models.spec import CUSTOM
 from services.models.spec import validate as validate_model
 from services.simulation.durations import Duration, Fixed
@@ -94,6 +95,7 @@ class Event(Message):
     recovery: RecoveryChoice | None = Field(default=None, description="erase: the recovery method that follows.")
     fallback: Literal["retrain"] | None = None
     audit: AuditPlan | None = None
+    reward: Amount | None = Field(default=None, description="erase: what each round of its work pays; see allocation.")
 
     @model_validator(mode="after")
     def _one_moment_one_action(self) -> Event:
@@ -120,6 +122,7 @@ class Event(Message):
             recovery=self.recovery or "training",
             fallback=self.fallback,
             audit=self.audit,
+            reward=self.reward,
         )
 
 
@@ -172,6 +175,10 @@ class Scenario(Message):
         "networks made by `lethe selection train`.",
     )
     script: list[Event] = []
+    allocation: Strategy | None = Field(
+        default=None, description="How clients are divided among the run and the erasures that go on in it."
+    )
+    incentives: Incentives | None = Field(default=None, description="allocation: what these pay, and work costs.")
     stop: Stop = Stop()
 
     @model_validator(mode="before")

@@ -23,7 +23,7 @@ def objections(predicate: ErasurePredicate, subjects: Sequence[tuple[str, str]])
         *_to_cohort_count(predicate),
         *_to_artefacts(predicate.artefacts),
         *_to_scope(predicate),
-        *to_names(predicate.request, predicate.workers, predicate.still_shaped_by),
+        *to_names(predicate.request, predicate.workers, [one.aspect for one in predicate.still_shaped_by]),
         *to_replay(predicate.replayable),
         *_to_incidents(predicate),
     ]

@@ -19,13 +19,11 @@ from pydantic import Field
 from services.audit import canonical
 from services.audit.v1.predicate import (
     MEANINGS,
-    Aspect,
     AuditFigure,
     CohortOutcome,
     Count,
     Guarantee,
     GuaranteeKind,
-    Influence,
     Instant,
     Issuer,
     Label,
@@ -41,6 +39,7 @@ from services.audit.v1.predicate import (
     extent_of,
 )
 from services.audit.v1.predicate import STANDING_LIMITS as EARLIER_LIMITS
+from services.audit.v1.predicate import Aspect as EarlierAspect
 from services.audit.v1.predicate import Method as EarlierMethod
 from services.wire.message import Digest, Id, Message
 
@@ -86,7 +85,9 @@ ArtefactKind = Literal[
     "canary",
     "failure-reason",
     "worker-cache",
+    "ledger",
 ]
+Aspect = EarlierAspect | Literal["allocation"]
 Disposition = Literal[
     "deleted",
     "destroyed",
@@ -115,6 +116,7 @@ KINDS: Final[Mapping[ArtefactKind, str]] = {
     "canary": "The backdoor that the leaver agreed to carry, so that an audit can look for it.",
     "failure-reason": "Why a task failed, in the words of the leaver's worker.",
     "worker-cache": "Superseded models that a worker keeps to save downloads.",
+    "ledger": "What the leaver earned and paid, where clients are divided among jobs.",
 }
 DISPOSITIONS: Final[Mapping[Disposition, str]] = {
     "deleted": "Its bytes and the record of where they lay are deleted here.",
@@ -144,6 +146,7 @@ POSSIBLE: Final[Mapping[ArtefactKind, frozenset[Disposition]]] = {
     "canary": frozenset({"scrubbed"}),
     "failure-reason": frozenset({"scrubbed"}),
     "worker-cache": frozenset({"reported", "unconfirmed"}),
+    "ledger": frozenset({"scrubbed"}),
 }
 """What can become of what. May grow; a pair that was once signed stays possible."""
 
@@ -168,6 +171,13 @@ def commit(client: str, request_id: UUID, federation_id: UUID, salt: bytes) -> s
         raise ValueError(f"a salt has {SALT_BYTES} bytes")
     said = canonical.encode({"client": client, "federation": str(federation_id), "request": str(request_id)})
     return "hmac-sha256:" + hmac.new(salt, said, hashlib.sha256).hexdigest()
+
+
+class Influence(Message):
+    """A decision, not a model, that the leaver took part in and that still stands."""
+
+    aspect: Aspect
+    explanation: Sentence
 
 
 class Package(Message):

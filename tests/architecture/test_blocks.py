@@ -21,6 +21,7 @@ import yaml
 
 from lethe import run_file
 from lethe.cli import app
+from lethe.incentive_preview import GameFile
 from lethe.simulation import scenario
 from services.core.errors import CODES
 from services.wire.v1.erasure import ErasureCreate
@@ -68,9 +69,11 @@ def test_an_example_is_valid_and_listed(file: Path) -> None:
 
 
 def check_yaml(document: dict[str, Any], place: Path) -> None:
-    """A scenario, a fleet, a run file, or some keys of a run file."""
+    """A scenario, a game about jobs, a fleet, a run file, or some keys of a run file."""
     if "run" in document:
         scenario.parse(document, place)
+    elif "jobs" in document:
+        GameFile.model_validate(document)
     elif isinstance(document.get("clients"), list) and "model" not in document:
         FleetFile.model_validate(document)
     else:

@@ -18,6 +18,7 @@ from services.audit.predicate import (
     Count,
     ErasurePredicate,
     Incident,
+    Influence,
     Method,
     Workers,
 )
@@ -77,7 +78,7 @@ def predicate() -> ErasurePredicate:
         cohorts=earlier.cohorts,
         num_cohorts=Count(planned=3, done=3),
         artefacts=listed()[1],
-        still_shaped_by=earlier.still_shaped_by,
+        still_shaped_by=tuple(Influence(**dict(one)) for one in earlier.still_shaped_by),
         workers=Workers(unconfirmed=(opening().commitment("hospital-b"),)),
         audit=earlier.audit,
         replayable=earlier.replayable,

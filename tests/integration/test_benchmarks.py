@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import certificate, coordination, erasure, forgetting, longpoll, scale, training
+from benchmarks import certificate, coordination, erasure, forgetting, incentive, longpoll, scale, training
 from benchmarks.coordination import Cell, measure_bare
 from benchmarks.figures import median_gap, percentile
 from benchmarks.payload import Payload
@@ -140,3 +140,21 @@ def test_forgetting_says_what_is_left_of_the_leaver_and_what_it_cost(
     assert "| `not` |" in (tmp_path / "report.md").read_text("utf-8")
     for name in ("mia_auc", "mia_tpr_at_low_fpr", "mia_f1", "mia_accuracy", "likelihood_auc", "canary_success"):
         assert 0 <= negated[f"before_{name}"] <= 1
+
+
+def test_the_game_is_above_the_other_strategies_with_the_papers_reward(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert incentive.main(["--json", "--seeds", "3", "--out", str(tmp_path)]) == 0
+    rows = rows_printed(capsys)
+    courses = [row for row in rows if "period" in row]
+    assert set(courses[0]) == {"seed", "reward", "strategy", "period", "total_utility"}
+    ends = {(r["reward"], r["strategy"], r["seed"]): r["total_utility"] for r in courses if r["period"] == 300}
+    assert len(ends) == 3 * 4 * 3
+    for seed in (1, 2, 3):
+        game = ends["paper", "game", seed]
+        assert all(game > ends["paper", strategy, seed] for strategy in ("random", "round_robin", "greedy"))
+    assert {row["is_settled"] for row in rows if row.get("figure") == "equilibrium" and row["reward"] == "paper"} == {
+        True
+    }
+    assert "Fig. 4(c)" in (tmp_path / "report.html").read_text("utf-8")

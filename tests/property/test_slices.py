@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -36,9 +36,10 @@ from coordinator.store.slices import load
 from coordinator.store.warm import Known, Warm
 from services.core.digests import of_json
 from services.core.errors import Rejected
+from services.incentive.spec import Incentives, Strategy
 from tests.property.engine_machine import EngineMachine
 from tests.property.seeded_walks import walk
-from tests.support.world import FEDERATION, START, World
+from tests.support.world import FEDERATION, World, beginning
 
 DATA = of_json("validation data")
 LEFT = ("upload", "part")
@@ -50,7 +51,7 @@ class Store:
 
     runner: asyncio.Runner = field(default_factory=asyncio.Runner)
     database: Database = field(default_factory=lambda: Database("sqlite:///:memory:"))
-    mirrored: State = field(default_factory=State)
+    mirrored: State = field(default_factory=beginning)
     warm: Warm | None = None
     """What the store remembers from one transaction to the next; None: nothing."""
 
@@ -58,8 +59,7 @@ class Store:
         async def create() -> None:
             async with self.database.write() as connection:
                 await connection.run_sync(tables.metadata.create_all)
-                row = {"id": FEDERATION, "name": "federation", "created_at": START}
-                await connection.execute(tables.federations.insert(), [row])
+                await write_changes(connection, State(), self.mirrored)
 
         self.runner.run(create())
 
@@ -206,3 +206,37 @@ def test_a_round_does_not_read_what_is_known_of_its_cohort(store: Store, monkeyp
     world.settle()
     assert world.cohort(run_id).round == 1
     assert Client in read and not set(read) & {Member, Round, Run, Task, Update}
+
+
+@pytest.mark.parametrize("strategy", ["game", "round_robin"])
+def test_periods_are_decided_from_slices_as_from_the_whole_world(strategy: Strategy, store: Store) -> None:
+    world = StoredWorld()
+    world.store = store
+    names = [f"c{n}" for n in range(6)]
+    world.enrol(*names, "late")
+    for client in list(world.state.clients.values()):
+        declared = {"samples": 100, "seconds": 1.0, "bytes": 1_000_000, "stored_bytes": 0}
+        world.state = world.state.put(replace(client, resources=declared))
+
+    def work() -> None:
+        world.claim_and_submit(*(name for name in (*names, "late") if name != "c0"))
+        world.settle()
+
+    world.send(m.ChangeAllocation(FEDERATION, strategy, Incentives()))
+    first = world.create_run(name="first", clients=names, reward=120.0, stop={"rounds": 4})
+    world.settle()
+    world.claim_and_submit(*names)
+    world.settle()
+    clusters = {"kind": "clusters", "num_clusters": 2}
+    world.create_run(name="second", clients=names[1:], topology=clusters, stop={"rounds": 3})
+    world.settle()
+    work()
+    world.join(first, "late")
+    world.fence("c0", reward=50.0)
+    world.settle()
+    for _ in range(12):
+        work()
+    world.send(m.ChangeAllocation(FEDERATION, None, Incentives()))
+    assert len(world.state.periods) == 5 and world.state.ledger
+    assert {run.status for run in world.state.runs.values()} == {"completed"}
+    assert world.is_stored_as_it_is()

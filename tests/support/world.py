@@ -29,6 +29,7 @@ from coordinator.engine.entities import (
     Contribution,
     Erasure,
     Facts,
+    Federation,
     Job,
     NotLoaded,
     Parent,
@@ -98,9 +99,14 @@ def as_loaded(state: State, message: m.Message[Any]) -> State:
     return state.updated({name: NotLoaded(name, {}) for name in hidden})
 
 
+def beginning() -> State:
+    """A federation that nothing has happened in."""
+    return State().put(Federation(FEDERATION, "federation", START))
+
+
 @dataclass
 class World:
-    state: State = field(default_factory=State)
+    state: State = field(default_factory=beginning)
     now: datetime = START
     events: list[Event] = field(default_factory=list)
     wakes: set[str] = field(default_factory=set)

@@ -62,6 +62,8 @@ class Erasure:
     fenced_at: datetime | None = None
     first_clean_at: datetime | None = None
     completed_at: datetime | None = None
+    reward: float | None = None
+    """What each round of its work pays, where the federation divides its clients among jobs; None: as by default."""
 
     @property
     def key(self) -> UUID:

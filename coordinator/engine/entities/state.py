@@ -8,6 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from coordinator.engine.entities.erasure import AffectedCohort, Certificate, Delivery, Erasure, Exclusion, Subject
+from coordinator.engine.entities.incentives import Federation, LedgerEntry, Measured, Period
 from coordinator.engine.entities.storage import Blob, Facts, Job
 from coordinator.engine.entities.training import (
     Checkpoint,
@@ -62,6 +63,9 @@ Entity = (
     | Certificate
     | Delivery
     | Blob
+    | Federation
+    | Period
+    | LedgerEntry
 )
 
 
@@ -138,6 +142,12 @@ class State:
     """What is known of stored bytes, whoever they are from, by federation and digest."""
     superseded: Mapping[tuple[UUID, str], bool] = field(default_factory=dict)
     """(federation, digest) of models that an erasure superseded, among those that are about to be stored or used."""
+    federations: Mapping[UUID, Federation] = field(default_factory=dict)
+    """Those that divide their clients among jobs, and those that are changed."""
+    periods: Mapping[tuple[UUID, int], Period] = field(default_factory=dict)
+    ledger: Mapping[UUID, LedgerEntry] = field(default_factory=dict)
+    measures: Mapping[UUID, Measured] = field(default_factory=dict)
+    """By client, where a period begins."""
 
     def put(self, *entities: Entity) -> State:
         return self.put_all(entities)

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Literal
 from uuid import UUID
 
+from coordinator.engine.entities.incentives import Allotment
 from coordinator.engine.erasure.stages import Recover, Unlearn
 from services.methods.shared import FIND_CLASS
 from services.program.contract import AskClients, Source
@@ -60,6 +61,8 @@ class Client:
     """The newest fence that took models away which its worker may have in its cache."""
     dropped_at: datetime | None = None
     """The fence up to which its worker has said, in this session, that it dropped them."""
+    resources: Mapping[str, Any] | None = None
+    """What it declared that a round costs it (services/incentive/spec.py)."""
 
     @property
     def key(self) -> UUID:
@@ -172,10 +175,19 @@ class Cohort:
     head_digest: str | None = None
     round: int = 0
     reason: str | None = None
+    allotment: Allotment | None = None
+    """The job that it works for, where the federation divides its clients among jobs."""
 
     @property
     def key(self) -> UUID:
         return self.id
+
+    @property
+    def num_serving(self) -> int:
+        """How many of its members may be asked (allocation.who_serves)."""
+        if self.allotment is None or self.kind == "profile":
+            return self.num_members
+        return self.allotment.num_clients or self.num_members
 
     @property
     def active_program(self) -> str:
@@ -219,6 +231,8 @@ class Member:
     active: bool = True
     joined: bool = False
     """Whether it came when the run was going; draws among the others do not depend on it."""
+    allotted: bool = True
+    """Whether it serves the cohort's job in this period; it may serve another instead."""
 
     @property
     def key(self) -> tuple[UUID, UUID]:

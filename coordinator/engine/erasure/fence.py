@@ -13,6 +13,7 @@ from uuid import UUID
 from coordinator.engine import events as e
 from coordinator.engine import families, selection
 from coordinator.engine import messages as m
+from coordinator.engine.allocation import begin_period
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, GIVEN_UP, AffectedCohort, Erasure, Run, State
 from coordinator.engine.erasure import cuts, fallback, planner, samples, unlearning
@@ -43,6 +44,7 @@ def fence_erasure(draft: Draft, message: m.FenceErasure) -> Erasure:
             e.ClientErased(client_id, erasure.id, is_needed=chosen.asks_leavers(audited=erasure.audit is not None))
         )
     draft.emit(e.ErasureMoved(erasure.id, "fenced", fenced_at=draft.now, chosen=chosen.name))
+    begin_period(draft, erasure.federation_id)
     return draft.state.erasures[erasure.id]
 
 

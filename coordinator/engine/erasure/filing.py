@@ -59,6 +59,7 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
         audit=message.audit,
         duplicate_of=duplicate_of,
         callbacks=list(message.callbacks),
+        reward=message.reward,
     )
     forgets_all = message.scope == "client" and duplicate_of is None
     subjects = tuple(Subject(erasure.id, c.id, c.name, active=forgets_all) for c in clients)

@@ -128,7 +128,7 @@ def _absence(draft: Draft, run: Run, cohort: Cohort) -> str | None:
     ]
     in_hand, needed = round.num_received, round.quorum if round.waiting_for_quorum else round.num_received + len(asked)
     if round.is_stream:
-        in_hand, needed = cohort.num_buffered, max(1, min(round.quorum, cohort.num_members))
+        in_hand, needed = cohort.num_buffered, max(1, min(round.quorum, cohort.num_serving))
     if not absent or in_hand + len(asked) - len(absent) >= needed:
         return None
     names = ", ".join(sorted(task.client_name for task in absent)[:5])

@@ -4,7 +4,9 @@ from coordinator.engine.events.cohorts import *  # noqa: F403
 from coordinator.engine.events.cohorts import CohortEvent, JobEvent
 from coordinator.engine.events.erasure import *  # noqa: F403
 from coordinator.engine.events.erasure import ErasureEvent, UnlearningEvent
+from coordinator.engine.events.incentives import *  # noqa: F403
+from coordinator.engine.events.incentives import IncentiveEvent
 from coordinator.engine.events.training import *  # noqa: F403
 from coordinator.engine.events.training import RoundEvent, RunEvent, TaskEvent
 
-Event = RunEvent | RoundEvent | TaskEvent | CohortEvent | JobEvent | UnlearningEvent | ErasureEvent
+Event = RunEvent | RoundEvent | TaskEvent | CohortEvent | JobEvent | UnlearningEvent | ErasureEvent | IncentiveEvent

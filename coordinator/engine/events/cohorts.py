@@ -9,6 +9,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from coordinator.engine.entities import (
+    Allotment,
     Blob,
     Checkpoint,
     Cohort,
@@ -178,6 +179,16 @@ class CohortRetired:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class CohortAllotted:
+    """A period has begun: which members serve the cohort's job in it. Without an allotment everybody does."""
+
+    cohort_id: UUID
+    allotment: Allotment | None
+    left_out: tuple[UUID, ...]
+    """Active members that serve another job."""
+
+
 CohortEvent = (
     CohortFormed
     | MemberJoined
@@ -195,5 +206,6 @@ CohortEvent = (
     | CohortRevived
     | CohortEnded
     | CohortRetired
+    | CohortAllotted
 )
 JobEvent = JobRequested | JobSettled | JobReturned | BlobRecorded

@@ -12,7 +12,6 @@ from services.audit.v1.predicate import (
     CohortOutcome,
     ErasurePredicate,
     Guarantee,
-    Influence,
     Replayable,
     Request,
     Workers,
@@ -29,7 +28,7 @@ def objections(predicate: ErasurePredicate, subjects: Sequence[tuple[str, str]])
         *(objection for cohort in predicate.cohorts for objection in to_cohort(cohort)),
         *(objection for artefact in predicate.artefacts for objection in _to_artefact(artefact)),
         *_to_counts(predicate),
-        *to_names(predicate.request, predicate.workers, predicate.still_shaped_by),
+        *to_names(predicate.request, predicate.workers, [one.aspect for one in predicate.still_shaped_by]),
         *to_replay(predicate.replayable),
     ]
 
@@ -96,12 +95,12 @@ def _to_counts(predicate: ErasurePredicate) -> Iterator[str]:
             yield f"{planned} of kind {kind} were planned but {listed[kind]} are listed"
 
 
-def to_names(request: Request, workers: Workers, still_shaped_by: Sequence[Influence]) -> Iterator[str]:
+def to_names(request: Request, workers: Workers, aspects: Sequence[str]) -> Iterator[str]:
     for commitment in _repeated(request.subjects):
         yield f"the erased client {commitment} is named twice"
     for commitment in _repeated(workers.confirmed + workers.unconfirmed):
         yield f"the worker {commitment} is named twice"
-    for aspect in _repeated([influence.aspect for influence in still_shaped_by]):
+    for aspect in _repeated(aspects):
         yield f"still_shaped_by names {aspect} twice"
 
 

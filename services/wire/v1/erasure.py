@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AwareDatetime, Field, JsonValue, field_validator, model_validator
 
 from services.audit.spec import AuditPlan
+from services.incentive.spec import Amount
 from services.wire.message import Id, Message, Name
 from services.wire.v1.exclusions import SampleNumber
 
@@ -89,6 +90,12 @@ class _Wanted(Message):
     )
     audit: AuditPlan | None = Field(
         default=None, description="Have the leaver and some others score the result of an approximate method."
+    )
+
+    reward: Amount | None = Field(
+        default=None,
+        description="What each round of its work pays those who serve it, where the federation divides its clients "
+        "among jobs; the federation's `incentives.pool` when absent.",
     )
 
     @model_validator(mode="after")

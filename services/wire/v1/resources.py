@@ -9,6 +9,7 @@ from pydantic import Field
 
 from services.audit.spec import Canary
 from services.core.figures import MOST_SAMPLES
+from services.incentive.spec import Incentives, Resources, Strategy
 from services.wire.message import Digest, Id, Message, Name
 from services.wire.v1.erasure import RecoveryChoice
 from services.wire.v1.runs import RunSpec
@@ -39,12 +40,20 @@ class Problem(Message):
 
 class FederationCreate(Message):
     name: Name
+    allocation: Strategy | None = Field(
+        default=None,
+        description="How clients are divided among runs and requests to forget that go on at the same time; every "
+        "client serves all of them when absent.",
+    )
+    incentives: Incentives | None = Field(default=None, description="What jobs pay, for the allocation.")
 
 
 class Federation(Message):
     id: Id
     name: Name
     created_at: datetime
+    allocation: Strategy | None = Field(default=None, description="How clients are divided among jobs.")
+    incentives: Incentives | None = Field(default=None, description="What jobs pay; the defaults when absent.")
 
 
 class ClientCreate(Message):
@@ -55,6 +64,9 @@ class ClientCreate(Message):
     )
     max_samples: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] | None = Field(
         default=None, description="A result in which it claims more samples is refused; a run may allow fewer."
+    )
+    resources: Resources | None = Field(
+        default=None, description="What a round costs it, where clients are divided among jobs; measured when absent."
     )
 
 
@@ -70,6 +82,7 @@ class Client(Message):
     devices: list[Device] = []
     canary: Canary | None = Field(default=None, description="That it carries in its data, for audits of its erasure.")
     max_samples: int | None = Field(default=None, description="The most samples that a result of it may claim.")
+    resources: Resources | None = Field(default=None, description="What it declared that a round costs it.")
 
 
 class IssuedCredential(Message):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from services.history.spec import History
+from services.incentive.spec import Amount
 from services.methods.catalogue import SELECTION, TRAINING
 from services.selection.spec import SelectionSpec
 from services.topology.spec import Clusters, Flat, Topology
@@ -103,6 +104,12 @@ class RunSpec(Message):
     )
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=5, description="How often a client may report a failure of the same task before it counts as failed."
+    )
+
+    reward: Amount | None = Field(
+        default=None,
+        description="What each round pays those who serve it, where the federation divides its clients among jobs; the "
+        "federation's `incentives.pool` when absent.",
     )
 
     @model_validator(mode="after")

@@ -63,7 +63,7 @@ def test_every_event_is_one_that_the_engine_must_know() -> None:
 def test_every_need_loads_tables_of_the_state_and_every_table_can_be_needed() -> None:
     every: dict[str, Any] = {one.name: True if one.type == "bool" else {RUN} for one in fields(Needs)}
     needs = Needs(**every)
-    assert needs.tables() == {one.name for one in fields(State)} - {"certificates"}
+    assert needs.tables() == {one.name for one in fields(State)} - {"certificates", "ledger"}
     assert not Needs().tables()
 
 

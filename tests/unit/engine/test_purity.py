@@ -16,6 +16,7 @@ from coordinator.engine.journal import entry
 from tests.property.engine_machine import CLIENTS, LINES, EngineMachine
 from tests.property.seeded_walks import walk
 from tests.support.world import World, with_run
+from tests.unit.engine.test_allocation import divided
 from tests.unit.engine.test_recovery import recovered_by_itself, recovered_by_oversampling
 from tests.unit.engine.test_runs import failed
 from tests.unit.engine.test_selection import selected
@@ -45,7 +46,7 @@ def worlds() -> list[World]:
     revived.send(m.ResumeRun(run_id))
     recovered = [recovered_by_oversampling("pga"), recovered_by_itself()]
     forgotten = [forgotten_by_federaser(), forgotten_by_pga(), asked_in_vain()[0], audited(0.15)[0]]
-    return [*seen, revived, *selected(), *forgotten, *recovered]
+    return [*seen, divided(), revived, *selected(), *forgotten, *recovered]
 
 
 def test_same_inputs_give_the_same_decision(worlds: list[World]) -> None:
