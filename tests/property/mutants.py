@@ -128,12 +128,12 @@ MUTANTS: Final = (
     mutant(
         "merged model with the leaver stays",
         "a tainted merged model is still served",
-        (fence._fence_merged, "not is_tainted and not is_made_of_tainted", "True"),
+        (fence._fence_merged, "not is_tainted and not lost and planned.isdisjoint(cut.tainted)", "True"),
     ),
     mutant(
         "merge under way goes on with the leaver",
         "a model is made of one with an erased client",
-        (fence._fence_merged, " and not is_made_of_tainted", ""),
+        (fence._fence_merged, " and planned.isdisjoint(cut.tainted)", ""),
     ),
     mutant(
         "merged model not refreshed",

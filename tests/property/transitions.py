@@ -162,6 +162,10 @@ def _merged_is_cut(world: World, names: set[str], merged: Cohort, after: State) 
     now = after.cohorts[merged.id]
     if merged.head_digest is not None and not names.isdisjoint(world.made_of[merged.head_id or merged.id]):
         assert now.head_id is None and now.epoch == merged.epoch + 1, "a tainted merged model is still served"
+    elif now.head_id is None and merged.head_id is not None:
+        heads = [c.head_id for c in after.cohorts.values() if c.run_id == merged.run_id and c.parent_id is None]
+        trained = [c for c in heads if c is not None and after.checkpoints[c].round > 0]
+        assert not trained, "a clean merged model is gone"  # with none left, it goes with what it was made of
     else:
         assert now.head_id == merged.head_id, "a clean merged model is gone"
 

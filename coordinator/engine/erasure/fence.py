@@ -176,18 +176,23 @@ def _measure_newcomers_again(draft: Draft, run: Run) -> None:
 
 
 def _fence_merged(draft: Draft, run: Run, cut: cuts.Cut) -> bool:
-    """A merged model with a leaver in it is not served any more; it is made anew from what is clean, if anything is."""
+    """A merged model with a leaver in it is not served any more; it is made anew from what is clean, if anything is.
+    So is one made of a line that is gone; it is served until then, and goes with its lines when none is left."""
     merged = families.merged_cohort(draft.state, run.id)
     if merged is None:
         return False
     is_tainted = merged.head_id in cut.tainted
-    is_made_of_tainted = any(source.checkpoint_id in cut.tainted for source in merged.sources)
-    if not is_tainted and not is_made_of_tainted:
+    planned = {source.checkpoint_id for source in merged.sources}
+    made_of = {p.parent_id for p in draft.state.parents.values() if p.checkpoint_id == merged.head_id}
+    gone = {one.cohort.id for one in cut.cuts if one.action == "retired" and run.status not in GIVEN_UP}
+    lost = {c for c in planned | made_of if draft.state.checkpoints[c].cohort_id in gone}
+    if not is_tainted and not lost and planned.isdisjoint(cut.tainted):
         return False
-    stop_cohort(draft, merged)
-    head = (None, None) if is_tainted else (merged.head_id, merged.head_digest)
-    draft.emit(e.CohortFenced(merged.id, merged.epoch + 1, *head, merged.round))
     sources = families.merge_sources(draft, run) if run.status not in GIVEN_UP else []
+    is_served = not is_tainted and (sources or not lost)
+    stop_cohort(draft, merged)
+    head = (merged.head_id, merged.head_digest) if is_served else (None, None)
+    draft.emit(e.CohortFenced(merged.id, merged.epoch + 1, *head, merged.round))
     if sources:
         draft.emit(e.CohortRestarted(merged.id, tuple(sources), merged.round + 1))
     else:
