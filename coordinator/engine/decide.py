@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from coordinator.engine import events as e
-from coordinator.engine import joining, programs, runs, work
+from coordinator.engine import joining, programs, runs, stopping, work
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Blob, Job, State, TableNotLoaded
@@ -148,6 +148,7 @@ HANDLERS: Final[Mapping[type[m.Message[Any]], Callable[[Draft, Any], Any]]] = {
     m.ResumeRun: runs.resume_run,
     m.CancelRun: runs.cancel_run,
     m.SettleRun: runs.settle_run,
+    m.StopRun: stopping.stop_run,
     m.JoinRun: joining.join_run,
     m.PlaceNewcomer: joining.place_newcomer,
     m.RemoveClient: runs.remove_client,

@@ -159,6 +159,7 @@ def entry(event: e.Event, after: State) -> Entry | None:
             | e.JobReturned()
             | e.BlobRecorded()
             | e.CohortWaits()
+            | e.RoundsLimited()
             | e.CohortMoved()
             | e.CohortRestarted()
             | e.RoundRecalled()

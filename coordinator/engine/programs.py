@@ -14,7 +14,7 @@ from coordinator.engine.draft import Draft
 from coordinator.engine.entities import Checkpoint, Cohort, Contribution, NextRound, Parent, Round, State, Update
 from coordinator.engine.erasure import unlearning
 from coordinator.engine.erasure.stages import Unlearn
-from coordinator.engine.messages import PauseRun, PlaceNewcomer, RecallRound, SettleRun
+from coordinator.engine.messages import PauseRun, PlaceNewcomer, RecallRound, SettleRun, StopRun
 from coordinator.engine.views import history_of, reference_to, view_of
 from services.core.errors import InvariantBroken
 from services.core.seeds import derive
@@ -28,6 +28,7 @@ from services.program.contract import (
     FormCohorts,
     JoinCluster,
     Outcome,
+    ProposeStop,
     Publish,
     Published,
     Recall,
@@ -130,6 +131,10 @@ def _perform(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
             cohort = draft.state.cohorts[cohort_id]
             draft.emit(e.ProgramAdvanced(cohort_id, stored, "finished", None))
             draft.post(cohort, PlaceNewcomer(cohort.run_id, cohort_id))
+        case ProposeStop(reason=reason):
+            cohort = draft.state.cohorts[cohort_id]
+            job_id = draft.post(cohort, StopRun(cohort.run_id, cohort_id, reason))
+            draft.emit(e.ProgramAdvanced(cohort_id, stored, "computing", job_id))
         case Compute(kernel=kernel, params=params, inputs=inputs):
             cohort = draft.state.cohorts[cohort_id]
             job_id = draft.request(cohort, "kernel", dict(params), kernel, sorted(set(inputs)))

@@ -253,6 +253,14 @@ class JoinCluster:
 
 
 @dataclass(frozen=True, slots=True)
+class ProposeStop:
+    """The line is as good and as steady as the run's stop rule asks for. If no line is better, every line of the run
+    stops; else this one resumes with `Overruled`."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     reason: str
 
@@ -262,7 +270,7 @@ class Abort:
     reason: str
 
 
-Step = AskClients | Recall | Compute | Publish | FormCohorts | JoinCluster | Finish | Abort
+Step = AskClients | Recall | Compute | Publish | FormCohorts | JoinCluster | ProposeStop | Finish | Abort
 
 # --- outcomes ---------------------------------------------------------------------------------------------------------
 
@@ -293,7 +301,12 @@ class Published:
     pass
 
 
-Outcome = Collected | Recalled | Computed | Published
+@dataclass(frozen=True, slots=True)
+class Overruled:
+    """Another line of the run is better, and does not meet the stop rule: all go on."""
+
+
+Outcome = Collected | Recalled | Computed | Published | Overruled
 
 S = TypeVar("S", bound=BaseModel)
 
