@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from coordinator.engine import allocation, joining, programs, runs, work
+from coordinator.engine import allocation, joining, programs, runs, stopping, work
 from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
@@ -149,6 +149,7 @@ HANDLERS: Final[Mapping[type[m.Message[Any]], Callable[[Draft, Any], Any]]] = {
     m.CancelRun: runs.cancel_run,
     m.SettleRun: runs.settle_run,
     m.RecoverRun: runs.recover_run,
+    m.StopRun: stopping.stop_run,
     m.JoinRun: joining.join_run,
     m.ChangeAllocation: allocation.change_allocation,
     m.PlaceNewcomer: joining.place_newcomer,

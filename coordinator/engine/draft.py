@@ -62,6 +62,6 @@ class Draft:
         self.emit(JobRequested(job))
         return job.id
 
-    def post(self, cohort: Cohort, message: Posted) -> None:
-        """Have a message decided later, in a transaction of its own."""
-        self.request(cohort, "post", to_params(message))
+    def post(self, cohort: Cohort, message: Posted) -> UUID:
+        """Have a message decided later, in a transaction of its own; the id of its job."""
+        return self.request(cohort, "post", to_params(message))

@@ -136,6 +136,9 @@ def _of_cohort(state: State, event: e.CohortEvent) -> State:
         case e.CohortEnded(cohort_id=cohort_id, phase=phase, reason=reason):
             cohort = state.cohorts[cohort_id]
             return state.put(replace(cohort, phase=phase, reason=reason, awaiting=None))
+        case e.RoundsLimited(cohort_id=cohort_id, last_round=last_round):
+            cohort = state.cohorts[cohort_id]
+            return state.put(replace(cohort, extra_rounds=last_round - state.runs[cohort.run_id].spec.stop.rounds))
         case e.UpdatesLeftOut():
             return state
         case e.CohortRestarted(cohort_id=cohort_id, sources=sources, round=number):

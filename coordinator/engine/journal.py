@@ -179,6 +179,7 @@ def entry(event: e.Event, after: State) -> Entry | None:
             | e.CohortWaits()
             | e.SelectionAwaited()
             | e.RoundObserved()
+            | e.RoundsLimited()
             | e.CohortMoved()
             | e.CohortRestarted()
             | e.RoundRecalled()

@@ -486,6 +486,24 @@ class PlaceNewcomer(Message[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class StopRun(Message[None]):
+    """A line of the run meets its stop rule: if no line is better, all of them stop."""
+
+    run_id: UUID
+    cohort_id: UUID
+    reason: str
+    job_id: UUID | None = None
+    """The job that it was posted with, and that the line waits for."""
+
+    def add_needs(self, needs: Needs) -> None:
+        needs.runs.add(self.run_id)
+        needs.resuming.add(self.run_id)
+        needs.programs.add(self.cohort_id)
+        needs.jobs.update(() if self.job_id is None else (self.job_id,))
+        needs.steps_program = True
+
+
+@dataclass(frozen=True, slots=True)
 class SettleRun(Message[None]):
     """A cohort of the run has ended, so that the run may have."""
 

@@ -7,10 +7,10 @@ from typing import Any, assert_never
 from uuid import UUID
 
 from coordinator.engine.entities import Job
-from coordinator.engine.messages import PauseRun, PlaceNewcomer, SettleRun
+from coordinator.engine.messages import PauseRun, PlaceNewcomer, SettleRun, StopRun
 from services.core.errors import InvariantBroken
 
-Posted = PauseRun | PlaceNewcomer | SettleRun
+Posted = PauseRun | PlaceNewcomer | SettleRun | StopRun
 
 
 def to_params(message: Posted) -> dict[str, Any]:
@@ -21,6 +21,8 @@ def to_params(message: Posted) -> dict[str, Any]:
             return {**params, "hold": hold, "reason": reason}
         case PlaceNewcomer(cohort_id=cohort_id):
             return {**params, "cohort_id": str(cohort_id)}
+        case StopRun(cohort_id=cohort_id, reason=reason):
+            return {**params, "cohort_id": str(cohort_id), "reason": reason}
         case SettleRun():
             return params
     assert_never(message)
@@ -33,6 +35,8 @@ def from_job(job: Job) -> Posted:
             return PauseRun(UUID(params["run_id"]), params["hold"], params["reason"])
         case "PlaceNewcomer":
             return PlaceNewcomer(UUID(params["run_id"]), UUID(params["cohort_id"]), job.id)
+        case "StopRun":
+            return StopRun(UUID(params["run_id"]), UUID(params["cohort_id"]), params["reason"], job.id)
         case "SettleRun":
             return SettleRun(UUID(params["run_id"]), job.id)
         case unknown:

@@ -25,7 +25,7 @@ from coordinator.engine.entities import (
 from coordinator.engine.erasure import unlearning
 from coordinator.engine.erasure.recovery import extra_rounds, with_class
 from coordinator.engine.erasure.stages import Unlearn
-from coordinator.engine.messages import PauseRun, PlaceNewcomer, RecallRound, SettleRun
+from coordinator.engine.messages import PauseRun, PlaceNewcomer, RecallRound, SettleRun, StopRun
 from coordinator.engine.views import history_of, reference_to, view_of
 from services.core.errors import InvariantBroken
 from services.methods.running import program_named
@@ -38,6 +38,7 @@ from services.program.contract import (
     FormCohorts,
     JoinCluster,
     Outcome,
+    ProposeStop,
     Publish,
     Published,
     Recall,
@@ -157,6 +158,10 @@ def _perform(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
             cohort = draft.state.cohorts[cohort_id]
             draft.emit(e.ProgramAdvanced(cohort_id, stored, "finished", None))
             draft.post(cohort, PlaceNewcomer(cohort.run_id, cohort_id))
+        case ProposeStop(reason=reason):
+            cohort = draft.state.cohorts[cohort_id]
+            job_id = draft.post(cohort, StopRun(cohort.run_id, cohort_id, reason))
+            draft.emit(e.ProgramAdvanced(cohort_id, stored, "computing", job_id))
         case Compute():
             _compute(draft, cohort_id, step, stored)
         case Recall(round=past):

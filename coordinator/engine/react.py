@@ -127,6 +127,7 @@ def react(event: e.Event, after: State) -> Iterator[Command]:
             | e.BlobRecorded()
             | e.CohortEnded()
             | e.CohortRetired()
+            | e.RoundsLimited()
             | e.CohortMoved()
             | e.UpdatesLeftOut()
             | e.SelectionAwaited()

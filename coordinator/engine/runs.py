@@ -158,7 +158,8 @@ def settle_run(draft: Draft, message: m.SettleRun) -> None:
         _stop_work(draft, run.id)
     elif all(c.phase == "finished" for c in cohorts) and not families.refresh_merge(draft, run):
         lines = [c for c in cohorts if c.kind != "merge"]
-        if all(c.num_members == 0 and c.round < run.spec.stop.rounds for c in lines):
+        rounds = run.spec.stop.rounds
+        if all(c.num_members == 0 and c.round < rounds + min(0, c.extra_rounds) for c in lines):
             reason = "the run has no clients left" if lines else "an erasure left no cohort of the run"
             draft.emit(e.RunEnded(run.id, "failed", reason, draft.now))
         else:
@@ -187,16 +188,21 @@ def remove_client(draft: Draft, message: m.RemoveClient) -> None:
 
 
 def stop_cohort(draft: Draft, cohort: Cohort) -> None:
-    """End everything that is open in a cohort: tasks, rounds, kernels, updates that wait in a buffer."""
-    draft.revoke(draft.open_tasks(cohort.id))
-    for round in sorted(draft.state.rounds.values(), key=lambda r: r.id):
-        if round.cohort_id == cohort.id and round.status == "open":
-            draft.emit(e.RoundAbandoned(round.id, draft.now))
-    _cancel_jobs(draft, cohort_id=cohort.id)
+    """End everything that is open in a cohort: its work, and updates that wait in a buffer."""
+    end_work(draft, cohort)
     updates = draft.state.updates.values()
     buffered = [u.id for u in updates if u.cohort_id == cohort.id and u.status == "buffered"]
     if buffered:
         draft.emit(e.UpdatesDiscarded(tuple(sorted(buffered))))
+
+
+def end_work(draft: Draft, cohort: Cohort, *, spares: str | None = None) -> None:
+    """End the open tasks, rounds and kernels of a cohort, but for tasks and rounds of the kind `spares`."""
+    draft.revoke([task for task in draft.open_tasks(cohort.id) if task.kind != spares])
+    for round in sorted(draft.state.rounds.values(), key=lambda r: r.id):
+        if round.cohort_id == cohort.id and round.status == "open" and round.kind != spares:
+            draft.emit(e.RoundAbandoned(round.id, draft.now))
+    _cancel_jobs(draft, cohort_id=cohort.id)
 
 
 def _check_named(draft: Draft, federation_id: UUID, spec: RunSpec) -> None:

@@ -278,8 +278,10 @@ def chore_runner(database: Database, shell: Shell, storage: Storage, erasure_ste
     async def run(job: Job, token: str) -> None:
         match job.kind:
             case "post":
+                message = posting.from_job(job)
+                crashpoint(f"post.{type(message).__name__}")
                 with contextlib.suppress(Rejected):
-                    await shell_patiently(shell, posting.from_job(job))
+                    await shell_patiently(shell, message)
             case "drop-blob":
                 async with database.write() as connection:
                     await references.release(connection, job.federation_id, [job.params["digest"]])

@@ -257,6 +257,14 @@ class JoinCluster:
 
 
 @dataclass(frozen=True, slots=True)
+class ProposeStop:
+    """The line is as good and as steady as the run's stop rule asks for. If no line is better, every line of the run
+    stops; else this one resumes with `Overruled`."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     reason: str
     figures: Mapping[str, float] = field(default_factory=dict)
@@ -268,7 +276,7 @@ class Abort:
     reason: str
 
 
-Step = AskClients | Recall | Compute | Publish | FormCohorts | JoinCluster | Finish | Abort
+Step = AskClients | Recall | Compute | Publish | FormCohorts | JoinCluster | ProposeStop | Finish | Abort
 
 # --- outcomes ---------------------------------------------------------------------------------------------------------
 
@@ -299,7 +307,12 @@ class Published:
     pass
 
 
-Outcome = Collected | Recalled | Computed | Published
+@dataclass(frozen=True, slots=True)
+class Overruled:
+    """Another line of the run is better, and does not meet the stop rule: all go on."""
+
+
+Outcome = Collected | Recalled | Computed | Published | Overruled
 
 S = TypeVar("S", bound=BaseModel)
 

@@ -171,6 +171,7 @@ def clusters_of(figures: dict[str, float] | object) -> dict[str, tuple[int, ...]
 class MergeState(Message):
     phase: Literal["merging", "judging", "publishing", "done"]
     model: str | None = None
+    num_lines: int = 0
 
 
 class MergeProgram:
@@ -194,7 +195,7 @@ class MergeProgram:
                 judged = {f"validation_{name}": value for name, value in figures.items()}
                 return self._publish(state.model, view, judged)
             case "publishing", Published():
-                return MergeState(phase="done"), Finish(f"merged from {len(view.sources)} lines")
+                return MergeState(phase="done"), Finish(f"merged from {state.num_lines} lines")
         raise InvariantBroken(f"a merge in phase {state.phase} cannot take {type(outcome).__name__}")
 
     def _is_ensemble(self, view: CohortView) -> bool:
@@ -208,4 +209,4 @@ class MergeProgram:
 
     def _publish(self, digest: str, view: CohortView, figures: dict[str, float]) -> tuple[MergeState, Step]:
         published = Publish(digest, view.round, "merge", sources=view.sources, metrics=figures)
-        return MergeState(phase="publishing"), published
+        return MergeState(phase="publishing", num_lines=len(view.sources)), published

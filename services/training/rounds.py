@@ -1,11 +1,13 @@
 """The server's side of training, shared by all algorithms: initialise, then ask, aggregate, judge, publish until the
-stop rule holds. An algorithm adds two things: whom to ask (`ask`) and how much an update weighs (`weigh`)."""
+stop rule holds. An algorithm adds two things: whom to ask (`ask`) and how much an update weighs (`weigh`).
+
+A cluster never stops by its accuracy alone: the rule is the run's, and is about the best of its clusters."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from statistics import pstdev
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from services.core.errors import InvariantBroken
 from services.core.seeds import derive
@@ -20,6 +22,8 @@ from services.program.contract import (
     Contribution,
     Finish,
     Outcome,
+    Overruled,
+    ProposeStop,
     Publish,
     Published,
     Source,
@@ -28,6 +32,7 @@ from services.program.contract import (
 )
 from services.training.judging import clients_figures, supported_accuracy
 from services.wire.message import Id, Message
+from services.wire.v1.runs import StopRule
 
 EVALUATION_BATCH = 512
 
@@ -55,6 +60,7 @@ class TrainingState(Message):
         "judging",
         "asking-to-judge",
         "publishing",
+        "proposing",
         "finished",
     ]
     round: int
@@ -149,6 +155,8 @@ def resume(
             return _publish(after, view, algorithm)
         case "publishing", Published():
             return _next_round(state, view, algorithm)
+        case "proposing", Overruled():
+            return _go_on(state, view, algorithm)
     raise InvariantBroken(f"training in phase {state.phase} cannot take {type(outcome).__name__}")
 
 
@@ -290,16 +298,33 @@ def _publish(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tu
 
 
 def _next_round(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tuple[TrainingState, Step]:
-    stop = view.spec.stop
-    finished = state.model_copy(update={"phase": "finished"})
-    if stop.accuracy is not None and state.accuracies and state.accuracies[-1] >= stop.accuracy:
-        steady = stop.max_std is None or (
-            len(state.accuracies) >= stop.window and pstdev(state.accuracies) <= stop.max_std
-        )
-        if steady:
-            return finished, Finish(f"accuracy {state.accuracies[-1]:.4f} reached in round {state.round}")
+    if not _is_met(view.spec.stop, state.accuracies):
+        return _go_on(state, view, algorithm)
+    reason = f"accuracy {state.accuracies[-1]:.4f} reached in round {state.round}"
+    if view.spec.topology.kind != "clusters":
+        return state.model_copy(update={"phase": "finished"}), Finish(reason)
+    if view.is_part:
+        return _go_on(state, view, algorithm)
+    return state.model_copy(update={"phase": "proposing"}), ProposeStop(f"{reason} of {view.name}")
+
+
+def _is_met(stop: StopRule, accuracies: list[float]) -> bool:
+    """Whether a line with these accuracies, the newest last, is good and steady enough."""
+    if stop.accuracy is None or not accuracies or accuracies[-1] < stop.accuracy:
+        return False
+    return stop.max_std is None or (len(accuracies) >= stop.window and pstdev(accuracies) <= stop.max_std)
+
+
+def newest_accuracy(state: Mapping[str, Any] | None) -> float | None:
+    """Of a line, by the stored state of its program; None: it was not judged since it started."""
+    training = (state or {}).get("training", state) or {}
+    accuracies: list[float] = training.get("accuracies") or []
+    return accuracies[-1] if accuracies else None
+
+
+def _go_on(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tuple[TrainingState, Step]:
     if state.round >= _last_round(view):
-        return finished, Finish(f"all {_last_round(view)} rounds done")
+        return state.model_copy(update={"phase": "finished"}), Finish(f"all {_last_round(view)} rounds done")
     if state.head is None:
         raise InvariantBroken("a round without a model")
     return state.model_copy(update={"phase": "asking"}), algorithm.ask(view, state.round + 1, state.head)

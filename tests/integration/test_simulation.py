@@ -143,6 +143,19 @@ def test_a_caller_may_look_at_every_model_and_stop() -> None:
     assert (results.summary.status, results.rounds[-1].round) == ("stopped", 2)
 
 
+def test_clusters_stop_by_the_best_of_them_and_are_merged() -> None:
+    rule = {"rounds": 40, "accuracy": 0.5, "window": 2, "max_std": 0.05}
+    stopping = {"topology": CLUSTERS, "training": FEDBUFF, "stop": rule, "local": {"learning_rate": 0.5, "epochs": 2}}
+    results = play(stopping)
+    assert results.summary.status == "completed" and "reached in round" in (results.summary.reason or "")
+    lines = {row.cohort: row for row in results.rounds if row.cohort.startswith("cluster-")}  # the last of each
+    assert all(row.round < 40 for row in lines.values())
+    best = max(lines.values(), key=lambda row: row.accuracy or 0.0)
+    assert f"accuracy {best.accuracy:.4f} reached in round {best.round} of {best.cohort}" == results.summary.reason
+    assert results.rounds[-1].cohort == "merged"
+    assert text(results) == text(play(stopping, processes=2))
+
+
 def test_a_method_that_does_not_apply_gives_way_to_its_fallback() -> None:
     early = {"at_s": 0.0, "erase": ["client-1"], "method": "federaser", "guarantee": "approximate"}
     with pytest.raises(CommandFailed, match="nothing to mend"):

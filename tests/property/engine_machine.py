@@ -713,7 +713,7 @@ class EngineMachine(RuleBasedStateMachine):
             assert self.may_fail or is_infeasible or not any(c.num_members for c in cohorts), "failed without a cause"
         if run.status == "completed":
             for cohort in (c for c in cohorts if c.kind != "merge" and c.num_members):
-                assert cohort.round >= run.spec.stop.rounds, "completed too early"
+                assert cohort.round >= run.spec.stop.rounds + min(0, cohort.extra_rounds), "completed too early"
 
 
 def _figures_of(digest: str) -> dict[str, float]:

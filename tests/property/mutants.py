@@ -37,7 +37,7 @@ MUTANTS: Final = (
         "open work in a fenced cohort",
         (work._refusal, "task.epoch != cohort.epoch", "False"),
         (work.claim_tasks, " or cohort.epoch != task.epoch", ""),
-        (runs.stop_cohort, "draft.revoke(draft.open_tasks(cohort.id))", "pass"),
+        (runs.end_work, "draft.revoke([task for task in draft.open_tasks(cohort.id) if task.kind != spares])", "pass"),
     ),
     mutant(
         "fence dropped at submission, revoked work accepted",
@@ -49,14 +49,14 @@ MUTANTS: Final = (
         "fence dropped at compute",
         "a kernel of a fenced line was leased",
         (decide._leased_job, "job.epoch != cohort.epoch or cohort.awaiting != job.id", "False"),
-        (runs.stop_cohort, "_cancel_jobs(draft, cohort_id=cohort.id)", "pass"),
+        (runs.end_work, "_cancel_jobs(draft, cohort_id=cohort.id)", "pass"),
         (world.is_wanted, " and state.cohorts[job.cohort_id].epoch == job.epoch", ""),
     ),
     mutant(
         "result of a kernel from before the fence accepted",
         "a result from before a fence was accepted",
         (decide._leased_job, "job.epoch != cohort.epoch or cohort.awaiting != job.id", "False"),
-        (runs.stop_cohort, "_cancel_jobs(draft, cohort_id=cohort.id)", "pass"),
+        (runs.end_work, "_cancel_jobs(draft, cohort_id=cohort.id)", "pass"),
     ),
     mutant(
         "rollback skipped at the fence",

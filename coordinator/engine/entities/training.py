@@ -155,7 +155,7 @@ class Cohort:
     """Rounds open together with those of the other cohorts of its group."""
     pending: NextRound | StartFrom | Selecting | None = None
     extra_rounds: int = 0
-    """Rounds beyond the run's stop rule, granted to recover from an erasure."""
+    """Rounds beyond the run's stop rule, granted to recover from an erasure; negative where the run stopped earlier."""
     recovery: Recover | None = None
     """The recovery that its last erasure has begun. It stays when it is over, until the next fence."""
     unlearning: Unlearn | None = None

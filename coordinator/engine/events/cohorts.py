@@ -165,6 +165,15 @@ class CohortRevived:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundsLimited:
+    """The run has met its stop rule: whatever becomes of the cohort, it trains no further than this round, unless an
+    erasure grants it more."""
+
+    cohort_id: UUID
+    last_round: int
+
+
+@dataclass(frozen=True, slots=True)
 class CohortEnded:
     cohort_id: UUID
     phase: Literal["finished", "failed"]
@@ -204,6 +213,7 @@ CohortEvent = (
     | CohortMoved
     | CohortRestarted
     | CohortRevived
+    | RoundsLimited
     | CohortEnded
     | CohortRetired
     | CohortAllotted

@@ -57,7 +57,7 @@ class Validation(Message):
 
 
 class StopRule(Message):
-    """The run ends after `rounds`, or earlier once accuracy is high and steady."""
+    """The run ends after `rounds`, or earlier once accuracy is high and steady: with clusters, that of the best one."""
 
     rounds: Annotated[int, Field(ge=1, le=1_000_000)] = 10
     accuracy: Annotated[float, Field(ge=0, le=1)] | None = Field(
@@ -117,7 +117,7 @@ class RunSpec(Message):
         judged = self.validation.data is not None or self.validation.at_clients
         if self.stop.accuracy is not None and not judged:
             raise ValueError("stop.accuracy needs validation.data or validation.at_clients")
-        if self.stop.accuracy is not None and not self.validation.parts:
+        if self.stop.accuracy is not None and not self.validation.parts and self.topology.kind != "clusters":
             raise ValueError("stop.accuracy is looked at in every cohort: it needs validation.parts")
         if self.stop.max_std is not None and self.stop.accuracy is None:
             raise ValueError("stop.max_std needs stop.accuracy")

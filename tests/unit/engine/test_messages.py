@@ -16,7 +16,7 @@ from coordinator.engine.draft import Draft
 from coordinator.engine.entities import NOTHING_LOADED, Client, Erasure, Job, State, TableNotLoaded
 from coordinator.engine.events import ClientRemoved, JobRequested
 from coordinator.engine.evolve import evolve
-from coordinator.engine.messages import Envelope, Message, PauseRun, PlaceNewcomer, RemoveClient, SettleRun
+from coordinator.engine.messages import Envelope, Message, PauseRun, PlaceNewcomer, RemoveClient, SettleRun, StopRun
 from coordinator.engine.needs import Needs
 from coordinator.engine.posting import Posted
 from coordinator.engine.replies import Refused
@@ -112,6 +112,12 @@ STORED: dict[Posted, dict[str, Any]] = {
         "reason": "too few",
     },
     PlaceNewcomer(RUN, COHORT, JOB): {"message": "PlaceNewcomer", "run_id": str(RUN), "cohort_id": str(COHORT)},
+    StopRun(RUN, COHORT, "good and steady", JOB): {
+        "message": "StopRun",
+        "run_id": str(RUN),
+        "cohort_id": str(COHORT),
+        "reason": "good and steady",
+    },
     SettleRun(RUN, JOB): {"message": "SettleRun", "run_id": str(RUN)},
 }
 """As jobs of earlier versions have them."""
