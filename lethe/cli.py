@@ -31,6 +31,7 @@ from lethe.commands import (
     openapi,
     runs,
     serve,
+    show_certificate,
     simulate,
     verify,
     worker,
@@ -118,6 +119,8 @@ app.add_typer(runs.app, name="runs", rich_help_panel=OPERATION)
 app.add_typer(checkpoints.app, name="checkpoints", rich_help_panel=OPERATION)
 app.add_typer(blobs.app, name="blobs", rich_help_panel=OPERATION)
 app.add_typer(erase.app, name="erase", rich_help_panel=FORGETTING)
+certificates.app.command("show", **show_certificate.SHOW_HELP)(show_certificate.show)
+certificates.app.command("verifier", **show_certificate.VERIFIER_HELP)(show_certificate.verifier)
 app.add_typer(certificates.app, name="certificates", rich_help_panel=FORGETTING)
 app.command("methods", rich_help_panel=FORGETTING, **methods.HELP)(methods.methods)
 app.command("verify", rich_help_panel=FORGETTING, **verify.HELP)(verify.verify)

@@ -23,6 +23,7 @@ from coordinator.api import (
     exclusions,
     federations,
     health,
+    pages,
     problems,
     progress,
     runs,
@@ -59,6 +60,7 @@ _ROUTERS: Final = (
     checkpoints.router,
     events.router,
     erasures.router,
+    pages.router,
     health.router,
 )
 

@@ -200,7 +200,7 @@ async def retry_erasure(erasure_id: UUID, caller: Judge, if_match: IfMatch = Non
 )
 async def get_certificate(erasure_id: UUID, caller: Follower) -> Response:
     """The evidence of a completed request. Keep the bytes: a certificate that is written anew does not verify."""
-    return Response((await _certified(caller, erasure_id)).envelope, media_type=PAYLOAD_TYPE)
+    return Response((await certified_by(caller, erasure_id)).envelope, media_type=PAYLOAD_TYPE)
 
 
 @router.get(
@@ -216,7 +216,7 @@ async def get_certificate(erasure_id: UUID, caller: Follower) -> Response:
 )
 async def get_artefacts(erasure_id: UUID, caller: Follower) -> Response:
     """The list that the certificate commits to by the root of a Merkle tree."""
-    certified = await _certified(caller, erasure_id)
+    certified = await certified_by(caller, erasure_id)
     root = artefact_root(certified.envelope)
     if root is None:
         raise Rejected("not-found", "a certificate of the first version lists its artefacts itself")
@@ -239,7 +239,7 @@ async def get_artefacts(erasure_id: UUID, caller: Follower) -> Response:
 )
 async def get_opening(erasure_id: UUID, caller: Follower) -> Response:
     """With it anybody can check whom the certificate is about. For whoever may file such a request; a client's own."""
-    certified = await _certified(caller, erasure_id)
+    certified = await certified_by(caller, erasure_id)
     principal = caller.principal
     if principal.role not in ALLOWED["erase"] and principal.name != certified.requested_by:
         raise Rejected("forbidden", f"a {principal.role} may not know whom the certificate is about")
@@ -249,7 +249,7 @@ async def get_opening(erasure_id: UUID, caller: Follower) -> Response:
     return FileResponse(path, media_type=opening.MEDIA_TYPE)
 
 
-async def _certified(caller: Caller, erasure_id: UUID) -> Certified:
+async def certified_by(caller: Caller, erasure_id: UUID) -> Certified:
     async with caller.database.read() as connection:
         return await erasures.certificate(connection, erasure_id, view_of(caller))
 
