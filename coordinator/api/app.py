@@ -14,6 +14,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.types import Receive, Scope, Send
 
 from coordinator.api import (
+    acts,
     blobs,
     caches,
     checkpoints,
@@ -61,6 +62,7 @@ _ROUTERS: Final = (
     events.router,
     erasures.router,
     pages.router,
+    acts.router,
     health.router,
 )
 

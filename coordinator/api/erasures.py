@@ -31,6 +31,7 @@ from services.core import digests
 from services.core.errors import Rejected
 from services.core.ids import uuid7
 from services.methods.catalogue import UNLEARNING, package_of
+from services.wire.v1.acts import ActAbout
 from services.wire.v1.erasure import (
     LEGAL_DAYS,
     Discovery,
@@ -47,6 +48,14 @@ from services.wire.v1.resources import Page
 
 router = APIRouter(prefix="/v1", tags=["erasure"], route_class=JsonRoute)
 FARTHEST: Final = timedelta(days=3650)
+Judgement = ApproveErasure | DenyErasure | CancelErasure | RetryErasure
+JUDGEMENTS: Final[dict[type[Judgement], str]] = {
+    ApproveErasure: "erasure.approved",
+    DenyErasure: "erasure.denied",
+    CancelErasure: "erasure.cancelled",
+    RetryErasure: "erasure.retried",
+}
+"""As the log of acts calls them."""
 _ENVELOPE: Final = {"type": "object", "required": ["payload", "payloadType", "signatures"]}
 _ALWAYS: Final = ("unauthenticated", "forbidden", "client-removed", "not-found")
 _JUDGING: Final = (*_ALWAYS, "conflict", "precondition-failed")
@@ -120,7 +129,11 @@ async def file_erasure(
         fingerprint=digests.of_json({**body.model_dump(mode="json"), "federation_id": str(message.federation_id)}),
         makes=message.erasure_id,
     )
-    reply = await caller.shell.handle_once(message, inbox_key)
+    async with caller.database.read() as connection:
+        whom = await accounts.client_ids(connection, message.federation_id, body.subjects)
+    about = ActAbout(kind="request", id=message.erasure_id)
+    act = await caller.act("erasure.filed", message.federation_id, about, whom=whom)
+    reply = await caller.shell.handle_once(message, inbox_key, act)
     erasure_id = reply.made if isinstance(reply, Replayed) else message.erasure_id
     return await _answer_request(caller, erasure_id, 202)
 
@@ -307,11 +320,15 @@ def _deadline(wanted: datetime, now: datetime) -> datetime:
     return wanted.astimezone(UTC)
 
 
-async def _judge(caller: Caller, message: ApproveErasure | DenyErasure | CancelErasure | RetryErasure) -> Response:
+async def _judge(caller: Caller, message: Judgement) -> Response:
     coordinator = caller.coordinator
     async with coordinator.database.read() as connection:
         await erasures.require(connection, message.erasure_id, view_of(caller))
-    await coordinator.shell.handle(message)
+        federation_id, whom = await erasures.concerned(connection, message.erasure_id)
+    about = ActAbout(kind="request", id=message.erasure_id)
+    words = message.reason if isinstance(message, DenyErasure) else None
+    act = await caller.act(JUDGEMENTS[type(message)], federation_id, about, whom=whom, words=words)
+    await coordinator.shell.handle(message, act)
     return await _answer_request(caller, message.erasure_id)
 
 
