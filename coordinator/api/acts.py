@@ -34,8 +34,8 @@ async def list_acts(
     about: Annotated[UUID | None, Query(description="Only about this run, erasure request or credential.")] = None,
     newest_first: bool = False,
 ) -> Response:
-    """In the order of the chain. An act is in it a moment after it was done. What is said of somebody who was erased can
-    be read by nobody any more."""
+    """In the order of the chain. An act is in it a moment after it was done. What is said of somebody who was erased
+    can be read by nobody any more."""
     if after and position.cursor is None and not newest_first:
         position = Position(position.limit, encode(after))
     async with caller.database.read() as connection:

@@ -20,8 +20,8 @@ from fastapi.security.base import SecurityBase
 
 from coordinator.api.context import Context, context_of
 from coordinator.bus.port import CREDENTIALS_DROPPED, Bus
-from coordinator.runtime.acts import Act, Actor
 from coordinator.runtime.accounts import hash_of, name_of_client, split_token
+from coordinator.runtime.acts import Act, Actor
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.shell import Shell
 from coordinator.store import access_queries, accounts

@@ -1,5 +1,5 @@
-"""Pages for people: a certificate as one HTML file, and a page that verifies certificates. The `lethe` command writes the
-same pages. They have paths of their own, so that no generated client has to tell two kinds of answers apart."""
+"""Pages for people: a certificate as one HTML file, and a page that verifies certificates. The `lethe` command writes
+the same pages. They have paths of their own, so that no generated client has to tell two kinds of answers apart."""
 
 from __future__ import annotations
 
@@ -36,12 +36,14 @@ _HEADERS: Final = {
 @router.get(
     "/v1/erasure-requests/{erasure_id}/certificate/page",
     response_class=Response,
-    responses={200: {"description": "One HTML file, with the certificate and its verification inside.", **_HTML}}
-    | problems(*_ALWAYS),
+    responses={
+        200: {"description": "One HTML file, with the certificate and its verification inside.", **_HTML},
+        **problems(*_ALWAYS),
+    },
 )
 async def get_certificate_page(erasure_id: UUID, caller: Follower) -> Response:
-    """The certificate for people: the verdict, what is guaranteed and what is not, what was touched, the audit. The page
-    works without network, and says what it proves only with a fingerprint from elsewhere."""
+    """The certificate for people: the verdict, what is guaranteed and what is not, what was touched, the audit. The
+    page works without network, and says what it proves only with a fingerprint from elsewhere."""
     certified = await certified_by(caller, erasure_id)
     root = artefact_root(certified.envelope)
     files = caller.coordinator.erasing.certifying.files

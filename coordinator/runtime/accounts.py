@@ -157,9 +157,7 @@ async def remove_client(coordinator: Coordinator, client_id: UUID, within: UUID 
     return credentials
 
 
-async def _about_client(
-    name: str, coordinator: Coordinator, client_id: UUID, within: UUID | None, by: Actor
-) -> Act:
+async def _about_client(name: str, coordinator: Coordinator, client_id: UUID, within: UUID | None, by: Actor) -> Act:
     async with coordinator.database.read() as connection:
         client = await accounts.client(connection, client_id, within)
     return Act(name, client.federation_id, by, whom={client_id: client.name})

@@ -1,8 +1,8 @@
 """The log of acts: who did what, when and from where.
 
-An act is sealed before the transaction of what it tells of, and its row commits with that. Afterwards rows are linked to
-the chain of their federation, whose head is signed and noted in the directory of evidence as well: a database that was
-put back, or whose rows were changed, does not go together with it, and the log says so from then on.
+An act is sealed before the transaction of what it tells of, and its row commits with that. Afterwards rows are linked
+to the chain of their federation, whose head is signed and noted in the directory of evidence as well: a database that
+was put back, or whose rows were changed, does not go together with it, and the log says so from then on.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ from sqlalchemy import (
 
 from coordinator.store.tables import Instant, Json, metadata
 
+__all__ = ["IS_UNCHAINED", "act_chains", "acts", "metadata"]
+
 _UNCHAINED = text("seq IS NULL")
 IS_UNCHAINED = text("acts.seq IS NULL")
 

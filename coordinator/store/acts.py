@@ -25,8 +25,8 @@ _BEGIN = prepared(insert(t.act_chains).on_conflict_do_nothing())
 
 @dataclass(frozen=True, slots=True)
 class SealedPart:
-    """What an act says of somebody. `keys`: the names of those that it is sealed under; `sealed`: base64, None when a key
-    was not there any more."""
+    """What an act says of somebody. `keys`: the names of those that it is sealed under; `sealed`: base64, None when a
+    key was not there any more."""
 
     says: str
     commitment: str

@@ -53,7 +53,9 @@ def list_(
 def follow(
     context: typer.Context,
     federation: Federation = None,
-    after: Annotated[int | None, typer.Option(min=0, help="Begin after this entry; with what comes, when absent.")] = None,
+    after: Annotated[
+        int | None, typer.Option(min=0, help="Begin after this entry; with what comes, when absent.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Acts as they are done, until you stop it."""
@@ -88,14 +90,12 @@ def export(
     ] = "jsonl",
     json: AsJson = False,
 ) -> None:
-    """All acts that are kept, to a file for its reader alone. As JSON lines it ends with the signed head, so that whoever
-    has the issuer's public key finds every entry that was changed, removed or moved."""
-    import os
-
+    """All acts that are kept, to a file for its reader alone. As JSON lines it ends with the signed head, so that
+    whoever has the issuer's public key finds every entry that was changed, removed or moved."""
     from lethe.printing import print_record
 
     with connect(context) as coordinator, output.open("w", encoding="utf-8", newline="") as file:
-        os.chmod(output, 0o600)
+        output.chmod(0o600)
         path = _path(coordinator, federation)
         head, seq = _head(coordinator, path)
         acts = _up_to(coordinator, path, seq)
@@ -103,7 +103,9 @@ def export(
     print_record({"file": str(output), "acts": num_acts, "through": seq}, as_json=json)
 
 
-COLUMNS: dict[str, Any] = {name: name for name in ("seq", "when", "act", "role", "who", "from", "whom", "about", "words")}
+COLUMNS: dict[str, Any] = {
+    name: name for name in ("seq", "when", "act", "role", "who", "from", "whom", "about", "words")
+}
 
 
 def summary(act: dict[str, Any]) -> dict[str, Any]:
@@ -172,11 +174,9 @@ def _write_lines(file: Any, acts: Iterator[dict[str, Any]], head: bytes) -> int:
 def _write_csv(file: Any, acts: Iterator[dict[str, Any]]) -> int:
     import csv
 
-    writer, num_acts = csv.writer(file), 0
-    writer.writerow(COLUMNS)
-    for num_acts, act in enumerate(acts, 1):
-        writer.writerow([defused(value) for value in summary(act).values()])
-    return num_acts
+    rows = [[defused(value) for value in summary(act).values()] for act in acts]
+    csv.writer(file).writerows([list(COLUMNS), *rows])
+    return len(rows)
 
 
 def defused(value: Any) -> Any:

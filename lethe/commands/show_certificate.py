@@ -32,7 +32,9 @@ def show(
         str,
         typer.Argument(metavar="FILE|ID|CLIENT", help="A certificate's file; or ask the coordinator for a request's."),
     ],
-    format: Annotated[Literal["text", "md", "html"], typer.Option(help="html is one file that verifies itself.")] = "text",
+    format: Annotated[
+        Literal["text", "md", "html"], typer.Option(help="html is one file that verifies itself.")
+    ] = "text",
     key: Annotated[
         Path | None, typer.Option(help="The issuer's public key (PEM), obtained on a way that you trust.")
     ] = None,
@@ -40,8 +42,8 @@ def show(
     opening: Annotated[Path | None, typer.Option(help="The opening of the certificate's pseudonyms.")] = None,
     output: Output = None,
 ) -> None:
-    """A certificate for people: the verdict, what is guaranteed and what is not, what was touched, the audit. A file needs
-    no network. What does not verify is not shown: exit code 1."""
+    """A certificate for people: the verdict, what is guaranteed and what is not, what was touched, the audit. A file
+    needs no network. What does not verify is not shown: exit code 1."""
     require("verify", "cryptography")
     from services.audit.pages import html, markdown, text
     from services.audit.pages.certificate import NotShown, content_of
@@ -57,17 +59,16 @@ def show(
     content = content_of(reading)
     match format:
         case "text":
-            page = text.write(content)
+            _write(text.write(content), output)
         case "md":
-            page = markdown.write(content)
+            _write(markdown.write(content), output)
         case "html":
-            page = html.certificate_page(content, reading.certificate, reading.keys_pem)
-    _write(page, output)
+            _write(html.certificate_page(content, reading.certificate, reading.keys_pem), output)
 
 
 def verifier(output: Output = None) -> None:
-    """A page that verifies certificates in a browser: one file, no network, no coordinator. Give it to whoever is to check
-    a certificate, on another way than the certificate itself."""
+    """A page that verifies certificates in a browser: one file, no network, no coordinator. Give it to whoever is to
+    check a certificate, on another way than the certificate itself."""
     from services.audit.pages.html import verify_page
 
     _write(verify_page(), output)

@@ -1,4 +1,4 @@
-"""The log of acts as evidence: a chain of digests over its entries, and a signed head that says where it begins and ends.
+"""The log of acts as evidence: a chain of digests over its entries, and a signed head: where it begins, where it ends.
 
 An export is a file of JSON lines, one act each, with the head as its last line. Whoever has the issuer's public key
 finds every entry that was changed, removed, added or moved. What entries say of somebody is committed to with salts of
@@ -177,7 +177,9 @@ def _act(line: bytes, number: int) -> RecordedAct:
         raise ActsInvalid(f"line {number} opens {len(act.opened)} of {len(act.entry.parts)} parts")
     for part, words in zip(act.entry.parts, act.opened, strict=True):
         if words is not None and commitment(words) != part.commitment:
-            raise ActsInvalid(f"what entry {act.entry.seq} says ({part.says}) was changed: its commitment is to other words")
+            raise ActsInvalid(
+                f"what entry {act.entry.seq} says ({part.says}) was changed: its commitment is to other words"
+            )
     return act
 
 

@@ -1,5 +1,5 @@
-"""Node, and a browser of this machine: Debian's, or where there is none the one that npm brings. Playwright drives it and
-downloads nothing by itself."""
+"""Node, and a browser of this machine: Debian's, or where there is none the one that npm brings. Playwright drives it
+and downloads nothing by itself."""
 
 from __future__ import annotations
 

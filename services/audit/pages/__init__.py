@@ -1,1 +1,1 @@
-"""A certificate as a page for people: one content, written as text, Markdown or HTML; and a page that verifies others."""
+"""A certificate as a page for people: as text, Markdown or HTML; and a page that verifies others."""

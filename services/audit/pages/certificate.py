@@ -118,9 +118,7 @@ def _punctuality(statement: AnyStatement) -> str:
 
 def _guaranteed(statement: AnyStatement) -> Section:
     guarantee = statement.predicate.guarantee
-    return Section(
-        "What is guaranteed", (Paragraph(f"{guarantee.kind.capitalize()}."), Paragraph(guarantee.meaning))
-    )
+    return Section("What is guaranteed", (Paragraph(f"{guarantee.kind.capitalize()}."), Paragraph(guarantee.meaning)))
 
 
 def _not_guaranteed(statement: AnyStatement) -> Section:
@@ -145,9 +143,13 @@ def _request(statement: AnyStatement, client: str | None) -> Section:
         ("Completed", _instant(request.completed_at)),
         ("Legal deadline", "none recorded" if request.legal_deadline is None else _instant(request.legal_deadline)),
     ]
-    whom = f"The client {client}, as the opening of this certificate shows." if client is not None else (
-        "Clients appear as commitments. With the opening of the certificate and a client's name anybody can check "
-        "that it is this client: lethe verify --client NAME --opening FILE."
+    whom = (
+        f"The client {client}, as the opening of this certificate shows."
+        if client is not None
+        else (
+            "Clients appear as commitments. With the opening of the certificate and a client's name anybody can check "
+            "that it is this client: lethe verify --client NAME --opening FILE."
+        )
     )
     return Section("The request", (Facts(tuple(rows)), Paragraph(whom), Listing(request.subjects)))
 
@@ -218,12 +220,14 @@ def _audit(statement: AnyStatement) -> Section:
         "was outside the bounds that the model after it keeps."
     )
     rows = tuple(
-        (one.name, f"{one.value:.4g}", "" if one.reference is None else f"{one.reference:.4g}", one.reference_is)
-        + (_power(one),)
-        for one in predicate.audit
+        (one.name, f"{one.value:.4g}", _figure(one.reference), one.reference_is, _power(one)) for one in predicate.audit
     )
     grid = Grid(("Figure", "Value", "Beside it", "What that is, and the verdict", "Could it have failed?"), rows)
     return Section("The audit", (Paragraph(said), grid))
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
 
 
 def _power(figure: AuditFigure) -> str:
@@ -249,8 +253,8 @@ def _issued(statement: AnyStatement) -> Section:
                     ("Parameters", json.dumps(method.parameters, sort_keys=True, ensure_ascii=False)),
                     (
                         "Can be computed again",
-                        f"{replayable.num_replayable} of {replayable.num_steps} steps behind the models that are served "
-                        f"({replayable.extent}): lethe verify --replay does",
+                        f"{replayable.num_replayable} of {replayable.num_steps} steps behind the models that are "
+                        f"served ({replayable.extent}): lethe verify --replay does",
                     ),
                     ("Issued by", f"coordinator {predicate.issuer.coordinator_version}"),
                     ("Key", predicate.issuer.key_id),
@@ -262,8 +266,8 @@ def _issued(statement: AnyStatement) -> Section:
 
 
 def _checked(reading: Reading) -> Section:
-    said = "lethe verify certificate.json --key KEY checks all of this again without the coordinator; with --replay it also "
-    said += "computes the models again."
+    said = "lethe verify certificate.json --key KEY checks all of this again without the coordinator; with --replay it "
+    said += "also computes the models again."
     return Section(
         "What was checked when this was written",
         (*((Listing(tuple(_said(reading.checks))),) if reading.checks else ()), Paragraph(said)),

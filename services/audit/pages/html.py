@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -17,17 +16,17 @@ from services.audit.pages.content import Block, Content, Facts, Grid, Listing, P
 MEDIA_TYPE: Final = "text/html; charset=utf-8"
 MARKS: Final = {"good": "✔", "unsure": "●", "bad": "✘"}
 BEYOND: Final = (
-    "Checked here are the form and the signatures. lethe verify also checks that the claims do not contradict each other, "
-    "that the list of artefacts is the certified one, whom it is about, and, with --replay, that the models can be computed "
-    "again without the erased data."
+    "Checked here are the form and the signatures. lethe verify also checks that the claims do not contradict each "
+    "other, that the list of artefacts is the certified one, whom it is about, and, with --replay, that the models can "
+    "be computed again without the erased data."
 )
 WHAT_A_PAGE_PROVES: Final = (
-    "A page that somebody sent you can say anything, also that it is verified. If you doubt it, do not use this one: drop it "
-    "or the certificate on a verify.html that you got elsewhere, or use lethe verify."
+    "A page that somebody sent you can say anything, also that it is verified. If you doubt it, do not use this one: "
+    "drop it or the certificate on a verify.html that you got elsewhere, or use lethe verify."
 )
 TRUSTED: Final = (
-    '<label for="trusted">Fingerprint of the coordinator’s key (sha256:…), or the public key itself, as you got it elsewhere'
-    '</label><textarea id="trusted" rows="3" spellcheck="false" autocomplete="off"></textarea>'
+    '<label for="trusted">Fingerprint of the coordinator’s key (sha256:…), or the public key itself, as you got it '
+    'elsewhere</label><textarea id="trusted" rows="3" spellcheck="false" autocomplete="off"></textarea>'
 )
 
 
@@ -41,7 +40,8 @@ def certificate_page(content: Content, certificate: bytes, keys_pem: bytes) -> s
         *map(_section, content.sections),
         '<section id="verification"><h2>Verify it here</h2>',
         f"<p>{escape(WHAT_A_PAGE_PROVES)}</p>{TRUSTED}",
-        '<div id="outcome" role="status"><p>This page verifies the certificate by its own script. It did not run.</p></div>',
+        '<div id="outcome" role="status"><p>The script of this page, which verifies the certificate, did not run.</p>',
+        "</div>",
         f"<p>{escape(BEYOND)}</p>",
         '<details><summary>What the signed bytes say</summary><dl id="facts"></dl></details></section>',
         f'<pre id="envelope" hidden>{base64.b64encode(certificate).decode()}</pre>',
@@ -55,8 +55,8 @@ def verify_page() -> str:
     body = [
         "<header><h1>Verify a certificate of erasure</h1>",
         "<p>Nothing leaves this page: it loads nothing and sends nothing. Keep it as a file of your own.</p></header>",
-        '<section><label for="files">Drop a certificate here (certificate.json, or the HTML page of one) and the issuer’s '
-        'public key (.pem), or choose them</label><input type="file" id="files" multiple>',
+        '<section><label for="files">Drop a certificate here (certificate.json, or the HTML page of one) and the '
+        'issuer’s public key (.pem), or choose them</label><input type="file" id="files" multiple>',
         f'{TRUSTED}<div id="outcome" role="status"><p>No certificate yet.</p></div><p>{escape(BEYOND)}</p></section>',
         '<section><h2>What the signed bytes say</h2><dl id="facts"></dl></section>',
     ]
@@ -101,12 +101,9 @@ def _block(block: Block) -> str:
         case Listing(items):
             return f"<ul>{''.join(f'<li>{escape(item)}</li>' for item in items)}</ul>"
         case Grid(headings, rows):
-            return f'<div class="wide"><table><thead>{_row("th", headings)}</thead><tbody>{"".join(_rows(rows))}</tbody></table></div>'
-
-
-def _rows(rows: tuple[tuple[str, ...], ...]) -> Iterator[str]:
-    for row in rows:
-        yield _row("td", row)
+            body = "".join(_row("td", row) for row in rows)
+            table = f"<table><thead>{_row('th', headings)}</thead><tbody>{body}</tbody></table>"
+            return f'<div class="wide">{table}</div>'
 
 
 def _row(cell: str, values: tuple[str, ...]) -> str:

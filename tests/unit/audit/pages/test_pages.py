@@ -71,7 +71,11 @@ def test_limits_weigh_as_much_as_the_guarantee() -> None:
 
 def test_how_far_it_was_verified_is_said_first() -> None:
     certificate = second.CERTIFICATE.read_bytes()
-    by_reader, by_issuer, by_nobody = read(certificate, KEYS), read(certificate, KEYS, "issuer"), read(certificate, None)
+    by_reader, by_issuer, by_nobody = (
+        read(certificate, KEYS),
+        read(certificate, KEYS, "issuer"),
+        read(certificate, None),
+    )
     said = [content_of(one).trust for one in (by_reader, by_issuer, by_nobody)]
     assert [one.partition(":")[0] for one in said] == ["Verified", "Consistent, not proved", "Not verified"]
     assert [content_of(one).standing for one in (by_reader, by_issuer, by_nobody)] == ["good", "unsure", "unsure"]
@@ -99,14 +103,18 @@ def test_whom_it_is_about_is_named_when_the_opening_shows_it() -> None:
 
 def test_an_audit_is_shown_with_its_power() -> None:
     figures = (
-        AuditFigure(name="a", value=0.1, reference=0.9, reference_is="the model before the erasure; within bounds; more"),
-        AuditFigure(name="b", value=0.5, reference=0.5, reference_is="the model before the erasure; says nothing: before"),
+        AuditFigure(
+            name="a", value=0.1, reference=0.9, reference_is="the model before the erasure; within bounds; more"
+        ),
+        AuditFigure(
+            name="b", value=0.5, reference=0.5, reference_is="the model before the erasure; says nothing: before"
+        ),
         AuditFigure(name="c", value=0.5),
     )
     approximate = second.predicate().model_copy(update={"guarantee": Guarantee.plain("approximate")})
     found = shown(approximate.model_copy(update={"audit": figures}))
     (audit,) = [section for section in found.sections if section.title == "The audit"]
-    assert [row[-1] for row in audit.blocks[1].rows] == ["yes", "no: it says nothing", "not recorded"]  # type: ignore[union-attr,index]
+    assert [row[-1] for row in audit.blocks[1].rows] == ["yes", "no: it says nothing", "not recorded"]  # type: ignore[union-attr]
     none = words_of(text.write(shown(approximate.model_copy(update={"audit": ()}))))
     assert "nothing that was measured shows how much of the data the models forgot" in none
 
@@ -177,7 +185,7 @@ def test_a_page_loads_nothing_and_its_policy_allows_only_its_own_script_and_styl
     for written in (html.verify_page(), html.certificate_page(shown(second.predicate()), b"", KEYS)):
         assert f'<meta http-equiv="Content-Security-Policy" content="{html.policy()}">' in written
         assert "unsafe" not in html.policy() and html.policy().startswith("default-src 'none'; ")
-        assert not re.search(r'(?:src|href)\s*=|url\(|@import|fetch\(|XMLHttp|innerHTML|outerHTML', written)
+        assert not re.search(r"(?:src|href)\s*=|url\(|@import|fetch\(|XMLHttp|innerHTML|outerHTML", written)
 
 
 def test_the_page_that_verifies_is_in_the_documents_as_the_code_writes_it() -> None:

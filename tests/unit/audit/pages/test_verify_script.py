@@ -1,4 +1,4 @@
-"""The script inside certificate pages and verify.html, run by Node: what it checks, and what it says that this proves."""
+"""The script inside certificate pages and verify.html, run by Node: what it checks, and what it says it proves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ const body = readFileSync(script, "utf8") + `
 ;(async (cases) => {
   const said = [];
   for (const one of cases) {
-    const result = await verifyCertificate(bytesOfBase64(one.certificate), keysOf(one.pem), one.hasSubtle ? crypto.subtle : null);
+    const subtle = one.hasSubtle ? crypto.subtle : null;
+    const result = await verifyCertificate(bytesOfBase64(one.certificate), keysOf(one.pem), subtle);
     const facts = result.statement === null ? null : factsOf(result.statement);
     said.push({ ...result, statement: undefined, facts, verdict: judge(result, one.fingerprint, one.areKeysOwn) });
   }
