@@ -10,6 +10,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from lethe.commands import (
+    acts,
     backup,
     bench,
     blobs,
@@ -33,6 +34,7 @@ from lethe.commands import (
     runs,
     selection,
     serve,
+    show_certificate,
     simulate,
     verify,
     worker,
@@ -121,7 +123,10 @@ app.add_typer(checkpoints.app, name="checkpoints", rich_help_panel=OPERATION)
 app.add_typer(blobs.app, name="blobs", rich_help_panel=OPERATION)
 app.add_typer(incentives.app, name="incentives", rich_help_panel=OPERATION)
 app.add_typer(erase.app, name="erase", rich_help_panel=FORGETTING)
+certificates.app.command("show", **show_certificate.SHOW_HELP)(show_certificate.show)
+certificates.app.command("verifier", **show_certificate.VERIFIER_HELP)(show_certificate.verifier)
 app.add_typer(certificates.app, name="certificates", rich_help_panel=FORGETTING)
+app.add_typer(acts.app, name="acts", rich_help_panel=FORGETTING)
 app.command("methods", rich_help_panel=FORGETTING, **methods.HELP)(methods.methods)
 app.command("verify", rich_help_panel=FORGETTING, **verify.HELP)(verify.verify)
 app.command("demo", rich_help_panel=PROJECT, **demo.HELP)(demo.demo)

@@ -198,6 +198,14 @@ class Client:
         partial.replace(out)
         return out.stat().st_size
 
+    def content(self, path: str) -> bytes:
+        """A document, byte for byte."""
+        with self._translated():
+            response = self._http.get(path)
+        if response.status_code != 200:
+            raise self._problem(response)
+        return response.content
+
     # events
 
     def events(self, run_id: str, *, after: int = 0) -> Iterator[Record]:

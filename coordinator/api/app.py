@@ -14,6 +14,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.types import Receive, Scope, Send
 
 from coordinator.api import (
+    acts,
     blobs,
     checkpoints,
     clients,
@@ -23,6 +24,7 @@ from coordinator.api import (
     federations,
     health,
     incentives,
+    pages,
     problems,
     progress,
     runs,
@@ -61,6 +63,8 @@ _ROUTERS: Final = (
     checkpoints.router,
     events.router,
     erasures.router,
+    pages.router,
+    acts.router,
     health.router,
 )
 

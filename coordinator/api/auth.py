@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Final, Literal
@@ -21,15 +21,18 @@ from fastapi.security.base import SecurityBase
 from coordinator.api.context import Context, context_of
 from coordinator.bus.port import CREDENTIALS_DROPPED, Bus
 from coordinator.runtime.accounts import hash_of, name_of_client, split_token
+from coordinator.runtime.acts import Act, Actor
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.shell import Shell
 from coordinator.store import access_queries, accounts
+from coordinator.store.acts import SealedAct
 from coordinator.store.database import Database
 from services.core.errors import Rejected
+from services.wire.v1.acts import ActAbout
 from services.wire.v1.resources import Role
 
 Action = Literal[
-    "read", "run", "enrol", "upload", "download", "administer", "work", "follow", "preview", "erase", "judge"
+    "read", "run", "enrol", "upload", "download", "administer", "work", "follow", "preview", "erase", "judge", "inspect"
 ]
 
 ALLOWED: Final[dict[Action, frozenset[Role | Literal["client"]]]] = {
@@ -45,6 +48,7 @@ ALLOWED: Final[dict[Action, frozenset[Role | Literal["client"]]]] = {
     "preview": frozenset({"client", "operator", "compliance", "admin"}),
     "erase": frozenset({"client", "compliance", "admin"}),
     "judge": frozenset({"compliance", "admin"}),  # approve, deny, cancel
+    "inspect": frozenset({"compliance", "admin"}),  # the log of acts
 }
 
 CACHED_S: Final = 2.0
@@ -59,6 +63,7 @@ class Principal:
     """None: every federation."""
     client_id: UUID | None = None
     client_name: str | None = None
+    label: str = ""
     is_removed: bool = False
     is_erased: bool = False
     is_needed: bool = False
@@ -106,6 +111,7 @@ class Authenticator:
             federation_id=found.federation_id,
             client_id=found.client_id,
             client_name=found.client_name,
+            label=found.label,
             is_removed=found.client_status == "removed",
             is_erased=found.client_status == "erased",
             is_needed=found.needed_by is not None,
@@ -137,6 +143,28 @@ class Caller:
 
     principal: Principal
     context: Context
+    address: str
+    """Where the request came from."""
+
+    @property
+    def actor(self) -> Actor:
+        """As whom the log of acts knows the caller."""
+        principal = self.principal
+        name = principal.client_name or principal.label
+        return Actor(principal.role, name, principal.credential_id, principal.client_id, self.address)
+
+    async def act(
+        self,
+        name: str,
+        federation_id: UUID,
+        about: ActAbout | None = None,
+        *,
+        whom: Mapping[str, UUID] | None = None,
+        words: str | None = None,
+    ) -> SealedAct:
+        """What the caller is about to do, to be recorded with it. `whom`: ids of clients by their names."""
+        named = {client_id: client for client, client_id in (whom or {}).items()}
+        return await self.coordinator.acts.sealed(Act(name, federation_id, self.actor, about, named, words))
 
     @property
     def coordinator(self) -> Coordinator:
@@ -193,7 +221,7 @@ class Allow(SecurityBase):
         if principal.role not in self._roles:
             allowed = ", ".join(sorted(self._roles))
             raise Rejected("forbidden", f"a {principal.role} may not do this; it takes one of: {allowed}")
-        return Caller(principal, context)
+        return Caller(principal, context, peer_of(request))
 
     async def _may_still(self, principal: Principal, context: Context) -> bool:
         """An erased client may read its own request and certificate while its token lives, and do what the method asks
@@ -220,11 +248,15 @@ async def _what_is_left(principal: Principal, context: Context) -> str:
     )
 
 
+def peer_of(request: Request) -> str:
+    return request.client.host if request.client is not None else "local"
+
+
 async def identified(request: Request, context: Context) -> Principal:
     """Whose credential it is. An address that shows many wrong ones has to wait, but not those seen to be right."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     token = token.strip()
-    peer = request.client.host if request.client is not None else "local"
+    peer = peer_of(request)
     if not context.authenticator.has_seen(token):
         context.limits.admit_stranger(peer)
     try:
@@ -247,3 +279,4 @@ Follower = Annotated[Caller, Depends(Allow("follow"))]
 Previewer = Annotated[Caller, Depends(Allow("preview"))]
 Petitioner = Annotated[Caller, Depends(Allow("erase"))]
 Judge = Annotated[Caller, Depends(Allow("judge"))]
+Inspector = Annotated[Caller, Depends(Allow("inspect"))]

@@ -28,7 +28,7 @@ _ALWAYS: Final = ("unauthenticated", "forbidden", "not-found")
 )
 async def create_client(federation_id: UUID, body: ClientCreate, caller: Enroller) -> Response:
     """Enrol a data holder. Its agent's token is shown this once."""
-    made = await enrol_client(caller.coordinator, federation_id, body, caller.within)
+    made = await enrol_client(caller.coordinator, federation_id, body, caller.within, caller.actor)
     return answer(made, 201, {"Cache-Control": "no-store"})
 
 
@@ -59,7 +59,7 @@ async def rotate_client_credential(client_id: UUID, caller: Enroller) -> Respons
     coordinator = caller.coordinator
     async with coordinator.database.read() as connection:
         old = await accounts.active_credentials(connection, client_id)
-    made = await rotate_client(coordinator, client_id, caller.within)
+    made = await rotate_client(coordinator, client_id, caller.within, caller.actor)
     caller.context.authenticator.forget(old)
     return answer(made, 201, {"Cache-Control": "no-store"})
 
@@ -68,7 +68,7 @@ async def rotate_client_credential(client_id: UUID, caller: Enroller) -> Respons
 async def remove_client(client_id: UUID, caller: Enroller) -> Response:
     """The client leaves: its open tasks are withdrawn, its agent is told to stop, and what it uploaded and nobody needs
     is deleted."""
-    caller.context.authenticator.forget(await remove(caller.coordinator, client_id, caller.within))
+    caller.context.authenticator.forget(await remove(caller.coordinator, client_id, caller.within, caller.actor))
     return Response(status_code=204)
 
 

@@ -31,6 +31,7 @@ from services.core import digests
 from services.core.errors import Rejected
 from services.core.ids import uuid7
 from services.methods.catalogue import RECOVERY, UNLEARNING, package_of
+from services.wire.v1.acts import ActAbout
 from services.wire.v1.erasure import (
     LEGAL_DAYS,
     Discovery,
@@ -48,6 +49,14 @@ from services.wire.v1.resources import Page
 
 router = APIRouter(prefix="/v1", tags=["erasure"], route_class=JsonRoute)
 FARTHEST: Final = timedelta(days=3650)
+Judgement = ApproveErasure | DenyErasure | CancelErasure | RetryErasure
+JUDGEMENTS: Final[dict[type[Judgement], str]] = {
+    ApproveErasure: "erasure.approved",
+    DenyErasure: "erasure.denied",
+    CancelErasure: "erasure.cancelled",
+    RetryErasure: "erasure.retried",
+}
+"""As the log of acts calls them."""
 _ENVELOPE: Final = {"type": "object", "required": ["payload", "payloadType", "signatures"]}
 _ALWAYS: Final = ("unauthenticated", "forbidden", "client-removed", "not-found")
 _JUDGING: Final = (*_ALWAYS, "conflict", "precondition-failed")
@@ -132,7 +141,11 @@ async def file_erasure(
         fingerprint=digests.of_json({**body.model_dump(mode="json"), "federation_id": str(message.federation_id)}),
         makes=message.erasure_id,
     )
-    reply = await caller.shell.handle_once(message, inbox_key)
+    async with caller.database.read() as connection:
+        whom = await accounts.client_ids(connection, message.federation_id, body.subjects)
+    about = ActAbout(kind="request", id=message.erasure_id)
+    act = await caller.act("erasure.filed", message.federation_id, about, whom=whom)
+    reply = await caller.shell.handle_once(message, inbox_key, act)
     erasure_id = reply.made if isinstance(reply, Replayed) else message.erasure_id
     return await _answer_request(caller, erasure_id, 202)
 
@@ -212,7 +225,7 @@ async def retry_erasure(erasure_id: UUID, caller: Judge, if_match: IfMatch = Non
 )
 async def get_certificate(erasure_id: UUID, caller: Follower) -> Response:
     """The evidence of a completed request. Keep the bytes: a certificate that is written anew does not verify."""
-    return Response((await _certified(caller, erasure_id)).envelope, media_type=PAYLOAD_TYPE)
+    return Response((await certified_by(caller, erasure_id)).envelope, media_type=PAYLOAD_TYPE)
 
 
 @router.get(
@@ -228,7 +241,7 @@ async def get_certificate(erasure_id: UUID, caller: Follower) -> Response:
 )
 async def get_artefacts(erasure_id: UUID, caller: Follower) -> Response:
     """The list that the certificate commits to by the root of a Merkle tree."""
-    certified = await _certified(caller, erasure_id)
+    certified = await certified_by(caller, erasure_id)
     root = artefact_root(certified.envelope)
     if root is None:
         raise Rejected("not-found", "a certificate of the first version lists its artefacts itself")
@@ -251,7 +264,7 @@ async def get_artefacts(erasure_id: UUID, caller: Follower) -> Response:
 )
 async def get_opening(erasure_id: UUID, caller: Follower) -> Response:
     """With it anybody can check whom the certificate is about. For whoever may file such a request; a client's own."""
-    certified = await _certified(caller, erasure_id)
+    certified = await certified_by(caller, erasure_id)
     principal = caller.principal
     if principal.role not in ALLOWED["erase"] and principal.name != certified.requested_by:
         raise Rejected("forbidden", f"a {principal.role} may not know whom the certificate is about")
@@ -261,7 +274,7 @@ async def get_opening(erasure_id: UUID, caller: Follower) -> Response:
     return FileResponse(path, media_type=opening.MEDIA_TYPE)
 
 
-async def _certified(caller: Caller, erasure_id: UUID) -> Certified:
+async def certified_by(caller: Caller, erasure_id: UUID) -> Certified:
     async with caller.database.read() as connection:
         return await erasures.certificate(connection, erasure_id, view_of(caller))
 
@@ -319,11 +332,15 @@ def _deadline(wanted: datetime, now: datetime) -> datetime:
     return wanted.astimezone(UTC)
 
 
-async def _judge(caller: Caller, message: ApproveErasure | DenyErasure | CancelErasure | RetryErasure) -> Response:
+async def _judge(caller: Caller, message: Judgement) -> Response:
     coordinator = caller.coordinator
     async with coordinator.database.read() as connection:
         await erasures.require(connection, message.erasure_id, view_of(caller))
-    await coordinator.shell.handle(message)
+        federation_id, whom = await erasures.concerned(connection, message.erasure_id)
+    about = ActAbout(kind="request", id=message.erasure_id)
+    words = message.reason if isinstance(message, DenyErasure) else None
+    act = await caller.act(JUDGEMENTS[type(message)], federation_id, about, whom=whom, words=words)
+    await coordinator.shell.handle(message, act)
     return await _answer_request(caller, message.erasure_id)
 
 

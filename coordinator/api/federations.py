@@ -36,7 +36,7 @@ async def create_federation(body: FederationCreate, caller: Admin) -> Response:
     """Only the installation's admin may."""
     if caller.within is not None:
         raise Rejected("forbidden", "only the installation's admin may create federations")
-    made = await create(caller.coordinator, body)
+    made = await create(caller.coordinator, body, caller.actor)
     return answer(made, 201, {"Location": f"/v1/federations/{made.id}"})
 
 
@@ -63,7 +63,7 @@ async def get_federation(federation_id: UUID, caller: Reader) -> Response:
 )
 async def create_credential(federation_id: UUID, body: CredentialCreate, caller: Admin) -> Response:
     """Issue a token with a role in this federation. It is shown this once."""
-    made = await issue(caller.coordinator, federation_id, body, caller.within)
+    made = await issue(caller.coordinator, federation_id, body, caller.within, caller.actor)
     return answer(made, 201, {"Cache-Control": "no-store"})
 
 
@@ -88,6 +88,6 @@ async def list_credentials(request: Request, federation_id: UUID, caller: Admin,
     tags=["credentials"],
 )
 async def revoke_credential(credential_id: UUID, caller: Admin) -> Response:
-    await revoke(caller.coordinator, credential_id, caller.within)
+    await revoke(caller.coordinator, credential_id, caller.within, caller.actor)
     caller.context.authenticator.forget([credential_id])
     return Response(status_code=204)

@@ -18,10 +18,12 @@ from coordinator.runtime.dry_run import check_files, dry_run
 from coordinator.runtime.set_aside import WorkItem
 from coordinator.runtime.shell import Replayed
 from coordinator.store import accounts, lineage, queries
+from coordinator.store.acts import SealedAct
 from coordinator.store.inbox import InboxKey
 from services.core import digests
 from services.core.errors import Rejected
 from services.core.ids import uuid7
+from services.wire.v1.acts import ActAbout
 from services.wire.v1.resources import Page, Run, RunCreate, RunJoin, RunRecover, RunStatus, RunValidate, RunValidation
 
 router = APIRouter(prefix="/v1", tags=["runs"], route_class=JsonRoute)
@@ -81,7 +83,8 @@ async def create_run(
         fingerprint=digests.of_json({**body.model_dump(mode="json"), "federation_id": str(federation_id)}),
         makes=run_id,
     )
-    reply = await coordinator.shell.handle_once(CreateRun(run_id, federation_id, body.spec), inbox_key)
+    act = await caller.act("run.created", federation_id, ActAbout(kind="run", id=run_id))
+    reply = await coordinator.shell.handle_once(CreateRun(run_id, federation_id, body.spec), inbox_key, act)
     if isinstance(reply, Replayed):
         run_id = reply.made
     return await _answer_run(caller, run_id, 201)
@@ -118,7 +121,9 @@ async def join_run(run_id: UUID, body: RunJoin, caller: Operator) -> Response:
     coordinator = caller.coordinator
     async with coordinator.database.read() as connection:
         run = await queries.run(connection, run_id, caller.within)
-    await coordinator.shell.handle(JoinRun(run_id, run.federation_id, tuple(body.clients)))
+        whom = await accounts.client_ids(connection, run.federation_id, body.clients)
+    act = await caller.act("run.joined", run.federation_id, ActAbout(kind="run", id=run_id), whom=whom)
+    await coordinator.shell.handle(JoinRun(run_id, run.federation_id, tuple(body.clients)), act)
     return await _answer_run(caller, run_id)
 
 
@@ -151,9 +156,8 @@ async def _own_model(caller: Caller, run_id: UUID, checkpoint_id: UUID) -> str:
 @router.post("/runs/{run_id}/pause", response_model=Run, responses=problems(*_STEERING))
 async def pause_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -> Response:
     """Hand out no more work and compute nothing until it is resumed. What agents are doing counts."""
-    await _require(caller, run_id)
     message = PauseRun(run_id, "operator", "paused by an operator", expected_version(if_match))
-    await caller.shell.handle(message)
+    await caller.shell.handle(message, await _steering(caller, run_id, "run.paused"))
     return await _answer_run(caller, run_id)
 
 
@@ -161,23 +165,23 @@ async def pause_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) ->
 async def resume_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -> Response:
     """Go on with a paused run: failed tasks of its open round are handed out again. Or with one that failed, once the
     cause is gone: its cohorts go on from the models that they serve."""
-    await _require(caller, run_id)
-    await caller.shell.handle(ResumeRun(run_id, expected_version(if_match)))
+    message = ResumeRun(run_id, expected_version(if_match))
+    await caller.shell.handle(message, await _steering(caller, run_id, "run.resumed"))
     return await _answer_run(caller, run_id)
 
 
 @router.post("/runs/{run_id}/cancel", response_model=Run, responses=problems(*_STEERING))
 async def cancel_run(run_id: UUID, caller: Operator, if_match: IfMatch = None) -> Response:
     """End a run for good. Its checkpoints stay."""
-    await _require(caller, run_id)
     message = CancelRun(run_id, "cancelled by an operator", expected_version(if_match))
-    await caller.shell.handle(message)
+    await caller.shell.handle(message, await _steering(caller, run_id, "run.cancelled"))
     return await _answer_run(caller, run_id)
 
 
-async def _require(caller: Caller, run_id: UUID) -> None:
+async def _steering(caller: Caller, run_id: UUID, name: str) -> SealedAct:
     async with caller.database.read() as connection:
-        await queries.require_run(connection, run_id, caller.within)
+        federation_id = await queries.require_run(connection, run_id, caller.within)
+    return await caller.act(name, federation_id, ActAbout(kind="run", id=run_id))
 
 
 async def _answer_run(caller: Caller, run_id: UUID, status: int = 200) -> Response:

@@ -13,6 +13,9 @@ from coordinator.bus.waiters import Waiter
 CREDENTIALS_DROPPED: Final = "credentials-dropped"
 """Topic: ids of credentials that replicas must read again, separated by commas."""
 
+ACTS: Final = "acts"
+"""Key: rung after acts were recorded."""
+
 
 class Bus(Protocol):
     async def start(self) -> None:

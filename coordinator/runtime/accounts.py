@@ -11,7 +11,8 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -20,14 +21,16 @@ import structlog
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.bus.port import CREDENTIALS_DROPPED
+from coordinator.bus.port import ACTS, CREDENTIALS_DROPPED
 from coordinator.engine.messages import RemoveClient
+from coordinator.runtime.acts import Act, Actor
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.settings import Settings, variable_of
 from coordinator.runtime.sweeping import sweep_uploads
-from coordinator.store import accounts
+from coordinator.store import accounts, acts
 from services.core.errors import Rejected
 from services.core.ids import uuid7
+from services.wire.v1.acts import ActAbout
 from services.wire.v1.resources import ClientCreate, CredentialCreate, Federation, FederationCreate, IssuedCredential
 
 log = structlog.get_logger()
@@ -55,6 +58,24 @@ def new_token(credential_id: UUID) -> str:
     return f"lethe_{credential_id.hex}_{secrets.token_urlsafe(32)}"
 
 
+async def _new_id(coordinator: Coordinator) -> UUID:
+    """Known before the transaction that uses it, so that an act can name it."""
+    async with coordinator.database.read() as connection:
+        return uuid7(await coordinator.database.now(connection), os.urandom(10))
+
+
+@asynccontextmanager
+async def _recorded(coordinator: Coordinator, act: Act) -> AsyncIterator[tuple[AsyncConnection, datetime]]:
+    """One transaction and its instant; the act is recorded in it."""
+    sealed = await coordinator.acts.sealed(act)
+    database = coordinator.database
+    async with database.write() as connection:
+        now = await database.now(connection)
+        yield connection, now
+        await acts.add(connection, [sealed], now)
+    coordinator.bus.wake([ACTS])
+
+
 async def _issue(
     connection: AsyncConnection,
     now: datetime,
@@ -62,9 +83,10 @@ async def _issue(
     federation_id: UUID,
     client_id: UUID | None = None,
     label: str = "",
+    credential_id: UUID | None = None,
 ) -> tuple[UUID, str]:
     """A new credential's id and its token, of which only a hash is stored."""
-    credential_id = uuid7(now, os.urandom(10))
+    credential_id = credential_id or uuid7(now, os.urandom(10))
     token = new_token(credential_id)
     secret_hash = hash_of(split_token(token)[1])
     new = accounts.NewCredential(credential_id, role, secret_hash, now, label, federation_id, client_id)
@@ -72,12 +94,10 @@ async def _issue(
     return credential_id, token
 
 
-async def create_federation(coordinator: Coordinator, wanted: FederationCreate) -> Federation:
-    database = coordinator.database
+async def create_federation(coordinator: Coordinator, wanted: FederationCreate, by: Actor) -> Federation:
+    federation_id = await _new_id(coordinator)
     try:
-        async with database.write() as connection:
-            now = await database.now(connection)
-            federation_id = uuid7(now, os.urandom(10))
+        async with _recorded(coordinator, Act("federation.created", federation_id, by)) as (connection, now):
             await accounts.add_federation(connection, federation_id, wanted, now)
     except IntegrityError:
         raise Rejected("name-taken", f"there is already a federation {wanted.name}") from None
@@ -86,14 +106,17 @@ async def create_federation(coordinator: Coordinator, wanted: FederationCreate) 
 
 
 async def enrol_client(
-    coordinator: Coordinator, federation_id: UUID, wanted: ClientCreate, within: UUID | None
+    coordinator: Coordinator, federation_id: UUID, wanted: ClientCreate, within: UUID | None, by: Actor
 ) -> IssuedCredential:
-    database = coordinator.database
+    async with coordinator.database.read() as connection:
+        await accounts.federation(connection, federation_id, within)
+        is_taken = bool(await accounts.client_ids(connection, federation_id, [wanted.name]))
+    client_id = await _new_id(coordinator)
+    whom = {} if is_taken else {client_id: wanted.name}  # no key is made for a client that is refused
     try:
-        async with database.write() as connection:
+        act = Act("client.enrolled", federation_id, by, whom=whom)
+        async with _recorded(coordinator, act) as (connection, now):
             await accounts.federation(connection, federation_id, within)
-            now = await database.now(connection)
-            client_id = uuid7(now, os.urandom(10))
             await accounts.add_clients(connection, {wanted.name: client_id}, federation_id, now, wanted)
             credential_id, token = await _issue(connection, now, "client", federation_id, client_id)
             client = await accounts.client(connection, client_id, within)
@@ -105,14 +128,13 @@ async def enrol_client(
     return IssuedCredential(id=credential_id, role="client", token=token, client=client)
 
 
-async def rotate_client(coordinator: Coordinator, client_id: UUID, within: UUID | None) -> IssuedCredential:
+async def rotate_client(coordinator: Coordinator, client_id: UUID, within: UUID | None, by: Actor) -> IssuedCredential:
     """A new token for the client; the old ones no longer work."""
-    database = coordinator.database
-    async with database.write() as connection:
+    act = await _about_client("client.rotated", coordinator, client_id, within, by)
+    async with _recorded(coordinator, act) as (connection, now):
         client = await accounts.client(connection, client_id, within)
         if client.status != "active":
             raise Rejected("conflict", f"client {client.name} was removed; enrol a new one")
-        now = await database.now(connection)
         old = await accounts.active_credentials(connection, client_id)
         await accounts.revoke_credentials(connection, old, now)
         credential_id, token = await _issue(connection, now, "client", client.federation_id, client_id)
@@ -121,37 +143,50 @@ async def rotate_client(coordinator: Coordinator, client_id: UUID, within: UUID 
     return IssuedCredential(id=credential_id, role="client", token=token, client=client)
 
 
-async def remove_client(coordinator: Coordinator, client_id: UUID, within: UUID | None) -> list[UUID]:
+async def remove_client(coordinator: Coordinator, client_id: UUID, within: UUID | None, by: Actor) -> list[UUID]:
     """The client leaves its runs, and what it uploaded and nobody needs is deleted; returns its credentials, which work
     no longer. A crash in between leaves uploads to the daily sweep."""
+    act = await _about_client("client.removed", coordinator, client_id, within, by)
     async with coordinator.database.read() as connection:
-        await accounts.client(connection, client_id, within)
         credentials = await accounts.active_credentials(connection, client_id)
-    await coordinator.shell.handle(RemoveClient(client_id))
+    await coordinator.shell.handle(RemoveClient(client_id), await coordinator.acts.sealed(act))
     announce_dropped(coordinator, credentials)
     await sweep_uploads(coordinator.database, coordinator.storage, timedelta(0), client_id)
     return credentials
 
 
+async def _about_client(name: str, coordinator: Coordinator, client_id: UUID, within: UUID | None, by: Actor) -> Act:
+    async with coordinator.database.read() as connection:
+        client = await accounts.client(connection, client_id, within)
+    return Act(name, client.federation_id, by, whom={client_id: client.name})
+
+
 async def issue_credential(
-    coordinator: Coordinator, federation_id: UUID, wanted: CredentialCreate, within: UUID | None
+    coordinator: Coordinator, federation_id: UUID, wanted: CredentialCreate, within: UUID | None, by: Actor
 ) -> IssuedCredential:
-    database = coordinator.database
-    async with database.write() as connection:
+    async with coordinator.database.read() as connection:
         await accounts.federation(connection, federation_id, within)
-        now = await database.now(connection)
-        credential_id, token = await _issue(connection, now, wanted.role, federation_id, label=wanted.label)
+    credential_id = await _new_id(coordinator)
+    about, words = ActAbout(kind="credential", id=credential_id), f"{wanted.role} {wanted.label}".strip()
+    act = Act("credential.issued", federation_id, by, about, words=words)
+    async with _recorded(coordinator, act) as (connection, now):
+        await accounts.federation(connection, federation_id, within)
+        _, token = await _issue(
+            connection, now, wanted.role, federation_id, label=wanted.label, credential_id=credential_id
+        )
     log.info("credential.issued", credential=str(credential_id), role=wanted.role, federation=str(federation_id))
     return IssuedCredential(id=credential_id, role=wanted.role, token=token)
 
 
-async def revoke_credential(coordinator: Coordinator, credential_id: UUID, within: UUID | None) -> None:
-    database = coordinator.database
-    async with database.write() as connection:
+async def revoke_credential(coordinator: Coordinator, credential_id: UUID, within: UUID | None, by: Actor) -> None:
+    async with coordinator.database.read() as connection:
         await accounts.credential(connection, credential_id, within)
         if credential_id in await accounts.platform_admins(connection):
             raise Rejected("conflict", "this is the installation's admin; replace it with LETHE_ADMIN_TOKEN")
-        await accounts.revoke_credentials(connection, [credential_id], await database.now(connection))
+        federation_id = await accounts.federation_of(connection, credential_id)
+    act = Act("credential.revoked", federation_id, by, ActAbout(kind="credential", id=credential_id))
+    async with _recorded(coordinator, act) as (connection, now):
+        await accounts.revoke_credentials(connection, [credential_id], now)
     announce_dropped(coordinator, [credential_id])
     log.info("credential.revoked", credential=str(credential_id))
 

@@ -13,6 +13,8 @@ from datetime import datetime
 from functools import partial
 from uuid import UUID, uuid4
 
+import structlog
+
 from coordinator.blobs.port import StorageFull
 from coordinator.engine.entities import Blob
 from coordinator.keys.port import Destroyed, KeyStore, client_key, cohort_key, federation_key, newest
@@ -22,6 +24,8 @@ from coordinator.store.database import Database
 from services.core.errors import InvariantBroken, Rejected
 from services.sealing.envelope import combined, new_data_key, unwrap, wrap
 from services.sealing.segments import Seal, Unreadable
+
+log = structlog.get_logger()
 
 
 class BlobSealer:
@@ -108,6 +112,14 @@ class BlobSealer:
             if again is None or again[0] == blob.key_name:
                 raise
             return await self._unwrapped(blob, *again)
+
+    async def owners_key(self, name: str) -> bytes | None:
+        """For what is written about its owner. None: it was destroyed, or cannot be had now."""
+        try:
+            return await self._key(name, makes=True)
+        except (Rejected, StorageFull) as error:
+            log.warning("key.not-had", key=name, error=str(error))
+            return None
 
     async def wrapped(self, blob: Blob, data_key: bytes, key_name: str) -> bytes:
         """The key of its bytes, wrapped under another key in place of its cohort's."""

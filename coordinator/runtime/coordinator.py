@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import structlog
@@ -15,6 +16,7 @@ from coordinator.bus.local import LocalBus
 from coordinator.bus.port import Bus
 from coordinator.engine.react import NOTICES
 from coordinator.keys.directory import DirectoryKeys
+from coordinator.runtime.acts import Acts
 from coordinator.runtime.evidence import Evidence
 from coordinator.runtime.evidence_comparison import EvidenceComparison
 from coordinator.runtime.parts import Parts, Platform
@@ -59,6 +61,8 @@ class Coordinator(Parts):
         self.evidence = Evidence(self.database, self.bus, self.tombstones, self.signing_keys, comparison)
         self.webhooks = WebhookSender(self.database, self.shell, settings.callback_hosts, self.signing_keys)
         self.upgrade = PlainBlobUpgrade(self.database, self.storage, self.scratch, settings.blob_path)
+        kept_for = timedelta(days=settings.acts_days) if settings.acts_days is not None else None
+        self.acts = Acts(self.database, self.bus, self.sealer, self.signing_keys, kept_for)
         self.supervisor = Supervisor()
 
     async def start_api(self) -> None:
@@ -76,6 +80,7 @@ class Coordinator(Parts):
         self._start_pump("notices", Queue(NOTICES, ("notify",), self.webhooks.run))
         self._start_pump("history", self.history)
         self._start_pump("retention", self.retention, rest_s=RETENTION_S)
+        self.supervisor.start("acts", self.acts.forever)
         self.supervisor.start("presence", self.presence.forever)
         self.supervisor.start("upgrade", self.upgrade.forever)
         if self.settings.compute == "threads":

@@ -52,6 +52,9 @@ class Settings(BaseModel):
         default=None, description="The first admin's token; made and written to `home` when absent."
     )
     admin_token_file: Path | None = Field(default=None, description="A file that holds it.")
+    acts_days: int | None = Field(
+        default=None, ge=1, description="How long entries of the log of acts are kept; for ever when absent."
+    )
     host: str = "127.0.0.1"
     port: int = Field(default=8440, ge=0, le=65535)
     compute: Literal["threads", "none"] = Field(

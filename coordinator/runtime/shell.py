@@ -22,7 +22,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.batching import yield_to_loop
-from coordinator.bus.port import Bus
+from coordinator.bus.port import ACTS, Bus
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.decide import decide
 from coordinator.engine.entities import State
@@ -32,7 +32,8 @@ from coordinator.engine.messages import Envelope, Message, Reply
 from coordinator.engine.react import FollowUp, Wake, erasure_key, react, run_key
 from coordinator.engine.replies import Refused
 from coordinator.runtime.supervision import WorkHealth
-from coordinator.store import inbox, journal
+from coordinator.store import acts, inbox, journal
+from coordinator.store.acts import SealedAct
 from coordinator.store.database import Database, TimedOut, Unavailable
 from coordinator.store.inbox import InboxKey
 from coordinator.store.rows import write_changes
@@ -66,6 +67,7 @@ class Replayed:
 class _PendingMessage:
     message: Message[Any]
     inbox_key: InboxKey | None
+    act: SealedAct | None
     waiting: asyncio.Future[Answer]
 
 
@@ -109,23 +111,25 @@ class Shell:
                 await self._drainer
         _fail(self._mailbox, Unavailable("the coordinator is shutting down"))
 
-    async def handle(self, message: Message[Reply]) -> Reply:
-        """Decide one message; returns its reply after the commit.
+    async def handle(self, message: Message[Reply], act: SealedAct | None = None) -> Reply:
+        """Decide one message; returns its reply after the commit. `act`: who sent it, which is recorded with it.
 
         Raises `Rejected` (the sender is wrong), or `Unavailable` (the database is away; the message may or may not
         have been decided, and sending it again is safe).
         """
-        reply: Reply = await self._answer(message, None)
+        reply: Reply = await self._answer(message, None, act)
         return reply
 
-    async def handle_once(self, message: Message[Reply], inbox_key: InboxKey) -> Reply | Replayed:
+    async def handle_once(
+        self, message: Message[Reply], inbox_key: InboxKey, act: SealedAct | None = None
+    ) -> Reply | Replayed:
         """Like `handle`, for a request that may be repeated: whoever repeats it gets `Replayed`."""
-        reply: Reply | Replayed = await self._answer(message, inbox_key)
+        reply: Reply | Replayed = await self._answer(message, inbox_key, act)
         return reply
 
-    async def _answer(self, message: Message[Any], inbox_key: InboxKey | None) -> Any:
+    async def _answer(self, message: Message[Any], inbox_key: InboxKey | None, act: SealedAct | None) -> Any:
         waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._mailbox.append(_PendingMessage(message, inbox_key, waiting))
+        self._mailbox.append(_PendingMessage(message, inbox_key, act, waiting))
         self._bell.set()
         answer = await waiting
         if answer.rejection is not None:
@@ -205,6 +209,9 @@ class Shell:
         before = work.state
         answers = [await self._decide_once(connection, work, pending) for pending in batch]
         await write_changes(connection, before, work.state, known)
+        if done := [one.act for one, answer in zip(batch, answers, strict=True) if one.act and _is_new(answer)]:
+            await acts.add(connection, done, now)
+            work.wakes.add(ACTS)
         while work.follow_ups:
             messages = list(work.follow_ups)
             work.follow_ups.clear()
@@ -250,6 +257,11 @@ class Shell:
                     case Wake(key=key):
                         work.wakes.add(key)
         return Answer(reply=decision.reply)
+
+
+def _is_new(answer: Answer) -> bool:
+    """Whether the message was decided now, and not refused or repeated."""
+    return answer.rejection is None and not isinstance(answer.reply, Replayed | Refused)
 
 
 def _fail(batch: Iterable[_PendingMessage], error: Exception) -> None:

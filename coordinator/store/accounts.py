@@ -26,6 +26,7 @@ class KnownCredential:
 
     id: UUID
     role: str
+    label: str
     federation_id: UUID | None
     client_id: UUID | None
     client_name: str | None
@@ -50,7 +51,7 @@ class NewCredential:
 
 _c = t.credentials.c
 _KNOWN = prepared(
-    sa.select(_c.id, _c.role, _c.federation_id, _c.client_id)
+    sa.select(_c.id, _c.role, _c.label, _c.federation_id, _c.client_id)
     .add_columns(t.clients.c.name.label("client_name"), t.clients.c.status.label("client_status"))
     .add_columns(t.clients.c.needed_by, _c.secret_hash, _c.revoked_at)
     .add_columns(t.clients.c.superseded_at, t.clients.c.dropped_at)
@@ -107,6 +108,15 @@ async def credential(connection: AsyncConnection, credential_id: UUID, within: U
     if row is None or within not in (None, row.federation_id):
         raise Rejected("not-found", f"there is no credential {credential_id}")
     return _credential(row)
+
+
+async def federation_of(connection: AsyncConnection, credential_id: UUID) -> UUID:
+    """Of a credential that is bound to one."""
+    own = sa.select(t.credentials.c.federation_id).where(t.credentials.c.id == credential_id)
+    if (found := (await connection.execute(own)).scalar_one_or_none()) is None:
+        raise Rejected("not-found", f"there is no credential {credential_id} of a federation")
+    federation_id: UUID = found
+    return federation_id
 
 
 async def credentials(connection: AsyncConnection, federation_id: UUID, position: Position) -> Page[Credential]:

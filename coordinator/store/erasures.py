@@ -62,6 +62,14 @@ async def require(connection: AsyncConnection, erasure_id: UUID, view: View) -> 
     await _row(connection, erasure_id, view)
 
 
+async def concerned(connection: AsyncConnection, erasure_id: UUID) -> tuple[UUID, dict[str, UUID]]:
+    """The federation of a request, and the ids of its clients by their names."""
+    own = sa.select(t.erasures.c.federation_id).where(t.erasures.c.id == erasure_id)
+    subjects = sa.select(t.subjects.c.name, t.subjects.c.client_id).where(t.subjects.c.erasure_id == erasure_id)
+    federation_id: UUID = (await connection.execute(own)).scalar_one()
+    return federation_id, {row.name: row.client_id for row in await connection.execute(subjects)}
+
+
 async def events(connection: AsyncConnection, erasure_id: UUID, position: Position) -> Page[ErasureEvent]:
     statement = sa.select(t.erasure_log).where(t.erasure_log.c.erasure_id == erasure_id)
     return await page(connection, statement, t.erasure_log.c.seq, position, lambda row: ErasureEvent(**row._mapping))

@@ -52,11 +52,13 @@ async def runs(
     return Page(items=readable, next_cursor=found.next_cursor)
 
 
-async def require_run(connection: AsyncConnection, run_id: UUID, within: UUID | None) -> None:
-    """Cheaper than `run` when only its existence matters."""
-    statement = _visible(sa.select(t.runs.c.id), within).where(t.runs.c.id == run_id)
-    if (await connection.execute(statement)).first() is None:
+async def require_run(connection: AsyncConnection, run_id: UUID, within: UUID | None) -> UUID:
+    """Its federation. Cheaper than `run` when only its existence matters."""
+    statement = _visible(sa.select(t.runs.c.federation_id), within).where(t.runs.c.id == run_id)
+    federation_id: UUID | None = (await connection.execute(statement)).scalar_one_or_none()
+    if federation_id is None:
         raise Rejected("not-found", f"there is no run {run_id}")
+    return federation_id
 
 
 async def has_ended(connection: AsyncConnection, run_id: UUID) -> bool:

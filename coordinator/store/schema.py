@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 import migrations
-from coordinator.store import tables
+from coordinator.store.act_tables import metadata
 from coordinator.store.database import Database
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def release_fingerprint() -> str:
 
 
 def _columns_of_release() -> frozenset[tuple[str, str]]:
-    return frozenset((table.name, column.name) for table in tables.metadata.tables.values() for column in table.columns)
+    return frozenset((table.name, column.name) for table in metadata.tables.values() for column in table.columns)
 
 
 async def _columns_of(database: Database) -> frozenset[tuple[str, str]]:
@@ -90,7 +90,7 @@ async def _columns_of(database: Database) -> frozenset[tuple[str, str]]:
 
     def read(connection: sa.Connection) -> frozenset[tuple[str, str]]:
         inspector = sa.inspect(connection)
-        known = set(inspector.get_table_names()) & set(tables.metadata.tables)
+        known = set(inspector.get_table_names()) & set(metadata.tables)
         found = inspector.get_multi_columns(filter_names=sorted(known)) if known else {}
         return frozenset((name, column["name"]) for (_, name), columns in found.items() for column in columns)
 
@@ -123,7 +123,7 @@ async def upgrade(database: Database) -> None:
 
 async def create(database: Database) -> None:
     """All tables at once, without the history of revisions: for a database that lives as long as an experiment."""
-    await _in_transaction(database, tables.metadata.create_all)
+    await _in_transaction(database, metadata.create_all)
 
 
 async def _in_transaction(database: Database, run: Callable[[sa.Connection], Any]) -> None:

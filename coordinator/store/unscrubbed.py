@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from coordinator.store import act_tables as a
 from coordinator.store import tables as t
 
 _NAME: Final = (
@@ -86,6 +87,9 @@ _by_reason: Final[dict[str, tuple[sa.Column[Any], ...]]] = {
         t.erasure_log.c.type,
         t.journal.c.type,
         t.inbox.c.route,
+        a.acts.c.act,
+        a.acts.c.role,
+        a.acts.c.about_kind,
     ),
     _DIGEST: (
         t.cohorts.c.residuals,
@@ -111,6 +115,11 @@ _by_reason: Final[dict[str, tuple[sa.Column[Any], ...]]] = {
         t.blobs.c.updatable_digest,
         t.inbox.c.fingerprint,
         t.evidence_state.c.digest,
+        a.acts.c.gap,
+        a.acts.c.digest,
+        a.act_chains.c.digest,
+        a.act_chains.c.before,
+        a.act_chains.c.head,
     ),
     _SECRET: (t.credentials.c.secret_hash, t.tasks.c.lease_token, t.jobs.c.lease_token, t.erasures.c.salt),
     _REQUEST: (
@@ -122,6 +131,7 @@ _by_reason: Final[dict[str, tuple[sa.Column[Any], ...]]] = {
         t.deliveries.c.url,
         t.certificates.c.envelope,
     ),
+    "commitments, and what is sealed under keys of whom it is about: those are destroyed": (a.acts.c.parts,),
     "ids of clients": (t.checkpoints.c.forgets, t.inbox.c.principal),
     "names of keys, or keys that anybody may know": (
         t.blobs.c.key_name,

@@ -7,13 +7,37 @@ from typing import Annotated
 
 import typer
 
-from lethe.target import connect, examples
+from lethe.target import AsJson, connect, examples
 
 app = typer.Typer(no_args_is_help=True, help="Certificates of erasure, and the public key they are verified with.")
 
 RequestId = Annotated[
     str, typer.Argument(metavar="ID|CLIENT", help="The erasure request's id, or the forgotten client's name.")
 ]
+
+
+@app.command("list", **examples("lethe certificates list", "lethe certificates list --federation cardiology --json"))
+def list_(
+    context: typer.Context,
+    federation: Annotated[str | None, typer.Option("--federation", "-f", help="Only of this one: name or id.")] = None,
+    json: AsJson = False,
+) -> None:
+    """Completed requests, newest first: each has a certificate."""
+    from lethe.printing import Column, print_records, when
+
+    columns: dict[str, Column] = {
+        "clients": lambda request: ", ".join(request["subjects"]),
+        "scope": "scope",
+        "method": "chosen",
+        "guarantee": "guarantee",
+        "completed": when("completed_at"),
+        "in time": lambda request: request["completed_at"] <= request["legal_deadline"],
+        "id": "id",
+    }
+    with connect(context) as coordinator:
+        federation_id = coordinator.federation(federation)["id"] if federation else None
+        found = coordinator.pages("/v1/erasure-requests", federation_id=federation_id, status="completed")
+        print_records(found, columns, as_json=json)
 
 
 @app.command(**examples("lethe certificates get hospital-b -o certificate.json"))

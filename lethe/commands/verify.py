@@ -21,13 +21,16 @@ HELP = examples(
     "lethe verify certificate.json --key lethe.pub.pem --client hospital-b --opening opening.json",
     "lethe verify certificate.json --key lethe.pub.pem --inclusion proof.json",
     "lethe --url https://lethe.example.org verify certificate.json --key lethe.pub.pem --replay",
+    "lethe verify acts.jsonl --key lethe.pub.pem",
 )
 MARKS: Final = {True: "ok  ", False: "FAIL", None: "n/a "}
 
 
 def verify(
     context: typer.Context,
-    certificate: Annotated[Path, typer.Argument(help="The certificate, as it was downloaded.")],
+    certificate: Annotated[
+        Path, typer.Argument(help="The certificate, as it was downloaded; or an export of the log of acts.")
+    ],
     key: Annotated[Path, typer.Option(help="The issuer's public key (PEM); several keys if it is countersigned.")],
     model_digest: Annotated[
         str | None, typer.Option("--model", help="Also: the model with this digest must be one it speaks of.")
@@ -46,17 +49,21 @@ def verify(
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Verify a certificate of erasure. Needs no network, unless it is to replay.
+    """Verify a certificate of erasure, or an export of the log of acts. Needs no network, unless it is to replay.
 
     Exit code 0: it holds; 1: it does not, or nothing could be replayed; 2: a file cannot be read; 3: it holds, but the
     list of artefacts is not at hand.
     """
     require("verify", "cryptography")
+    from services.audit.acts import is_export
     from services.audit.verification import Beside, check
 
     if (client is None) != (opening is None):
         raise CommandFailed("--client and --opening go together", exit_code=UNUSABLE)
     data = _read(certificate)
+    if is_export(data):
+        _verify_acts(data, _read(key), json)
+        return
     with ExitStack() as stack:
         beside = Beside(
             list=_list(stack, certificate, data, artefacts),
@@ -83,6 +90,19 @@ def verify(
             next_step="lethe certificates get fetches it with the certificate, or name it: --list FILE",
             exit_code=INCOMPLETE,
         )
+
+
+def _verify_acts(export: bytes, key: bytes, as_json: bool) -> None:
+    from io import BytesIO
+
+    from services.audit.acts import check
+    from services.audit.verification import Verdict
+
+    checks = check(BytesIO(export), key)
+    verdict = Verdict(checks, None)
+    (_print_json if as_json else _print)(verdict, None)
+    if failed := [one for one in checks if one.ok is False]:
+        raise CommandFailed(f"the log of acts is not valid ({failed[0].name}): {failed[0].detail}")
 
 
 def _list(stack: ExitStack, certificate: Path, data: bytes, given: Path | None) -> BinaryIO | None:

@@ -10,12 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Final, Literal
 
 from services.audit.spec import Thresholds
 
 Figures = Mapping[str, float]
 Outcome = Literal["passed", "failed", "says-nothing"]
+WITHIN_BOUNDS: Final = "within bounds"
+SAYS_NOTHING: Final = "says nothing: "
+"""How the reason of a check begins; certificates carry it in these words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +130,11 @@ def _with_power(bounds: Bounds, leaver: Measured, min_samples: int, client: str)
     if not check.passed:
         return check
     if before is None:
-        why = "says nothing: there is no such figure of the model before the erasure"
+        why = f"{SAYS_NOTHING}there is no such figure of the model before the erasure"
     elif not _is_beyond(bounds, before, 1 / math.sqrt(leaver.after[bounds.counted])):
-        why = f"says nothing: before the erasure it was {before:.4g}, which passes as well or differs by chance"
+        why = f"{SAYS_NOTHING}before the erasure it was {before:.4g}, which passes as well or differs by chance"
     else:
-        return replace(check, why=f"within bounds; before the erasure it was {before:.4g}")
+        return replace(check, why=f"{WITHIN_BOUNDS}; before the erasure it was {before:.4g}")
     return replace(check, outcome="says-nothing", why=why)
 
 
@@ -164,7 +167,7 @@ def _within(bounds: Bounds, figures: Figures, min_samples: int) -> Check:
     elif highest is not None and value > highest:
         why = f"{value:.4g} is above {highest:.4g}"
     else:
-        return Check(bounds.name, "passed", value, lowest, highest, "within bounds")
+        return Check(bounds.name, "passed", value, lowest, highest, WITHIN_BOUNDS)
     return Check(bounds.name, "failed", value, lowest, highest, why)
 
 

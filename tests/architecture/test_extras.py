@@ -28,7 +28,7 @@ def modules(references: Iterable[str]) -> list[str]:
 
 ROLES = {
     "": [*(f"lethe.commands.{name}" for name in OVER_HTTP), "lethe.commands.methods", *modules(BUILT_IN)],
-    "verify": ["lethe.commands.verify"],
+    "verify": ["lethe.commands.verify", "lethe.commands.show_certificate", "lethe.commands.acts"],
     "coordinator": [
         *("lethe.commands.serve", "lethe.commands.database", "lethe.commands.openapi"),
         *modules(PROGRAMS.values()),

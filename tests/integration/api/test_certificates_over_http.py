@@ -3,6 +3,7 @@ kept, and that nothing of it stays in the database."""
 
 from __future__ import annotations
 
+import base64
 import io
 import stat
 from pathlib import Path
@@ -13,12 +14,14 @@ import sqlalchemy as sa
 
 from coordinator.store import tables as t
 from services.audit import artefact_list, opening
+from services.audit.pages.html import verify_page
 from services.audit.predicate import PLAIN_BACKUPS, STANDING_LIMITS, Statement
 from services.audit.verification import Beside, Verdict, check
 from tests.integration.api.site import Actor, Site, code_of, until
 from tests.integration.api.test_erasure_over_http import NAMES, REQUESTS, completed, file, run_to_its_end, working
 
 pytestmark = pytest.mark.anyio
+CSP = "content-security-policy"
 
 
 async def erased(site: Site, *subjects: str, **changes: Any) -> str:
@@ -177,3 +180,28 @@ async def test_a_request_that_an_earlier_release_completed_gets_its_opening_and_
     assert await salts(site) == [""]
     answer = await site.admin.call("GET", f"{path}/opening")
     assert opening.read(answer.content) == known
+
+
+async def test_the_page_of_a_certificate_is_for_whoever_may_read_the_certificate(site: Site) -> None:
+    path = await erased(site, "b")
+    viewer = await site.staff("viewer")
+    answer = await viewer.call("GET", f"{path}/certificate/page")
+    assert answer.status_code == 200 and answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert answer.headers["cache-control"] == "no-store" and "frame-ancestors 'none'" in answer.headers[CSP]
+    envelope = (await viewer.call("GET", f"{path}/certificate")).content
+    assert base64.b64encode(envelope).decode() in answer.text, "it holds the certificate, byte for byte"
+    assert "list: holds" in answer.text and "Consistent, not proved" in answer.text
+    (stranger,) = await site.enrol("stranger")
+    assert code_of(await stranger.call("GET", f"{path}/certificate/page")) == "not-found"
+
+
+async def test_before_it_is_completed_a_request_has_no_page(small_site: Site) -> None:
+    await small_site.enrol(*NAMES)
+    filed = await file(small_site.admin, "a", federation_id=small_site.federation_id, needs_approval=True)
+    answer = await small_site.admin.call("GET", f"{REQUESTS}/{filed.json()['id']}/certificate/page")
+    assert (answer.status_code, code_of(answer)) == (409, "certificate-not-ready")
+
+
+async def test_the_page_that_verifies_needs_no_credential(small_site: Site) -> None:
+    answer = await small_site.http.get("/verify.html")
+    assert answer.status_code == 200 and answer.text == verify_page() and "default-src 'none'" in answer.headers[CSP]

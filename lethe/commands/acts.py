@@ -1,0 +1,184 @@
+"""`lethe acts`: who did what, when and from where; and an export that `lethe verify` checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from lethe.failures import CommandFailed
+from lethe.target import AsJson, connect, examples
+
+if TYPE_CHECKING:
+    from lethe.client import Client
+
+app = typer.Typer(no_args_is_help=True, help="The log of acts: who did what, when and from where.")
+
+Federation = Annotated[str | None, typer.Option("--federation", "-f", help="Name or id; the only one when absent.")]
+FOLLOW_EVERY_S = 1.0
+
+
+@app.command(
+    "list",
+    **examples(
+        "lethe acts list",
+        "lethe acts list --last 20 --federation cardiology",
+        "lethe acts list --about 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55 --json",
+    ),
+)
+def list_(
+    context: typer.Context,
+    federation: Federation = None,
+    last: Annotated[int, typer.Option(min=1, help="So many, the newest last.")] = 50,
+    about: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only about this run, erasure request or credential.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """The newest acts of a federation."""
+    from itertools import islice
+
+    from lethe.printing import print_records
+
+    with connect(context) as coordinator:
+        path = _path(coordinator, federation)
+        found = coordinator.pages(path, newest_first=True, about=about, limit=min(last, 200))
+        newest = list(islice(found, last))[::-1]
+    print_records(newest if json else map(summary, newest), COLUMNS, as_json=json)
+
+
+@app.command(**examples("lethe acts follow", "lethe acts follow --after 120 --json"))
+def follow(
+    context: typer.Context,
+    federation: Federation = None,
+    after: Annotated[
+        int | None, typer.Option(min=0, help="Begin after this entry; with what comes, when absent.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Acts as they are done, until you stop it."""
+    import time
+    from json import dumps
+
+    with connect(context) as coordinator:
+        path = _path(coordinator, federation)
+        if after is None:
+            newest = coordinator.get(path, newest_first=True, limit=1)["items"]
+            after = newest[0]["entry"]["seq"] if newest else 0
+        while True:
+            for act in coordinator.pages(path, after=after, limit=200):
+                after = act["entry"]["seq"]
+                print(dumps(act) if json else "  ".join(str(one) for one in summary(act).values() if one), flush=True)
+            time.sleep(FOLLOW_EVERY_S)
+
+
+@app.command(
+    **examples(
+        "lethe acts export -o acts.jsonl",
+        "lethe acts export --format csv -o acts.csv",
+        "lethe verify acts.jsonl --key lethe.pub.pem",
+    )
+)
+def export(
+    context: typer.Context,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write it.")],
+    federation: Federation = None,
+    format: Annotated[
+        Literal["jsonl", "csv"], typer.Option(help="jsonl can be verified; csv is for spreadsheets.")
+    ] = "jsonl",
+    json: AsJson = False,
+) -> None:
+    """All acts that are kept, to a file for its reader alone. As JSON lines it ends with the signed head, so that
+    whoever has the issuer's public key finds every entry that was changed, removed or moved."""
+    from lethe.printing import print_record
+
+    with connect(context) as coordinator, output.open("w", encoding="utf-8", newline="") as file:
+        output.chmod(0o600)
+        path = _path(coordinator, federation)
+        head, seq = _head(coordinator, path)
+        acts = _up_to(coordinator, path, seq)
+        num_acts = _write_csv(file, acts) if format == "csv" else _write_lines(file, acts, head)
+    print_record({"file": str(output), "acts": num_acts, "through": seq}, as_json=json)
+
+
+COLUMNS: dict[str, Any] = {
+    name: name for name in ("seq", "when", "act", "role", "who", "from", "whom", "about", "words")
+}
+
+
+def summary(act: dict[str, Any]) -> dict[str, Any]:
+    """One act in a line: what nobody can read any more says so."""
+    entry = act["entry"]
+    said: dict[str, list[dict[str, str] | None]] = {"who": [], "whom": [], "words": []}
+    for part, words in zip(entry["parts"], act["opened"], strict=True):
+        said[part["says"]].append(words["content"] if words is not None else None)
+
+    def text(says: str, field: str) -> str:
+        return ", ".join(one[field] if one is not None else "(erased)" for one in said[says])
+
+    about, gap = entry["about"], entry["gap"]
+    words = text("words", "text")
+    if gap is not None:
+        words = f"entries {gap['first']} to {gap['last']} were lost with a database"
+    return {
+        "seq": entry["seq"],
+        "when": entry["at"][:19].replace("T", " "),
+        "act": entry["act"],
+        "role": entry["role"],
+        "who": text("who", "name") or text("who", "credential"),
+        "from": text("who", "from"),
+        "whom": text("whom", "name"),
+        "about": f"{about['kind']} {about['id']}" if about is not None else "",
+        "words": words,
+    }
+
+
+def _path(coordinator: Client, federation: str | None) -> str:
+    return f"/v1/federations/{coordinator.federation(federation)['id']}/acts"
+
+
+def _head(coordinator: Client, path: str) -> tuple[bytes, int]:
+    """The signed head, and the entry that it is of."""
+    import json
+    from base64 import b64decode
+
+    head = coordinator.content(f"{path}/head")
+    return head, int(json.loads(b64decode(json.loads(head)["payload"]))["seq"])
+
+
+def _up_to(coordinator: Client, path: str, seq: int) -> Iterator[dict[str, Any]]:
+    """What was done after the head was signed is left out."""
+    for act in coordinator.pages(path, limit=200):
+        if act["entry"]["seq"] > seq:
+            return
+        yield act
+
+
+def _write_lines(file: Any, acts: Iterator[dict[str, Any]], head: bytes) -> int:
+    from services.audit.acts import to_line
+    from services.wire.v1.acts import RecordedAct
+
+    num_acts = 0
+    for act in acts:
+        try:
+            file.write(to_line(RecordedAct.model_validate(act, strict=False)).decode())
+        except ValueError as error:
+            raise CommandFailed(f"the coordinator's answer cannot be read: {error}") from error
+        num_acts += 1
+    file.write(head.decode())
+    return num_acts
+
+
+def _write_csv(file: Any, acts: Iterator[dict[str, Any]]) -> int:
+    import csv
+
+    rows = [[defused(value) for value in summary(act).values()] for act in acts]
+    csv.writer(file).writerows([list(COLUMNS), *rows])
+    return len(rows)
+
+
+def defused(value: Any) -> Any:
+    """A spreadsheet takes a text that begins like this for a formula, and would run it."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else value
