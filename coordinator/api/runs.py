@@ -134,11 +134,11 @@ async def join_run(run_id: UUID, body: RunJoin, caller: Operator) -> Response:
 )
 async def recover_run(run_id: UUID, body: RunRecover, caller: Operator, if_match: IfMatch = None) -> Response:
     """Make the run's next rounds those of a recovery. A completed run is opened again for them."""
-    await _require(caller, run_id)
+    act = await _steering(caller, run_id, "run.recovery-began")
     compared_with = await _own_model(caller, run_id, body.compare_with) if body.compare_with is not None else None
     wanted = RecoveryWanted(body.recovery.method, body.recovery.params)
     message = RecoverRun(run_id, wanted, body.rounds, compared_with, expected_version(if_match))
-    await caller.shell.handle(message)
+    await caller.shell.handle(message, act)
     return await _answer_run(caller, run_id)
 
 
