@@ -30,7 +30,8 @@ async def change_federation(federation_id: UUID, body: FederationChange, caller:
     """Divide clients among jobs in another way, from now on: a new period begins."""
     async with caller.database.read() as connection:
         await accounts.federation(connection, federation_id, caller.within)
-    await caller.shell.handle(ChangeAllocation(federation_id, body.allocation, body.incentives))
+    act = await caller.act("federation.changed", federation_id)
+    await caller.shell.handle(ChangeAllocation(federation_id, body.allocation, body.incentives), act)
     async with caller.database.read() as connection:
         changed = await accounts.federation(connection, federation_id, caller.within)
     return answer(changed)
