@@ -101,7 +101,7 @@ class Agent:
                     return self._ending_of_once(grants)
         except CoordinatorRefused as no:
             if no.code == ERASED:
-                self._workbench.kept.drop_all()
+                self._runner.kept.drop_all()
                 self._reporter.erased(no, is_cache_empty=self._cache.drop_all())
             else:
                 self._reporter.stopped(no)
@@ -133,7 +133,7 @@ class Agent:
             try:
                 if self._session is None:
                     self._session = await self._open_session(request)
-                self._workbench.kept.forget_unused()
+                self._runner.kept.forget_unused()
                 wait_s = math.ceil(min(POLL_S, self._session.max_wait_s, max(0.0, give_up_at - asked_at)))
                 if grants := await self._transport.claim_once(wait_s):
                     return grants
@@ -169,7 +169,7 @@ class Agent:
         self._reporter.session_opened(session)
         if self._exclusions is None:
             key_file = self._ledger_dir / f"{session.client_id}.key"
-            self._workbench.kept = KeptSets(self._cache.directory / "kept" / str(session.client_id), key_file)
+            self._runner.kept = KeptSets(self._cache.directory / "kept" / str(session.client_id), key_file)
             self._exclusions = ExclusionSync(
                 session.client_id, self._ledger_dir, self._runner, self._transport, self._in_thread
             )

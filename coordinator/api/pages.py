@@ -46,7 +46,7 @@ async def get_certificate_page(erasure_id: UUID, caller: Follower) -> Response:
     page works without network, and says what it proves only with a fingerprint from elsewhere."""
     certified = await certified_by(caller, erasure_id)
     root = artefact_root(certified.envelope)
-    files = caller.coordinator.erasure_steps.certifying.files
+    files = caller.coordinator.erasure_steps.certificates.files
     path = files.list_path(certified.request_id, root) if root is not None else None
     try:
         keys = await asyncio.to_thread(caller.coordinator.signing_keys.public_keys)

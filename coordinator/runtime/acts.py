@@ -131,7 +131,7 @@ class Acts:
                 try:
                     await self.tend(everybody=is_first)
                     is_first = False
-                    pulse.beat()
+                    pulse.ok()
                 except Unavailable:
                     pulse.waits("the database cannot serve")
                 except TROUBLE as error:

@@ -299,7 +299,7 @@ def _still_shaped_by(found: ErasureRecord) -> tuple[p.Influence, ...]:
 def _recovered_classes(found: ErasureRecord) -> set[int]:
     """The classes that recoveries of the request's cohorts are about, where the server found them."""
     classes = set[int]()
-    for line in found.lines:
+    for line in found.affected:
         stage = found.cohorts[line.cohort_id].recovery
         while stage is not None:
             classes |= {stage.found_class} if stage.found_class is not None else set()

@@ -20,7 +20,7 @@ from services.training.local_spec import LocalTraining
 from services.training.task import Classifier
 from services.wire.v1.runs import ModelSpec
 from services.wire.v1.work import TaskGrant
-from worker.execution import Order, Result, TaskRunner
+from worker.execution import GrantedTask, Result, TaskRunner
 from worker.failures import WorkFailed
 from worker.kept import KeptSets
 
@@ -83,7 +83,7 @@ def grant(weights: Path, method: str | None, number: int = 1) -> TaskGrant:
 
 
 def execute(on: TaskRunner, weights: Path, method: str | None, number: int = 1, *, stops: bool = False) -> Result:
-    return on.execute(Order(grant(weights, method, number), weights, lambda share: None, lambda: stops))
+    return on.execute(GrantedTask(grant(weights, method, number), weights, lambda share: None, lambda: stops))
 
 
 def digest(result: Result) -> str:
@@ -130,7 +130,7 @@ def test_without_the_class_a_client_trains_on_what_it_has(weights: Path) -> None
 
 def _plain_of_the_same_seed(on: TaskRunner, weights: Path) -> Result:
     same = grant(weights, None).model_copy(update={"seed": grant(weights, "imba_ulrc").seed})
-    return on.execute(Order(same, weights, lambda share: None, lambda: False))
+    return on.execute(GrantedTask(same, weights, lambda share: None, lambda: False))
 
 
 def test_with_one_sample_of_the_class_copies_are_made(weights: Path) -> None:
