@@ -49,7 +49,7 @@ def load(source: str, folders: Sequence[Path] = ()) -> Dataset:
         scheme, path = "npz", NAMED[scheme]
     if scheme not in (*_READERS, "builtin"):
         raise DataUnusable(
-            f"unknown data source {source!r}; use npz:FILE, csv:FILE, tsv:FILE, text:FILE,"
+            f"unknown data source {source!r}; use {', '.join(f'{one}:FILE' for one in _READERS)},"
             f" or a name: {', '.join((*BUILTIN, *NAMED))}"
         )
     data = _read_builtin(path, options) if scheme == "builtin" else _READERS[scheme](find(path, folders), options)

@@ -113,6 +113,18 @@ def test_each_key_of_the_run_file_is_documented() -> None:
     assert documented == set(keys(RunSpec))
 
 
+def test_each_model_is_documented() -> None:
+    from services.models.spec import CUSTOM, PARAMS
+
+    (row,) = re.findall(r"^\| `model.name` \|(.+)$", page_text("run-file.md"), re.MULTILINE)
+    assert {*PARAMS, CUSTOM} <= set(re.findall(r"`(\w+)`", row))
+    assert set(re.findall(r"^\| (\w+) \|", (ROOT / "services/models/README.md").read_text(), re.MULTILINE)) == {
+        "name",
+        *PARAMS,
+        CUSTOM,
+    }
+
+
 def test_each_setting_of_the_coordinator_and_variable_of_a_command_is_documented() -> None:
     from coordinator.runtime.settings import Settings
 

@@ -55,6 +55,11 @@ async def test_every_change_arrives_signed_and_numbered(open_site: Site) -> None
         version, signature = post.signature
         assert version == "v1a"
         key.verify(signature, post.signed)
+
+    async def are_settled() -> bool:  # a moment after the last post was answered
+        return all(one["status"] != "pending" for one in await deliveries(open_site, filed.json()["id"]))
+
+    await until(are_settled)
     found = await deliveries(open_site, filed.json()["id"])
     assert {(one["status"], one["attempts"], one["error"]) for one in found} == {("delivered", 1, None)}
     assert {one["id"] for one in found} == {post.headers["webhook-id"] for post in shared.posts + public.posts}
