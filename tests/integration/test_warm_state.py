@@ -66,8 +66,14 @@ class Replica:
         task = granted.task
         made = replace(
             operators_blob(FEDERATION, START, digests.of_bytes(str(next(_numbers)).encode()), 8),
-            origin="task", origin_id=task.id, client_id=task.client_id, cohort_id=task.cohort_id,
-            epoch=task.epoch, status="stored", layout_digest=LAYOUT, finite=True,
+            origin="task",
+            origin_id=task.id,
+            client_id=task.client_id,
+            cohort_id=task.cohort_id,
+            epoch=task.epoch,
+            status="stored",
+            layout_digest=LAYOUT,
+            finite=True,
         )
         await self._store(made)
         message = SubmitResult(task.id, task.client_id, task.lease_token or "", made.digest, 10)
