@@ -17,7 +17,7 @@ MOST_LINES_OF_A_MODULE: Final = 450
 LARGER_MODULES: Final = {
     # looked up in one place: everything that can happen, and the whole schema
     "coordinator/engine/messages.py": 497,
-    "coordinator/store/tables.py": 671,
+    "coordinator/store/tables.py": 673,
 }
 
 MOST_LINES_OF_A_FUNCTION: Final = 60
