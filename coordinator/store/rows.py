@@ -143,7 +143,7 @@ async def _update(
     for known, entity in changed:
         names = tuple(name for name in FIELDS[entity.table] if _differ(getattr(known, name), getattr(entity, name)))
         if names or besides:
-            row = to_row(entity, (*keys, *names)) | besides
+            row = {**to_row(entity, (*keys, *names)), **besides}
             batches.setdefault((*names, *besides), []).append({f"_{name}": value for name, value in row.items()})
     for names, rows in batches.items():
         await connection.execute(_update_statement(table, names), rows)
