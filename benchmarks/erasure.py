@@ -38,20 +38,23 @@ SERVED_BY: Final = {"flat": "all", "clusters": "merged", "bmt": "root", "mmt": "
 """The cohort whose model stands for the run."""
 
 
-def measure(topology: str, num_clients: int, max_seconds: float) -> dict[str, Any]:
+def measure(topology: str, num_clients: int, num_rounds: int, max_seconds: float) -> dict[str, Any]:
     with serving() as served:
         data = [f"builtin:digits#part={number}/{num_clients},seed=0" for number in range(num_clients)]
         with served.fleet("fleet", served.enrol(num_clients), data):
-            run_id = served.start_run(_spec(served, topology, num_clients))
+            run_id = served.start_run(_spec(served, topology, num_clients, num_rounds))
             started = time.monotonic()
             served.wait_for_end(run_id, max_seconds, every_s=0.1)
             training_s = time.monotonic() - started
-            noted, posted = figures_now(served.operator, run_id), time.time()
-            request = _erase(served, _leaver(served, run_id), max_seconds)
+            leaver, noted = _leaver(served, run_id), figures_now(served.operator, run_id)
+            preview_s, posted = _preview_seconds(served, leaver), time.time()
+            request = _erase(served, leaver, max_seconds)
             served.wait_for_end(run_id, max_seconds, every_s=0.05)
             return {
                 "topology": topology,
                 "clients": num_clients,
+                "rounds": num_rounds,
+                "preview_seconds": preview_s,
                 **_figures(served, run_id, topology, request, posted, noted),
                 "training_s": round(training_s, 2),
             }
@@ -100,6 +103,17 @@ def _updates_since(served: Served, run_id: str, request: Record) -> int:
     return sum(one["num_received"] for one in rounds if one["opened_at"] >= request["fenced_at"])
 
 
+def _preview_seconds(served: Served, name: str) -> float:
+    """The median of three."""
+    taken = []
+    for _ in range(3):
+        started = time.monotonic()
+        body = {"federation_id": served.federation_id, "subjects": [name]}
+        served.operator.post("/v1/erasure-requests:preview", body)
+        taken.append(time.monotonic() - started)
+    return round(sorted(taken)[1], 3)
+
+
 def _erase(served: Served, name: str, max_seconds: float) -> Record:
     body = {"federation_id": served.federation_id, "subjects": [name], "recovery_rounds": RECOVERY_ROUNDS}
     filed = served.operator.post("/v1/erasure-requests", body, headers={"Idempotency-Key": uuid4().hex})
@@ -121,15 +135,15 @@ def _leaver(served: Served, run_id: str) -> str:
     return min(counts, key=lambda name: (-counts[name], name))
 
 
-def _spec(served: Served, topology: str, num_clients: int) -> dict[str, Any]:
+def _spec(served: Served, topology: str, num_clients: int, num_rounds: int) -> dict[str, Any]:
     spec = {
         "name": topology,
         "model": {"name": "mlp", "params": {"input_shape": [8, 8], "num_classes": 10}},
         "topology": TOPOLOGIES[topology],
         "training": {"algorithm": "fedavg", "clients_per_round": min(CLIENTS_PER_ROUND, num_clients)},
         "local": {"epochs": 3, "batch_size": 8, "learning_rate": 0.1},
-        "validation": {"data": "builtin:digits", "every": ROUNDS},
-        "stop": {"rounds": ROUNDS},
+        "validation": {"data": "builtin:digits", "every": num_rounds},
+        "stop": {"rounds": num_rounds},
     }
     upload = served.operator.upload
     return run_file.resolve(spec, lambda path: str(upload(path, federation_id=served.federation_id)["digest"]))
@@ -147,6 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="lethe bench erasure", description=__doc__)
     parser.add_argument("--json", action="store_true", help="JSON lines")
     parser.add_argument("--clients", type=lambda text: [int(part) for part in text.split(",")], default=[10, 100])
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="that are trained before the erasure")
     parser.add_argument("--topology", choices=[*TOPOLOGIES], action="append", help="only this one; may be repeated")
     parser.add_argument("--max-seconds", type=float, default=300, help="give a cell up after this long")
     options = parser.parse_args(argv)
@@ -156,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for topology in options.topology or TOPOLOGIES:
             try:
                 with tidy_when_terminated():
-                    printer.row(measure(topology, num_clients, options.max_seconds))
+                    printer.row(measure(topology, num_clients, options.rounds, options.max_seconds))
             except ProcessDied as error:
                 failures += 1
                 print(f"{topology}, {num_clients} clients: {error}", file=sys.stderr)

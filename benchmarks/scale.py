@@ -108,7 +108,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--group-size", type=int, default=20, help="clients that ours trains together")
     parser.add_argument("--stack-size", type=int, default=50, help="clients that vmap stacks")
     parser.add_argument("--repeats", type=int, default=5, help="of all ways in turn; the median counts; 0: none")
-    parser.add_argument("--populations", default="100,1000,10000,100000", help="clients of the simulated federations")
+    parser.add_argument(
+        "--populations", default="100,1000,10000,100000,1000000", help="clients of the simulated federations"
+    )
     parser.add_argument("--rounds", type=int, default=10, help="of each simulation, a hundred clients each")
     options = parser.parse_args(argv)
     os.environ.setdefault("OMP_NUM_THREADS", "1")

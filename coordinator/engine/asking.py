@@ -19,7 +19,7 @@ from services.wire.v1.work import TaskKind
 def choose(draft: Draft, cohort: Cohort, ask: AskClients) -> tuple[list[Member], list[Member]]:
     """Who gets a task now, and (asynchronous rounds) who stands by to replace those that finish."""
     run = draft.state.runs[cohort.run_id]
-    members = {m.name: m for m in draft.state.members.values() if m.cohort_id == cohort.id and m.active}
+    members = {m.name: m for m in draft.members_of(cohort.id) if m.active}
     if len(members) != cohort.num_members:
         raise InvariantBroken(f"cohort {cohort.id} has {cohort.num_members} members, and {len(members)} are known")
     if ask.clients is not None:
@@ -76,7 +76,7 @@ def asked(task: Task, ask: AskClients) -> Task:
 
 def leaver_tasks(draft: Draft, round: Round, ask: AskClients, position: int) -> list[Task]:
     """Work for those whom the cohort's method makes it forget."""
-    members = {m.name: m for m in draft.state.members.values() if m.cohort_id == round.cohort_id}
+    members = {m.name: m for m in draft.members_of(round.cohort_id)} if ask.leavers else {}
     tasks: list[Task] = []
     for wanted in ask.leavers:
         task = new_task(draft, round, members[wanted.client], position, "ready")

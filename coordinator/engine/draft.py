@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
-from coordinator.engine.entities import OPEN_TASK, Cohort, Erasure, Job, JobKind, State, Task
+from coordinator.engine.entities import OPEN_TASK, Cohort, Erasure, Job, JobKind, Member, State, Task
 from coordinator.engine.events import Event, JobRequested, TasksRevoked
 from coordinator.engine.evolve import evolve
 from coordinator.engine.posting import Posted, to_params
 from services.core.ids import IdSource
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -21,6 +23,8 @@ class Draft:
     now: datetime
     ids: IdSource
     events: list[Event] = field(default_factory=list)
+    _members: Mapping[Any, Member] | None = None
+    _of_members: dict[Any, Any] = field(default_factory=dict)
 
     def emit(self, event: Event) -> None:
         self.state = evolve(self.state, event)
@@ -28,6 +32,26 @@ class Draft:
 
     def new_id(self) -> UUID:
         return self.ids.next()
+
+    def of_members(self, name: Hashable, make: Callable[[], T]) -> T:
+        """What `make` finds out about the members, once for each name while they stay the same: a run may have
+        thousands of cohorts that ask."""
+        if self._members is not self.state.members:
+            self._members, self._of_members = self.state.members, {}
+        if name not in self._of_members:
+            self._of_members[name] = make()
+        found: T = self._of_members[name]
+        return found
+
+    def members_of(self, cohort_id: UUID) -> list[Member]:
+        """Past ones included."""
+        return self.of_members("by cohort", self._by_cohort).get(cohort_id, [])
+
+    def _by_cohort(self) -> dict[UUID, list[Member]]:
+        found: dict[UUID, list[Member]] = {}
+        for member in self.state.members.values():
+            found.setdefault(member.cohort_id, []).append(member)
+        return found
 
     def open_tasks(self, cohort_id: UUID) -> list[Task]:
         return [t for t in self.state.tasks.values() if t.cohort_id == cohort_id and t.status in OPEN_TASK]

@@ -71,6 +71,10 @@ def drawn_together(draft: Draft, run: Run, group: str, round: int) -> set[str]:
     """One draw per round for the cohorts of a group, over all its first members, past ones included: whoever leaves is
     not replaced, so that cohorts without the leaver go on exactly as before. Who joined later is drawn as if it were
     the only one that did, and displaces nobody."""
+    return draft.of_members((run.id, group, round), lambda: _draw_together(draft, run, group, round))
+
+
+def _draw_together(draft: Draft, run: Run, group: str, round: int) -> set[str]:
     together = {c.id for c in draft.state.cohorts.values() if c.run_id == run.id and c.group == group}
     members = [m for m in draft.state.members.values() if m.cohort_id in together]
     joined = {m.name for m in members if m.joined}
@@ -86,7 +90,7 @@ def drawn_together(draft: Draft, run: Run, group: str, round: int) -> set[str]:
 def source(draft: Draft, cohort: Cohort) -> Source:
     """A cohort's head as a source, weighted by the samples of its active members."""
     assert cohort.head_id is not None and cohort.head_digest is not None, "a source without a model"
-    members = [m for m in draft.state.members.values() if m.cohort_id == cohort.id and m.active]
+    members = [m for m in draft.members_of(cohort.id) if m.active]
     samples = sum(draft.state.samples.get((cohort.id, m.client_id), 0) for m in members)
     return Source(cohort.head_id, cohort.head_digest, float(max(1, samples)))
 

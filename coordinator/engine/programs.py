@@ -251,7 +251,7 @@ def _publish(draft: Draft, cohort_id: UUID, step: Publish) -> None:
         created_at=draft.now,
         forgets=[str(client_id) for client_id in cohort.unlearning.forgets] if cohort.unlearning is not None else [],
     )
-    client_ids = {m.name: m.client_id for m in draft.state.members.values() if m.cohort_id == cohort_id}
+    client_ids = {m.name: m.client_id for m in draft.members_of(cohort_id)} if step.contributions else {}
     contributions = tuple(
         Contribution(
             checkpoint_id=checkpoint.id,
@@ -373,7 +373,7 @@ def ask_others(draft: Draft, round: Round) -> None:
     cohort = draft.state.cohorts[round.cohort_id]
     taken = {t.client_id for t in draft.state.tasks.values() if t.round_id == round.id}
     taken |= busy_clients(draft, cohort.id, round.kind)
-    members = {m.name: m for m in draft.state.members.values() if m.cohort_id == cohort.id and m.active}
+    members = {m.name: m for m in draft.members_of(cohort.id) if m.active}
     idle = sorted(name for name, m in members.items() if m.client_id not in taken)
     num_in_hand = cohort.num_buffered if round.is_stream else round.num_received
     num_missing = max(1, round.quorum - num_in_hand)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
@@ -122,10 +122,11 @@ async def write_changes(connection: AsyncConnection, before: State, after: State
             continue
         changed = [(old.get(key), entity) for key, entity in new.items() if old.get(key) is not entity]
         added = [entity for earlier, entity in changed if earlier is None]
+        updated = [(earlier, entity) for earlier, entity in changed if earlier is not None]
         await _insert(connection, table, added)
-        await _update(connection, table, [(earlier, entity) for earlier, entity in changed if earlier is not None])
+        await _update(connection, table, updated, {"stamp": known.stamp} if kind is entities.Cohort else {})
         known.note_written(kind, added, are_new=True)
-        known.note_written(kind, [entity for earlier, entity in changed if earlier is not None], are_new=False)
+        known.note_written(kind, [entity for _, entity in updated], are_new=False)
 
 
 async def _insert(connection: AsyncConnection, table: sa.Table, new: Sequence[Entity]) -> None:
@@ -133,15 +134,20 @@ async def _insert(connection: AsyncConnection, table: sa.Table, new: Sequence[En
         await connection.execute(_insert_statement(table), [to_row(entity) for entity in new])
 
 
-async def _update(connection: AsyncConnection, table: sa.Table, changed: Sequence[tuple[Entity, Entity]]) -> None:
-    """Only the columns that changed; records that changed in the same ones go together."""
+async def _update(
+    connection: AsyncConnection,
+    table: sa.Table,
+    changed: Sequence[tuple[Entity, Entity]],
+    besides: Mapping[str, Any],
+) -> None:
+    """Only the columns that changed, and those `besides`; records that changed in the same ones go together."""
     keys = [column.name for column in table.primary_key.columns]
     batches: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for known, entity in changed:
         names = tuple(name for name in FIELDS[entity.table] if _differ(getattr(known, name), getattr(entity, name)))
-        if names:
-            row = to_row(entity, (*keys, *names))
-            batches.setdefault(names, []).append({f"_{name}": value for name, value in row.items()})
+        if names or besides:
+            row = {**to_row(entity, (*keys, *names)), **besides}
+            batches.setdefault((*names, *besides), []).append({f"_{name}": value for name, value in row.items()})
     for names, rows in batches.items():
         await connection.execute(_update_statement(table, names), rows)
 

@@ -118,11 +118,13 @@ class Known:
     def __init__(self, warm: Warm | None = None) -> None:
         """Nothing, without `warm`."""
         self._warm = warm or Warm()
-        self._stamp = uuid4()
+        self.stamp = uuid4()
+        """Replaces the stamps of what this transaction writes."""
         self.cohorts: dict[UUID, WarmCohort] = {}
         self._runs: set[UUID] = set()
         self._worked: set[UUID] = set()
         self._joined: set[UUID] = set()
+        self._stamped: set[UUID] = set()
 
     def note_locked(self, cohort_id: UUID, stamp: UUID | None, members_stamp: UUID | None) -> None:
         """The cohort is locked, and these are its stamps."""
@@ -146,6 +148,8 @@ class Known:
                 self.cohorts[cohort.id] = WarmCohort(None, None, has_tasks=True, has_updates=True, has_members=True)
             self._worked.update(cohort.id for cohort in rows)
             self._joined.update(cohort.id for cohort in rows)
+        elif kind is Cohort:
+            self._stamped.update(cohort.id for cohort in rows)
         elif kind in (Round, Task, Update, Member):
             for row in rows:
                 if row.cohort_id in self.cohorts:
@@ -153,27 +157,31 @@ class Known:
             (self._joined if kind is Member else self._worked).update(row.cohort_id for row in rows)
 
     async def renew_stamps(self, connection: AsyncConnection) -> None:
-        """Of all cohorts whose rows were written in this transaction, before its commit."""
+        """Of all cohorts whose rows were written in this transaction, before its commit; those whose own row was have
+        theirs already."""
         if self._runs:
-            await connection.execute(_RENEW_OF_RUNS, {"runs": sorted(self._runs), "new": self._stamp})
-        if self._worked:
-            await connection.execute(_RENEW, {"cohorts": sorted(self._worked), "new": self._stamp})
+            await connection.execute(_RENEW_OF_RUNS, {"runs": sorted(self._runs), "new": self.stamp})
+        if left := self._worked - self._stamped:
+            await connection.execute(_RENEW, [{"cohort": one, "new": self.stamp} for one in sorted(left)])
         if self._joined:
-            await connection.execute(_RENEW_MEMBERS, {"cohorts": sorted(self._joined), "new": self._stamp})
+            await connection.execute(
+                _RENEW_MEMBERS, [{"cohort": one, "new": self.stamp} for one in sorted(self._joined)]
+            )
+        renewed = self._worked | self._stamped
         for cohort_id, cohort in self.cohorts.items():
-            if cohort_id in self._worked or (cohort.run is not None and cohort.run.id in self._runs):
-                cohort.stamp = self._stamp
+            if cohort_id in renewed or (cohort.run is not None and cohort.run.id in self._runs):
+                cohort.stamp = self.stamp
             if cohort_id in self._joined:
-                cohort.members_stamp = self._stamp
+                cohort.members_stamp = self.stamp
 
     def committed(self) -> None:
         self._warm.give_back(self)
 
 
-_ids: sa.BindParameter[UUID] = sa.bindparam("cohorts", expanding=True)
+_is_it = t.cohorts.c.id == sa.bindparam("cohort")
 _new: sa.BindParameter[UUID] = sa.bindparam("new", type_=t.cohorts.c.stamp.type)
-_RENEW = prepared(t.cohorts.update().where(t.cohorts.c.id.in_(_ids)).values(stamp=_new))
-_RENEW_MEMBERS = prepared(t.cohorts.update().where(t.cohorts.c.id.in_(_ids)).values(members_stamp=_new))
+_RENEW = prepared(t.cohorts.update().where(_is_it).values(stamp=_new))
+_RENEW_MEMBERS = prepared(t.cohorts.update().where(_is_it).values(members_stamp=_new))
 _RENEW_OF_RUNS = prepared(
     t.cohorts.update().where(t.cohorts.c.run_id.in_(sa.bindparam("runs", expanding=True))).values(stamp=_new)
 )
@@ -192,4 +200,4 @@ async def renew(connection: AsyncConnection, cohorts: sa.ColumnElement[bool]) ->
     Locks in the order of ids."""
     locked = sa.select(t.cohorts.c.id).where(cohorts).order_by(t.cohorts.c.id).with_for_update()
     if ids := list((await connection.execute(locked)).scalars()):
-        await connection.execute(_RENEW, {"cohorts": ids, "new": uuid4()})
+        await connection.execute(_RENEW, [{"cohort": one, "new": uuid4()} for one in ids])

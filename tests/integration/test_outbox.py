@@ -11,13 +11,16 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
+from coordinator.bus.local import LocalBus
 from coordinator.engine.entities import Job
-from coordinator.engine.messages import ClaimTasks
-from coordinator.store import blobs, due, outbox, read_permissions, retention, schema, slices
+from coordinator.engine.messages import ClaimTasks, CreateRun
+from coordinator.runtime.shell import Shell
+from coordinator.store import accounts, blobs, due, outbox, read_permissions, retention, schema, slices
 from coordinator.store import tables as t
 from coordinator.store.database import Database
 from coordinator.store.prepared import driver
 from coordinator.store.rows import to_row
+from services.wire.v1.runs import RunSpec
 
 pytestmark = pytest.mark.anyio
 FEDERATION = UUID(int=1)
@@ -50,6 +53,26 @@ async def test_a_fence_waits_behind_no_other_chore(database: Database) -> None:
         assert leased is not None
         order.append(leased.id.int)
     assert order == [3, 5, 1, 2, 4]
+
+
+async def test_a_model_that_is_served_is_made_before_those_below_it(database: Database) -> None:
+    async with database.write() as connection:
+        await accounts.add_federation(connection, FEDERATION, "f", NOW)
+        await accounts.add_clients(connection, {name: UUID(int=ord(name)) for name in "abcd"}, FEDERATION, NOW)
+    model = {"name": "mlp", "params": {"input_shape": [4], "num_classes": 2}}
+    tree = {"name": "tree", "model": model, "topology": {"kind": "tree"}, "stop": {"rounds": 1}}
+    shell = Shell(database, LocalBus())
+    shell.start()
+    await shell.handle(CreateRun(UUID(int=1), FEDERATION, RunSpec.model_validate(tree)))
+    await shell.close()
+    async with database.write() as connection:
+        now = await database.now(connection)
+        kinds = dict((await connection.execute(sa.select(t.cohorts.c.id, t.cohorts.c.kind))).all())
+        order = []
+        while (leased := await outbox.lease_job(connection, ("kernel",), now, 600, "token")) is not None:
+            assert leased.cohort_id is not None
+            order.append(kinds[leased.cohort_id])
+    assert order[0] == "root" and set(order[1:]) == {"inner", "leaf"}
 
 
 async def test_postgres_waits_for_the_disk_except_in_haste(postgres_url: str) -> None:

@@ -108,34 +108,39 @@ def tainted_checkpoints(state: State, leavers: frozenset[UUID]) -> frozenset[UUI
 def _tainted(state: State, leavers: frozenset[UUID]) -> frozenset[UUID]:
     """The checkpoints with one of the leavers in them. Where models forget some clients, it is asked for one client."""
     direct = {c.checkpoint_id for c in state.contributions.values() if c.client_id in leavers}
-    parents: dict[UUID, list[UUID]] = {}
-    for edge in state.parents.values():
-        parents.setdefault(edge.checkpoint_id, []).append(edge.parent_id)
-    by_digest: dict[str, list[Checkpoint]] = {}
-    for checkpoint in state.checkpoints.values():
-        by_digest.setdefault(checkpoint.digest, []).append(checkpoint)
-    tainted: set[UUID] = set()
+    same = _by_digest(state)
     names = {str(client) for client in leavers}
-    concerned = [c for c in state.checkpoints.values() if names.isdisjoint(c.forgets)]
-    order = sorted(concerned, key=lambda c: (c.created_at, c.epoch, c.round, c.kind == "merge"))
-    changed = True
-    while changed:
-        changed = False
-        for checkpoint in order:
-            above = [*parents.get(checkpoint.id, ()), *([checkpoint.base_id] if checkpoint.base_id else [])]
-            above += _models_started_from(checkpoint, by_digest)
-            if checkpoint.id not in tainted and (checkpoint.id in direct or any(a in tainted for a in above)):
-                tainted.add(checkpoint.id)
-                changed = True
+    concerned = {c.id: c for c in state.checkpoints.values() if names.isdisjoint(c.forgets)}
+    below: dict[UUID, list[UUID]] = {}
+    for edge in state.parents.values():
+        below.setdefault(edge.parent_id, []).append(edge.checkpoint_id)
+    for checkpoint in concerned.values():
+        above = _models_started_from(checkpoint, same[checkpoint.digest])
+        for one in above if checkpoint.base_id is None else (*above, checkpoint.base_id):
+            below.setdefault(one, []).append(checkpoint.id)
+    tainted, reached = set[UUID](), list(direct)
+    while reached:
+        found = reached.pop()
+        if found in concerned and found not in tainted:
+            tainted.add(found)
+            reached += below.get(found, ())
     return frozenset(tainted)
 
 
-def _models_started_from(checkpoint: Checkpoint, by_digest: dict[str, list[Checkpoint]]) -> list[UUID]:
+def _by_digest(state: State) -> dict[str, dict[UUID, list[Checkpoint]]]:
+    """Models with the same bytes, by their run."""
+    found: dict[str, dict[UUID, list[Checkpoint]]] = {}
+    for checkpoint in state.checkpoints.values():
+        found.setdefault(checkpoint.digest, {}).setdefault(checkpoint.run_id, []).append(checkpoint)
+    return found
+
+
+def _models_started_from(checkpoint: Checkpoint, same: dict[UUID, list[Checkpoint]]) -> list[UUID]:
     """The published model that an initial one repeats: the oldest of another run with the same bytes, if it came
     before. A round without an answer repeats them, too, and comes after the run's own initial model."""
-    if checkpoint.kind != "init":
+    if checkpoint.kind != "init" or same.keys() == {checkpoint.run_id}:
         return []
-    others = [c for c in by_digest[checkpoint.digest] if c.run_id != checkpoint.run_id]
+    others = [c for run_id, found in same.items() if run_id != checkpoint.run_id for c in found]
     older = [c for c in others if c.created_at <= checkpoint.created_at]
     if all(c.kind == "init" for c in older):
         return []
