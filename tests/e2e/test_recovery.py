@@ -135,7 +135,8 @@ def shows_its_cost(federation: Federation) -> None:
 
 def says_what_it_was_about(federation: Federation, erasure_id: str) -> None:
     with federation.deployment.admin() as admin:
-        events = list(federation.deployment.pages(f"/v1/runs/{federation.run_id}/events"))
+        path = f"/v1/runs/{federation.run_id}/events?limit=200"
+        events = admin.get(path, headers={"Accept": "application/json"}).json()["items"]
         (found,) = [one for one in events if one["type"] == "ClassFound"]
         assert found["data"]["recovery"] == "imba_ulrc" and "lost" in found["data"]["reason"]
         envelope = json.loads(admin.get(f"{REQUESTS}/{erasure_id}/certificate").content)

@@ -235,7 +235,7 @@ def test_a_class_is_found_in_the_middle_of_a_run_by_comparing_with_an_older_mode
 
 def test_asynchronous_clients_recover_too() -> None:
     training = {"algorithm": "fedbuff", "concurrency": 2, "buffer_size": 2}
-    world, run_id = judged("a", "b", "c", training=training)
+    world, _ = judged("a", "b", "c", training=training)
     erasure_id = forget(world, "a", "not", recovery_rounds=2, recovery=IMBA)
     for _ in range(6):
         assert kinds(world, "b", "c") <= {"oversampled_training"}
