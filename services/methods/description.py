@@ -209,6 +209,9 @@ class Recovery(Description):
         super().__post_init__()
         if self.program is not None or len(self.client_work) > 1:
             raise ValueError(f"{self.name} is a recovery: it has no program, and at most one kind of task")
+        for name in filter(None, (self.preparation, self.class_parameter)):
+            if name not in self.spec.model_fields:
+                raise ValueError(f"{self.name} has no parameter {name}")
 
     @property
     def task_kind(self) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from services.core.errors import InvariantBroken
-from services.methods.description import ClientWork, TaskParameters, Training, Unlearning
+from services.methods.description import ClientWork, Recovery, TaskParameters, Training, Unlearning
 from services.methods.running import local_training, program_named
 from services.training.algorithm_spec import AlgorithmSpec
 from services.training.local_spec import LocalTraining
@@ -43,6 +43,27 @@ def unlearning(**changes: Any) -> Unlearning:
 def test_an_impossible_description_is_refused_where_it_is_made(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         unlearning(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"program": "mine.plan:Mine"}, "no program, and at most one kind"),
+        ({"client_work": {name: ClientWork(f"mine.client:{name}") for name in ("hop", "jump")}}, "at most one kind"),
+        ({"class_parameter": "skewed_class"}, "no parameter skewed_class"),
+        ({"preparation": "epochs"}, "no parameter epochs"),
+    ],
+)
+def test_an_impossible_recovery_is_refused_where_it_is_made(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Recovery(name="mine", summary="-", **changes)
+
+
+def test_a_recovery_says_what_its_clients_prepare() -> None:
+    from services.recovery.imba_ulrc.description import METHOD
+
+    assert METHOD.preparation_epochs({}) == 200 and METHOD.preparation_epochs({"encoder_epochs": 7}) == 7
+    assert Recovery(name="mine", summary="-").preparation_epochs({}) == 0
 
 
 @pytest.mark.parametrize("spec", [Message, AlgorithmSpec, Plain])
