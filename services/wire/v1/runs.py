@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     Selection = str | SelectionSpec
 else:
     _POLICIES = reduce(or_, (method.spec for method in SELECTION.values()))
-    _NAMES = Annotated[Literal[tuple(SELECTION)], Tag("name")]
-    _IN_FULL = Annotated[Annotated[_POLICIES, Field(discriminator="policy")], Tag("policy")]
+    _NAMES = Annotated[Literal[tuple(SELECTION)], Tag("(name)")]
+    _IN_FULL = Annotated[Annotated[_POLICIES, Field(discriminator="policy")], Tag("(policy)")]
     Selection = Annotated[
-        _NAMES | _IN_FULL, Discriminator(lambda given: "name" if isinstance(given, str) else "policy")
+        _NAMES | _IN_FULL, Discriminator(lambda given: "(name)" if isinstance(given, str) else "(policy)")
     ]
     _SPECS = reduce(or_, (method.spec for method in TRAINING.values()))
     Training = Annotated[_SPECS, Field(discriminator="algorithm")]

@@ -116,21 +116,18 @@ def test_a_method_that_no_longer_applies_at_the_fence_gives_way() -> None:
 
 def test_a_policy_that_knows_clients_by_their_updates_profiles_those_who_stay() -> None:
     training = {"algorithm": "fedavg", "clients_per_round": 2}
-    given = {
-        "topology": {"kind": "flat"},
-        "training": training,
-        "local": {"epochs": 4},
-        "retention": {"updates": "all"},
-    }
-    world, _ = trained(4, **given)
+    world, run_id = trained(4, topology={"kind": "flat"}, training=training, local={"epochs": 4})
     leaver = next(update.client_name for update in world.state.updates.values())
-    assert {one.num_profiles for one in option(world, "retrain", leaver).costs} == {0}
     params = {"participants": "policy", "selection": "k_center"}
-    by_policy = option(world, "federaser", leaver, method="federaser", guarantee="approximate", params=params)
+    asked: dict[str, Any] = {"method": "federaser", "guarantee": "approximate", "params": params}
+    erasure = world.erasure(world.file(leaver, needs_approval=True, **asked))
+    seen = replace(world.decisions[-1][0], traffic={world.cohort(run_id).id: Traffic(2.0, 100.0)})
+    options = {one.name: one for one in planner.options(seen, erasure, frozenset({world.client(leaver)}))}
+    assert {one.num_profiles for one in options["retrain"].costs} == {0}
+    by_policy = options["federaser"]
     assert [one.num_profiles for one in by_policy.costs] == [3]
     assert by_policy.work == by_policy.num_updates * by_policy.method.work_per_update + 3 / 4
-    selected, _ = trained(5, **given, selection="k_center")
-    assert [one.num_profiles for one in option(selected, "retrain", leaver).costs] in ([3], [0])
+    assert by_policy.num_bytes == (by_policy.num_updates + 3) * 100
 
 
 @pytest.mark.parametrize(
