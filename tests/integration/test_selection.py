@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import selection as benchmark
 from benchmarks.selection_report import interval
+from benchmarks.selection_scenarios import PRESETS
 from coordinator.store import tables as t
 from lethe.failures import CommandFailed
 from lethe.simulation import Results, simulate
@@ -104,7 +105,7 @@ def test_the_benchmark_compares_policies_round_by_round(
 ) -> None:
     from dataclasses import replace
 
-    small = replace(benchmark.PRESETS["small"], rounds=3, samples=15, epochs=2, episodes=1, pretraining_rounds=2)
+    small = replace(PRESETS["small"], rounds=3, samples=15, epochs=2, episodes=1, pretraining_rounds=2)
     monkeypatch.setattr(benchmark, "PRESETS", {"small": small})
     chosen = [part for policy in ("uniform", "k_center", "dqn") for part in ("--method", policy)]
     options = ["--json", "--dataset", "digits", "--seeds", "1", "--processes", "1", "--out", str(tmp_path)]
