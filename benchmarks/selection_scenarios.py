@@ -62,7 +62,7 @@ DATASETS: Final[Mapping[str, Setup]] = {
 PRESETS: Final = {
     "small": Preset(
         ("mnist", "fashion-mnist"), POLICIES[:5], 20, samples=150, epochs=4, learning_rate=0.05, batch_size=32,
-        episodes=15, pretraining_rounds=20,
+        episodes=6, pretraining_rounds=20,
     ),
     "full": Preset(
         ("mnist", "fashion-mnist", "cifar10"), POLICIES, 40, samples=600, epochs=10, learning_rate=0.005, batch_size=64,

@@ -160,13 +160,14 @@ def _walk(path: Sequence[str], root: type[BaseModel]) -> tuple[type[BaseModel] |
         if part.isdigit():  # an item of a list: of the same kind as the list
             shown.append(part)
             continue
+        if not part.isidentifier():
+            continue
         field = next((model.model_fields[part] for model in models if part in model.model_fields), None)
         tagged = [model for model in models if _has_tag(model, part)]
         if field is None and tagged:
             models, owner = tagged, tagged[0]
             continue
-        if part.isidentifier():
-            shown.append(part)
+        shown.append(part)
         owner = models[0] if models else None
         models = _nested(field.annotation) if field is not None else []
     return owner, shown

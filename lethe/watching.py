@@ -17,6 +17,7 @@ from rich.text import Text
 from lethe.printing import cell, new_table
 from services.core.model_figures import accuracy_of, loss_of
 
+_PHASES: Final = {"evaluate": "evaluating", "profile": "profiling"}
 ROUNDS_SHOWN: Final = 15
 PACE_ROUNDS: Final = 5
 """The time left is judged by so many of the last rounds."""
@@ -79,7 +80,7 @@ class RunView:
                 line = self._line(event)
                 line.num_selected = data.get("num_selected", 0)
                 line.num_received = line.num_failed = 0
-                line.phase = "evaluating" if data.get("kind") == "evaluate" else "training"
+                line.phase = _PHASES.get(str(data.get("kind")), "training")
             case "UpdateAccepted":
                 self._line(event).num_received += 1
             case "TaskFailed":

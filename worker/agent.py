@@ -35,7 +35,7 @@ from worker.transport import Transport
 POLL_S: Final = 25.0
 HAND_BACK_WITHIN_S: Final = 5.0
 ERASED: Final = "client-erased"
-KEPT_FOR: Final[frozenset[TaskKind]] = frozenset({"train", "evaluate"})
+KEPT_FOR: Final[frozenset[TaskKind]] = frozenset({"train", "evaluate", "profile"})
 """Kinds of tasks whose models are worth keeping. Those of an erasure bring models that are being forgotten."""
 MAX_UPLOADS: Final = 5
 """How often a result is uploaded anew when the coordinator keeps losing it."""

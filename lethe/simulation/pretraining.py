@@ -16,14 +16,14 @@ from lethe.simulation.run import simulate
 from lethe.simulation.scenario import Scenario
 from services.core import digests
 from services.methods.catalogue import SELECTION
-from services.selection.dqn.kernels import COSINES
+from services.selection.dqn.kernels import COSINES, TIMES
 from services.selection.profile import IS_KNOWN, PRODUCTS
 from services.tensors import codec
 from services.tensors.codec import Array
 from services.tensors.streams import StoredFile
 from services.wire.v1.runs import RunSpec, policy_of
 
-OF_CLIENTS: Final = (COSINES, IS_KNOWN, PRODUCTS)
+OF_CLIENTS: Final = (COSINES, TIMES, IS_KNOWN, PRODUCTS)
 """What a state says of its own clients; another episode has others."""
 OF_THE_NETWORK: Final = ("policy.", "target.", "num_steps")
 

@@ -59,7 +59,7 @@ class Erased:
     def leaver(self) -> str:
         """One who took part in the second round."""
         tasks = self.deployment.pages(f"/v1/runs/{self.run_id}/tasks")
-        return min(task["client_name"] for task in tasks if task["round"] == 2)
+        return min(str(task["client_name"]) for task in tasks if task["round"] == 2)
 
     def rounds(self) -> list[tuple[str, int, int]]:
         with contextlib.suppress(httpx.TransportError):

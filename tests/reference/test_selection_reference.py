@@ -41,7 +41,7 @@ def test_greedy_centres_are_at_most_twice_as_far_as_the_best_of_all(seed: int, n
     distance = squared_distances(x @ x.T)
 
     def radius(centres: tuple[int, ...] | list[int]) -> float:
-        return max(min(apart(one, x[c]) for c in centres) ** 0.5 for one in x)
+        return float(max(min(apart(one, x[c]) for c in centres) ** 0.5 for one in x))
 
     best = min(map(radius, itertools.combinations(range(len(x)), num_centres)))
     assert best <= radius(farthest_first(distance, num_centres, first=0)) + 1e-9 <= 2 * best + 2e-9
@@ -126,7 +126,7 @@ def test_the_target_is_the_target_networks_value_of_the_policy_networks_choice(p
 def as_torch(layers: Layers) -> nn.Sequential:
     modules: list[nn.Module] = []
     for weights, bias in layers:
-        linear = nn.Linear(*weights.shape, dtype=torch.float64)
+        linear = nn.Linear(len(weights), len(bias), dtype=torch.float64)
         with torch.no_grad():
             linear.weight.copy_(torch.from_numpy(weights.T))
             linear.bias.copy_(torch.from_numpy(bias))
@@ -150,7 +150,7 @@ def test_steps_are_those_of_torchs_adam_on_the_squared_error(preset: str) -> Non
         out = network(torch.from_numpy(given))
         chosen = out.gather(1, actions[:, None])[:, 0] if preset == "paper" else out[:, 0]
         optimizer.zero_grad()
-        nn.functional.mse_loss(chosen, target).backward()
+        nn.functional.mse_loss(chosen, target).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         linears = [module for module in network if isinstance(module, nn.Linear)]
         layers = [(m.weight.detach().numpy().T.copy(), m.bias.detach().numpy().copy()) for m in linears]

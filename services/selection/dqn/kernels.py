@@ -19,7 +19,7 @@ from services.selection.dqn.network import Doubles
 from services.selection.dqn.spec import Dqn
 from services.selection.k_center.kernels import groups
 from services.selection.lots import grouped, in_turns, lot
-from services.selection.profile import Profile, by_lot_in_groups
+from services.selection.profile import Ints, Profile, by_lot_in_groups
 from services.selection.question import Observed, Question, Sent, answer
 from services.tensors import codec
 from services.tensors.codec import Array
@@ -32,6 +32,7 @@ from services.training.evaluation import evaluate_model
 from services.training.rounds import EVALUATION_BATCH
 
 COSINES: Final = "cosines"
+TIMES: Final = "times_selected"
 EPSILON: Final = 0.1
 
 
@@ -41,11 +42,14 @@ def dqn_order(params: Mapping[str, Any], inputs: Mapping[str, Stored], out: Writ
     question = Question.model_validate(params)
     spec = Dqn.model_validate(question.policy)
     figures: dict[str, float] = {}
+    times_K = np.zeros(len(question.rows), np.int64)
     if question.state is None:
         profile, cosine_K, learner, fits = _begin(question, spec, inputs)
         figures["start_fits"] = float(fits)
     else:
-        profile, cosine_K, learner = _read(question, spec, codec.read(inputs[question.state]))
+        tensors = codec.read(inputs[question.state])
+        profile, cosine_K, learner = _read(question, spec, tensors)
+        times_K[[question.rows.index(name) for name in question.clients]] = tensors[TIMES]
     if question.observed is not None and question.observed.updates:
         accuracy = _accuracy(question, inputs, out)
         earned = reward(accuracy, spec.target_accuracy)
@@ -54,9 +58,11 @@ def dqn_order(params: Mapping[str, Any], inputs: Mapping[str, Stored], out: Writ
         seed = derive(question.seed, "replay", question.round)
         learner = replace(learner, memory=memory).learnt(len(took_part), seed)
         cosine_K = next_K
+        times_K[took_part] += 1
         figures |= {"accuracy": accuracy, "reward": earned}
-    codec.write(out, {**profile.tensors, **learner.tensors, COSINES: cosine_K})
-    order, way = _order(question, spec, profile, learner, cosine_K)
+    codec.write(out, {**profile.tensors, **learner.tensors, COSINES: cosine_K, TIMES: times_K})
+    value_K = learner.values(cosine_K[None])[0] if learner.is_trained else None
+    order, way = _order(question, spec, profile, value_K, times_K)
     return answer(order, **figures, **way, num_steps=float(learner.adam.num_steps))
 
 
@@ -93,25 +99,30 @@ def _read(question: Question, spec: Dqn, tensors: Mapping[str, Array]) -> tuple[
 
 
 def _order(
-    question: Question, spec: Dqn, profile: Profile, learner: Learner, cosine_K: Doubles
+    question: Question, spec: Dqn, profile: Profile, value_K: Doubles | None, times_K: Ints
 ) -> tuple[list[str], dict[str, float]]:
-    """The best first. `fell_back`: the network has not learnt enough, and k-center selects. `explored`: in one of ten
-    rounds k-center selects (paper: the lot), so that the network sees other clients, too."""
+    """The best first: of each k-center group the best of those who took part least often, because a network that always
+    has its favourites of a group trains on few samples (paper: the best of all).
+
+    `fell_back`: the network has not learnt enough, and k-center selects. `explored`: in one of ten rounds k-center
+    selects (paper: the lot), so that the network sees other clients, too."""
     group_of = groups(question, profile)
-    if not learner.is_trained:
+    if value_K is None:
         return by_lot_in_groups(question, group_of), {"fell_back": 1.0}
     if np.random.default_rng(derive(question.seed, "explore", question.round)).random() < EPSILON:
         one_group = dict.fromkeys(question.members, 0)
         return by_lot_in_groups(question, group_of if spec.preset == "shared" else one_group), {"explored": 1.0}
-    value_K = learner.values(cosine_K[None])[0]
     row_of = {name: row for row, name in enumerate(question.rows)}
 
     def best_first(name: str) -> tuple[float, tuple[bytes, str]]:
         return -value_K[row_of[name]], lot(question.seed, question.round, name)
 
+    def in_turn(name: str) -> tuple[int, float, tuple[bytes, str]]:
+        return int(times_K[row_of[name]]), *best_first(name)
+
     if spec.preset == "paper":
         return sorted(question.members, key=best_first), {}
-    return in_turns(sorted(group, key=best_first) for group in grouped(group_of)), {}
+    return in_turns(sorted(group, key=in_turn) for group in grouped(group_of)), {}
 
 
 def _accuracy(question: Question, inputs: Mapping[str, Stored], out: Writable) -> float:

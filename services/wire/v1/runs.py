@@ -6,7 +6,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from services.history.spec import History
 from services.incentive.spec import Amount
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     Selection = str | SelectionSpec
 else:
     _POLICIES = reduce(or_, (method.spec for method in SELECTION.values()))
-    Selection = Literal[tuple(SELECTION)] | Annotated[_POLICIES, Field(discriminator="policy")]
+    _NAMES = Annotated[Literal[tuple(SELECTION)], Tag("(name)")]
+    _IN_FULL = Annotated[Annotated[_POLICIES, Field(discriminator="policy")], Tag("(policy)")]
+    Selection = Annotated[
+        _NAMES | _IN_FULL, Discriminator(lambda given: "(name)" if isinstance(given, str) else "(policy)")
+    ]
     _SPECS = reduce(or_, (method.spec for method in TRAINING.values()))
     Training = Annotated[_SPECS, Field(discriminator="algorithm")]
 

@@ -112,3 +112,36 @@ def test_a_method_that_no_longer_applies_at_the_fence_gives_way() -> None:
     world.send(m.ApproveErasure(last))
     world.run_chores("fence")
     assert (world.erasure(last).method, world.erasure(last).chosen) == ("reinit", "retrain")
+
+
+def test_a_policy_that_knows_clients_by_their_updates_profiles_those_who_stay() -> None:
+    training = {"algorithm": "fedavg", "clients_per_round": 2}
+    world, run_id = trained(4, topology={"kind": "flat"}, training=training, local={"epochs": 4})
+    leaver = next(update.client_name for update in world.state.updates.values())
+    params = {"participants": "policy", "selection": "k_center"}
+    asked: dict[str, Any] = {"method": "federaser", "guarantee": "approximate", "params": params}
+    erasure = world.erasure(world.file(leaver, needs_approval=True, **asked))
+    seen = replace(world.decisions[-1][0], traffic={world.cohort(run_id).id: Traffic(2.0, 100.0)})
+    options = {one.name: one for one in planner.options(seen, erasure, frozenset({world.client(leaver)}))}
+    assert {one.num_profiles for one in options["retrain"].costs} == {0}
+    by_policy = options["federaser"]
+    assert [one.num_profiles for one in by_policy.costs] == [3]
+    assert by_policy.work == by_policy.num_updates * by_policy.method.work_per_update + 3 / 4
+    assert by_policy.num_bytes == (by_policy.num_updates + 3) * 100
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"participants": "policy", "selection": "nobody"}, "there is no policy"),
+        ({"participants": "policy", "selection": {"policy": "k_center", "groups": 3}}, "groups"),
+        ({"selection": "k_center"}, "participants: policy"),
+        ({"participants": "policy", "selection": "dqn"}, "validation.data"),
+        ({"participants": "policy", "selection": {"policy": "dqn", "state": "sha256:" + "0" * 64}}, "upload it first"),
+    ],
+)
+def test_a_selection_that_cannot_be_is_refused_with_what_to_do(params: dict[str, Any], says: str) -> None:
+    world, _ = trained(4, topology={"kind": "flat"}, training={"algorithm": "fedavg", "clients_per_round": 2})
+    leaver = next(update.client_name for update in world.state.updates.values())
+    with pytest.raises(Rejected, match=says):
+        world.file(leaver, method="federaser", guarantee="approximate", params=params)

@@ -126,7 +126,7 @@ def test_custom_model_is_valid_but_not_built_here() -> None:
 def test_validating_needs_no_torch() -> None:
     program = (
         "import sys; from services.models.spec import validate; from services.wire.v1.runs import ModelSpec;"
-        "from services.tensors import aggregate, inspection, codec; from services.selection import policies;"
+        "from services.tensors import aggregate, inspection, codec; from services.selection import lots;"
         "from services.training import task; from services.data import sources;"
         "validate(ModelSpec(name='mlp', params={'input_shape': [8, 8], 'num_classes': 10}));"
         "assert 'torch' not in sys.modules"
