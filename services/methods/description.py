@@ -118,6 +118,9 @@ class Unlearning(Description):
     local_training: Reference | None = None
     """How clients train until the round of the fence is reached again: a pure function of the run's own local training,
     the method's parameters and the number of the round, counted from the cut."""
+    objection: Reference | None = None
+    """Why it cannot forget what is asked for: a pure function of the request's parameters and the run's `ModelSpec`
+    that gives a reason, or None. Without one, it mends every model."""
     needs_sub_cohorts: bool = False
     """Restarts from cohorts whose members are subsets of the fenced one's: trees and bi-model."""
     needs_leaver: bool = False
@@ -142,8 +145,8 @@ class Unlearning(Description):
 
     @property
     def references(self) -> list[Reference]:
-        schedule = [] if self.local_training is None else [self.local_training]
-        return [*super().references, *schedule]
+        own = [text for text in (self.local_training, self.objection) if text is not None]
+        return [*super().references, *own]
 
     @property
     def needs(self) -> list[str]:

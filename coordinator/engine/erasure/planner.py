@@ -16,6 +16,7 @@ from coordinator.engine.messages import FileErasure
 from services.history.coverage import FIRST_ROUND, stride
 from services.methods.catalogue import UNLEARNING
 from services.methods.description import Unlearning
+from services.methods.running import objection
 
 RECOVERY_ROUNDS = 5
 """Rounds of training that a re-initialised line of a completed run gets when the request does not say; never more than
@@ -146,6 +147,9 @@ def _why_not_approximate(
         return (
             f"it needs the leaver's own worker, and that of {', '.join(wanted.offline)} is not online; start it first"
         )
+    for cost in costs:
+        if _is_mended(cost) and (reason := objection(method, wanted.params, cost.run.spec.model)):
+            return reason
     for cohort in mended:
         if method.needs_residuals and cohort.residuals is None:
             return f"cohort {cohort.name} keeps no residuals, or lost them in an erasure: run with history.residuals"
