@@ -38,7 +38,11 @@ from services.training.local_spec import LocalTraining
 
 FINE_TUNE: Final = "fine-tune"
 """Not a method: the others train on from the model as it is. Shows whether a method does more than that."""
-METHODS: Final = (*(name for name, method in UNLEARNING.items() if not method.needs_sub_cohorts), FINE_TUNE)
+METHODS: Final = (
+    *(name for name, one in UNLEARNING.items() if not one.needs_sub_cohorts and one.objection is None),
+    FINE_TUNE,
+)
+"""Those that forget whole clients of any model."""
 FINE_TUNED_ROUNDS: Final = UNLEARNING["not"].recovery_rounds
 NUM_CLIENTS: Final = 10
 NUM_FLEETS: Final = 2

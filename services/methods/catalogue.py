@@ -32,6 +32,7 @@ BUILT_IN: Final[tuple[Reference, ...]] = (
     "services.unlearning.pga.description:METHOD",
     "services.unlearning.fedforget.description:METHOD",
     "services.unlearning.negation.description:METHOD",
+    "services.unlearning.fudp.description:METHOD",
     "services.unlearning.sifu.description:METHOD",
     "services.unlearning.fedrecovery.description:METHOD",
     "services.recovery.plain.description:METHOD",

@@ -147,6 +147,9 @@ class Unlearning(Description):
     local_training: Reference | None = None
     """How clients train until the round of the fence is reached again: a pure function of the run's own local training,
     the method's parameters and the number of the round, counted from the cut."""
+    objection: Reference | None = None
+    """Why it cannot forget what is asked for: a pure function of the request's parameters and the run's `ModelSpec`
+    that gives a reason, or None. Without one, it mends every model."""
     needs_sub_cohorts: bool = False
     """Restarts from cohorts whose members are subsets of the fenced one's: trees and bi-model."""
     needs_leaver: bool = False
@@ -174,7 +177,7 @@ class Unlearning(Description):
 
     @property
     def references(self) -> list[Reference]:
-        own = [place for place in (self.local_training, self.selects) if place is not None]
+        own = [place for place in (self.local_training, self.selects, self.objection) if place is not None]
         return [*super().references, *own]
 
     @property

@@ -8,10 +8,12 @@ from typing import Any, Final
 
 from services.core.errors import InvariantBroken
 from services.methods.catalogue import KERNELS, PROGRAMS, SELECTION, UNLEARNING
+from services.methods.description import Unlearning
 from services.methods.references import resolve
 from services.program.contract import Program
 from services.tensors.streams import Stored, Writable
 from services.training.local_spec import LocalTraining
+from services.wire.v1.runs import ModelSpec
 
 Kernel = Callable[[dict[str, Any], Mapping[str, Stored], Writable], dict[str, float]]
 """Takes its parameters, what is stored under its input digests and a writer for the model that it makes, if it makes
@@ -46,6 +48,14 @@ def run_kernel(name: str, params: dict[str, Any], inputs: Mapping[str, Stored], 
         raise InvariantBroken(f"no kernel is called {name}: the package that brought it is not installed here")
     kernel: Kernel = resolve(KERNELS[name])
     return kernel(params, inputs, out)
+
+
+def objection(method: Unlearning, params: Mapping[str, Any], model: ModelSpec) -> str | None:
+    """Why the method cannot forget in a run with this model what the parameters ask for; None: it can."""
+    if method.objection is None:
+        return None
+    reason: str | None = resolve(method.objection)(params, model)
+    return reason
 
 
 def local_training(own: LocalTraining, method: str, params: Mapping[str, Any], number: int) -> LocalTraining:

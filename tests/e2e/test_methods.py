@@ -23,8 +23,20 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedforget": {"rounds": 1, "epochs": 1},
     "fedrecovery": {},
     "not": {},
+    "fudp": {"forget_class": 3},
     "sifu": {},
 }
+MODELS: dict[str, str] = {"fudp": "cnn"}
+"""Those that need another model than an MLP."""
+REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "fudp": [
+        ({"params": {"forget_class": 10}}, "there is no class 10: the model's classes are 0 to 9"),
+        ({"params": {"forget_class": -1}}, "forget_class"),
+        ({"params": {}}, "forget_class"),
+    ],
+    "not": [({"method": "fudp", "params": {"forget_class": 3}}, "model mlp has none")],
+}
+"""What is said to requests that cannot be carried out."""
 REQUESTS = "/v1/erasure-requests"
 AUDIT = {
     "thresholds": {"max_remaining_accuracy_drop": 1.0, "min_samples": 1},
@@ -46,7 +58,7 @@ class Federation:
         spec = {
             "name": self.method,
             "seed": 5,
-            "model": {"name": "mlp", "params": {"input_shape": [8, 8], "num_classes": 10}},
+            "model": {"name": MODELS.get(self.method, "mlp"), "params": {"input_shape": [8, 8], "num_classes": 10}},
             "local": {"epochs": 1, "batch_size": 32, "learning_rate": 0.1},
             "history": {"distances": True, "residuals": True, "updates": {}},
             "retention": {"updates": "none"},
@@ -56,8 +68,8 @@ class Federation:
         self.deployment.wait_for_run(run_id)
         return run_id
 
-    def forget(self) -> dict[str, Any]:
-        body = {
+    def body(self, **changes: Any) -> dict[str, Any]:
+        return {
             "federation_id": self.id,
             "subjects": [LEAVER],
             "guarantee": "approximate",
@@ -65,7 +77,24 @@ class Federation:
             "params": METHODS[self.method],
             "recovery_rounds": 1,
             "audit": AUDIT,
+            **changes,
         }
+
+    def refused(self, **changes: Any) -> tuple[int, str]:
+        with self.deployment.admin() as admin:
+            answer = admin.post(REQUESTS, json=self.body(**changes), headers={"Idempotency-Key": str(changes)})
+        assert answer.headers["Content-Type"] == "application/problem+json", answer.text
+        return answer.status_code, answer.json()["detail"]
+
+    def previewed(self) -> dict[str, Any]:
+        """What the preview says of the method."""
+        with self.deployment.admin() as admin:
+            shown = admin.post(f"{REQUESTS}:preview", json=self.body()).json()
+        assert shown["chosen"] == self.method, shown
+        return dict(next(one for one in shown["options"] if one["method"] == self.method))
+
+    def forget(self) -> dict[str, Any]:
+        body = self.body()
         with self.deployment.admin() as admin:
             filed = admin.post(REQUESTS, json=body, headers={"Idempotency-Key": self.method})
             assert filed.status_code == 202, filed.text
@@ -108,6 +137,11 @@ def federations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 def test_a_client_is_forgotten_by_this_method(method: str, federations: dict[str, Federation]) -> None:
     federation = federations[method]
     run_id = federation.train()
+    for changes, said in REFUSED.get(method, []):
+        status, detail = federation.refused(**changes)
+        assert 400 <= status < 500 and said in detail, detail
+    option = federation.previewed()
+    assert option["applies"] and option["rounds_to_redo"] is not None
     done = federation.forget()
     assert done["chosen"] == method
     (line,) = done["lines"]

@@ -143,6 +143,18 @@ def test_a_caller_may_look_at_every_model_and_stop() -> None:
     assert (results.summary.status, results.rounds[-1].round) == ("stopped", 2)
 
 
+def test_a_class_is_forgotten_by_pruning_what_tells_it_apart() -> None:
+    cnn = {"name": "cnn", "params": {"input_shape": [8, 8], "num_classes": 10}}
+    wanted = {"method": "fudp", "guarantee": "approximate", "params": {"forget_class": 3}}
+    forget = {"after_round": 2, "erase": ["client-1"], "recovery_rounds": 1, **wanted}
+    results = play({"model": cnn}, script=[forget])
+    (erasure,) = results.erasures
+    assert (erasure.method, erasure.status) == ("fudp", "completed")
+    assert [row.participants for row in results.rounds if row.epoch == 1][:2] == [5, 5], "rated, then trained"
+    with pytest.raises(CommandFailed, match="the model's classes are 0 to 9"):
+        play({"model": cnn}, script=[{**forget, "params": {"forget_class": 11}}])
+
+
 def test_clusters_stop_by_the_best_of_them_and_are_merged() -> None:
     rule = {"rounds": 40, "accuracy": 0.5, "window": 2, "max_std": 0.05}
     stopping = {"topology": CLUSTERS, "training": FEDBUFF, "stop": rule, "local": {"learning_rate": 0.5, "epochs": 2}}

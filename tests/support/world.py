@@ -56,7 +56,14 @@ from tests.support.claims import objections_to
 FEDERATION = UUID(int=1)
 START = datetime(2030, 1, 1, tzinfo=UTC)
 MODEL_LAYOUT, UPDATE_LAYOUT = of_json("layout of the model"), of_json("layout of its floating tensors")
-METHODS_MAKE = ("calibrate_update", "negate_layers", "pga_reference", "add_gaussian_noise", "remove_residuals")
+METHODS_MAKE = (
+    "calibrate_update",
+    "negate_layers",
+    "pga_reference",
+    "prune_channels",
+    "add_gaussian_noise",
+    "remove_residuals",
+)
 MODELS_MADE_BY = ("init_model", "weighted_step", "merge_models", "stack_models", *METHODS_MAKE)
 JOB_LEASE_S = 30.0
 ROWS = range(4)

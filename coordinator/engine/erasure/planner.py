@@ -17,6 +17,7 @@ from services.history.coverage import FIRST_ROUND, stride
 from services.methods.catalogue import RECOVERY, SELECTION, UNLEARNING
 from services.methods.description import Unlearning
 from services.methods.references import resolve
+from services.methods.running import objection
 from services.selection.spec import SelectionSpec
 from services.wire.v1.runs import Selection, check_observed, policy_of
 
@@ -175,6 +176,9 @@ def _why_not_approximate(
         return (
             f"it needs the leaver's own worker, and that of {', '.join(wanted.offline)} is not online; start it first"
         )
+    for cost in costs:
+        if _is_mended(cost) and (reason := objection(method, wanted.params, cost.run.spec.model)):
+            return reason
     for cohort in mended:
         if unfit := _unfit_selection(wanted, state.runs[cohort.run_id], method):
             return unfit
