@@ -12,7 +12,7 @@ import base64
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -40,6 +40,7 @@ from services.wire.v1.acts import ActAbout, ActEntry, ActGap, ActsHead, ActWords
 
 log = structlog.get_logger()
 LOOK_EVERY_S: Final = 5.0
+LOOK_AGAIN_S: Final = 1.0
 PRUNE_EVERY_S: Final = 600.0
 LINKED_AT_ONCE: Final = 500
 SALT_BYTES: Final = 32
@@ -136,7 +137,7 @@ class Acts:
                     pulse.waits("the database cannot serve")
                 except TROUBLE as error:
                     pulse.waits(described(error))
-                await waiter.wait(LOOK_EVERY_S)
+                await waiter.wait(LOOK_EVERY_S if pulse.problem is None else LOOK_AGAIN_S)
 
     async def tend(self, *, everybody: bool = False) -> None:
         """Link what is not linked, prune what is old, sign what is not signed. `everybody`: also compare the chains to
@@ -147,17 +148,29 @@ class Acts:
         if everybody:
             waiting |= {chain.federation_id for chain in known}
         for federation_id in sorted(waiting):
-            while await self._link(federation_id):
-                pass
+            await self._alone(federation_id, self._link(federation_id))
         if self._kept_for is not None and time.monotonic() - self._pruned_at >= PRUNE_EVERY_S:
             await self.prune(self._kept_for)
             self._pruned_at = time.monotonic()
         async with self._database.read() as connection:
             unsigned = [chain for chain in await acts.chains(connection) if not _is_signed(chain)]
         for chain in unsigned:
-            await self._sign(chain)
+            await self._alone(chain.federation_id, self._sign(chain))
 
-    async def _link(self, federation_id: UUID) -> bool:
+    async def _alone(self, federation_id: UUID, step: Awaitable[None]) -> None:
+        """One log that breaks does not hold up the others."""
+        try:
+            await step
+        except (Unavailable, *TROUBLE):
+            raise
+        except Exception as error:
+            log.error("acts.not-tended", federation=str(federation_id), exc_info=error)
+
+    async def _link(self, federation_id: UUID) -> None:
+        while await self._link_some(federation_id):
+            pass
+
+    async def _link_some(self, federation_id: UUID) -> bool:
         """Whether there may be more to link."""
         signed = await asyncio.to_thread(self._heads.read, federation_id)
         start = beginning(federation_id)
@@ -201,7 +214,8 @@ class Acts:
             async with self._database.write() as connection:
                 chain = await acts.locked_chain(connection, one)
                 last = await acts.newest_before(connection, chain.federation_id, oldest)
-                if last is not None and chain.head is not None and last[0] <= read_head(chain.head.encode()).seq:
+                head = _head_of(chain)
+                if last is not None and head is not None and chain.kept_from <= last[0] <= head.seq:
                     num_pruned += await acts.prune(connection, chain.federation_id, last[0])
                     await acts.move_chain(connection, replace(chain, kept_from=last[0] + 1, before=last[1]))
         return num_pruned
@@ -229,12 +243,17 @@ async def _tell_of_gap(connection: AsyncConnection, chain: Chain, signed: ActsHe
 
 
 def _is_signed(chain: Chain) -> bool:
-    if chain.seq == 0:
-        return True
-    if chain.head is None:
-        return False
-    head = read_head(chain.head.encode())
-    return (head.seq, head.digest, head.kept_from) == (chain.seq, chain.digest, chain.kept_from)
+    head = _head_of(chain)
+    stands = (chain.seq, chain.digest, chain.kept_from)
+    return chain.seq == 0 or (head is not None and (head.seq, head.digest, head.kept_from) == stands)
+
+
+def _head_of(chain: Chain) -> ActsHead | None:
+    """None: nothing is signed yet, or what the row has is damaged, and is signed again."""
+    try:
+        return read_head(chain.head.encode()) if chain.head is not None else None
+    except ActsInvalid:
+        return None
 
 
 class SignedHeads:

@@ -94,12 +94,15 @@ def export(
     whoever has the issuer's public key finds every entry that was changed, removed or moved."""
     from lethe.printing import print_record
 
-    with connect(context) as coordinator, output.open("w", encoding="utf-8", newline="") as file:
-        output.chmod(0o600)
+    part = output.with_name(output.name + ".part")
+    with connect(context) as coordinator:
         path = _path(coordinator, federation)
         head, seq = _head(coordinator, path)
         acts = _up_to(coordinator, path, seq)
-        num_acts = _write_csv(file, acts) if format == "csv" else _write_lines(file, acts, head)
+        with part.open("w", encoding="utf-8", newline="") as file:
+            part.chmod(0o600)
+            num_acts = _write_csv(file, acts) if format == "csv" else _write_lines(file, acts, head)
+    part.replace(output)
     print_record({"file": str(output), "acts": num_acts, "through": seq}, as_json=json)
 
 

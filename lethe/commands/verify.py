@@ -67,21 +67,16 @@ def verify(
     with ExitStack() as stack:
         beside = Beside(
             list=_list(stack, certificate, data, artefacts),
-            inclusion=_read(inclusion) if inclusion is not None else None,
+            inclusion=_read(inclusion) if inclusion else None,
             client=client,
-            opening=_read(opening) if opening is not None else None,
+            opening=_read(opening) if opening else None,
         )
         verdict = check(data, _read(key), model_digest=model_digest, beside=beside)
     outcome = None
-    if verdict.valid and replay:
-        assert verdict.statement is not None
+    if replay and verdict.valid and verdict.statement is not None:
         outcome = _replay(context, verdict.statement, json)
-    if json:
-        _print_json(verdict, outcome)
-    else:
-        _print(verdict, outcome)
-    if failed := [one for one in verdict.checks if one.ok is False]:
-        raise CommandFailed(f"the certificate is not valid ({failed[0].name}): {failed[0].detail}")
+    (_print_json if json else _print)(verdict, outcome)
+    _refuse("certificate", verdict)
     if outcome is not None and not outcome.passed:
         raise CommandFailed(f"the replay fails: {outcome.why_not}")
     if not verdict.complete:
@@ -92,17 +87,20 @@ def verify(
         )
 
 
+def _refuse(what: str, verdict: Verdict) -> None:
+    if failed := [one for one in verdict.checks if one.ok is False]:
+        raise CommandFailed(f"the {what} is not valid ({failed[0].name}): {failed[0].detail}")
+
+
 def _verify_acts(export: bytes, key: bytes, as_json: bool) -> None:
     from io import BytesIO
 
     from services.audit.acts import check
     from services.audit.verification import Verdict
 
-    checks = check(BytesIO(export), key)
-    verdict = Verdict(checks, None)
+    verdict = Verdict(check(BytesIO(export), key), None)
     (_print_json if as_json else _print)(verdict, None)
-    if failed := [one for one in checks if one.ok is False]:
-        raise CommandFailed(f"the log of acts is not valid ({failed[0].name}): {failed[0].detail}")
+    _refuse("log of acts", verdict)
 
 
 def _list(stack: ExitStack, certificate: Path, data: bytes, given: Path | None) -> BinaryIO | None:

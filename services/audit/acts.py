@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, Literal
 from uuid import UUID
@@ -131,14 +131,15 @@ def read_export(file: BinaryIO, keys: Mapping[str, Ed25519PublicKey]) -> Found:
         acts.append(_act(last, len(acts) + 1))
         last = line
     head = verify_head(last, keys)
-    num_lost = _follow([act.entry for act in acts], head)
+    num_lost = follow([act.entry for act in acts], head)
     words = [one for act in acts for one in act.opened]
     num_closed = words.count(None)
     return Found(head, len(acts), num_lost, len(words) - num_closed, num_closed)
 
 
-def _follow(entries: Sequence[ActEntry], head: ActsHead) -> int:
-    """The chain from where the head says that it begins to where it ends; returns how many entries are lost in gaps."""
+def follow(entries: Iterable[ActEntry], head: ActsHead) -> int:
+    """The chain from where the head says that it begins to where it ends; returns how many entries are lost in gaps.
+    Raises `ActsInvalid`."""
     if head.kept_from == 1 and head.before != beginning(head.federation):
         raise ActsInvalid("the head says that nothing was pruned, and begins elsewhere than the log does")
     seq, digest, num_lost = head.kept_from - 1, head.before, 0

@@ -85,7 +85,7 @@ def test_without_an_extra_each_role_names_the_one_it_needs(installer: Installer,
         "coordinator": (["serve"], ["db", "upgrade"], ["openapi"]),
         "compute": (["compute"],),
         "worker": (["worker", "--data", "digits"],),
-        "verify": (["verify", file, "--key", file],),
+        "verify": (["verify", file, "--key", file], ["certificates", "show", file]),
         "data": (["data", "get", "cifar10", "--data-dir", str(tmp_path)],),
         "language": (["models", "prepare", file, file, "--out", file],),
         "compute,worker": (["demo"], ["simulate", file]),
@@ -114,6 +114,8 @@ def test_verify_verifies_and_replays_a_certificate(federation: Federation, insta
     operator.succeed("certificates", "key", "-o", f"{verifier.directory}/key.pem", **settings)
     said = verifier.succeed("verify", "certificate.json", "--key", "key.pem", "--replay", **settings)
     assert "FAIL" not in said and "replay" in said
+    page = verifier.succeed("certificates", "show", "certificate.json", "--key", "key.pem", "--format", "html")
+    assert page.startswith("<!DOCTYPE html>") and "Verified: the signature" in page
 
 
 def test_coordinator_alone_refuses_compute_in_threads_at_start_and_names_the_way_out(

@@ -28,6 +28,8 @@ SESSION: Final = (
     "docs/joining.md",
     "docs/methods/rapid.md",
     "docs/erasure.md",
+    "docs/certificates.md",
+    "docs/acts.md",
     "docs/worker.md",
     "docs/simulation.md",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.runtime.doctor import background, blobs, database, evidence, files
+from coordinator.runtime.doctor import acts, background, blobs, database, evidence, files
 from coordinator.runtime.doctor.findings import Check, Finding, Installation
 
 CHECKS: Final = (
@@ -16,6 +16,7 @@ CHECKS: Final = (
     Check("tombstones", evidence.tombstones),
     Check("signing-key", evidence.signing_key),
     Check("certificate-files", evidence.certificate_files),
+    Check("acts", acts.acts),
     Check("dropped-blobs", database.dropping, database.delete_dropped),
     Check("abandoned-uploads", database.abandoned, database.sweep),
     Check("orphan-bytes", blobs.orphaned, blobs.delete_orphans),

@@ -400,12 +400,12 @@ function startPage(document, subtle) {
       const bytes = new Uint8Array(await file.arrayBuffer());
       const text = new TextDecoder().decode(bytes);
       const page = text.match(/<pre id="envelope" hidden>([A-Za-z0-9+/=]+)<\/pre>/);
-      if (text.includes("BEGIN PUBLIC KEY")) Object.assign(held, { keys: text, areKeysOwn: true });
-      else if (page) {
+      if (page) {
         held.certificate = bytesOfBase64(page[1]);
         const keys = text.match(/<pre id="keys" hidden>([A-Za-z0-9+/=]*)<\/pre>/);
         if (keys && !held.areKeysOwn) held.keys = new TextDecoder().decode(bytesOfBase64(keys[1]));
-      } else held.certificate = bytes;
+      } else if (text.includes("BEGIN PUBLIC KEY")) Object.assign(held, { keys: text, areKeysOwn: true });
+      else held.certificate = bytes;
     }
     await show();
   }

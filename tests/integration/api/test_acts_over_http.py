@@ -11,6 +11,8 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
+from coordinator.runtime.doctor import acts as doctor
+from coordinator.runtime.doctor.findings import Site as Examined
 from coordinator.store import act_tables as t
 from services.audit.acts import ActsInvalid, Found, read_export, to_line
 from services.audit.keys import key_id, read_public_keys
@@ -268,3 +270,14 @@ async def test_the_head_of_a_log_that_is_not_signed_yet_is_not_found(small_site:
     assert code_of(await site.admin.call("GET", f"{path(site)}/head")) == "not-found"
     unknown = await site.admin.call("GET", f"/v1/federations/{UUID(int=1)}/acts")
     assert code_of(unknown) == "not-found"
+
+
+async def test_the_doctor_finds_entries_that_were_changed(site: Site) -> None:
+    await site.enrol(*NAMES)
+    await exported(site, 1 + len(NAMES))
+    looking = Examined(site.coordinator, patience_s=0)
+    assert await doctor.acts(looking) == []
+    async with site.coordinator.database.write() as connection:
+        await connection.execute(t.acts.update().where(t.acts.c.seq == 2).values(act="client.removed"))
+    (found,) = await doctor.acts(looking)
+    assert found.name == "acts-changed" and site.federation_id in found.what

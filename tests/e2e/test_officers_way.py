@@ -1,0 +1,87 @@
+"""The officer's way, with real processes: file, approve, read the certificate as a page, verify it and the log of acts
+without the coordinator. The coordinator is killed in between."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.deployment import Deployment, wait_until
+
+
+class Officer:
+    """Somebody with a token, and the command."""
+
+    def __init__(self, deployment: Deployment, token: str) -> None:
+        self._environment = {**deployment.environment, "LETHE_URL": deployment.url(), "LETHE_TOKEN": token}
+
+    def run(self, *arguments: str) -> str:
+        command = [sys.executable, "-m", "lethe.cli", *arguments]
+        done = subprocess.run(command, env=self._environment, capture_output=True, text=True)
+        assert done.returncode == 0, f"lethe {' '.join(arguments)}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def acts(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.run("acts", "list", "--json").splitlines()]
+
+
+def said(act: dict[str, Any], says: str) -> list[str | None]:
+    pairs = zip(act["entry"]["parts"], act["opened"], strict=True)
+    return [words and words["content"]["name"] for part, words in pairs if part["says"] == says]
+
+
+def kill(deployment: Deployment) -> None:
+    deployment.processes["coordinator"].end()
+    deployment.restart("coordinator")
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_an_erasure_is_filed_approved_read_and_verified(
+    tmp_path: Path, database: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("postgres_url") if database == "postgres" else None
+    page, export = str(tmp_path / "certificate.html"), str(tmp_path / "acts.jsonl")
+    certificate, key = str(tmp_path / "certificate.json"), str(tmp_path / "lethe.pub.pem")
+    with Deployment(tmp_path, url) as deployment:
+        deployment.start_coordinator()
+        federation_id, _ = deployment.enrol("f", ["hospital-a", "hospital-b"])
+        tokens = {}
+        for label in ("Dr. Weber", "Ms. Huber"):
+            with deployment.admin() as admin:
+                body = {"role": "compliance", "label": label}
+                answer = admin.post(f"/v1/federations/{federation_id}/credentials", json=body)
+            tokens[label] = answer.json()["token"]
+        filer, approver = (Officer(deployment, token) for token in tokens.values())
+        filed = json.loads(filer.run("erase", "--client", "hospital-b", "--approve-first", "--json"))
+        kill(deployment)
+        approver.run("erase", "approve", filed["id"], "--json")
+        kill(deployment)
+        wait_until(
+            lambda: json.loads(filer.run("erase", "show", filed["id"], "--json"))["status"] == "completed",
+            60,
+            "the request is completed",
+            deployment.logs,
+        )
+        filer.run("certificates", "get", filed["id"], "-o", certificate)
+        filer.run("certificates", "key", "-o", key)
+        filer.run("certificates", "show", filed["id"], "--format", "html", "-o", page)
+        wait_until(lambda: len(filer.acts()) == 7, 30, "all acts are linked", deployment.logs)
+        kill(deployment)
+        acts = filer.acts()
+        filer.run("acts", "export", "-o", export)
+        nobody = Officer(deployment, "")
+    assert "Forgotten: one client, exactly" in Path(page).read_text("utf-8")
+    assert "Verified" in nobody.run("certificates", "show", certificate, "--key", key)
+    assert "can be read by nobody any more" in nobody.run("verify", export, "--key", key)
+    assert [act["entry"]["act"] for act in acts] == [
+        *("federation.created", "client.enrolled", "client.enrolled", "credential.issued", "credential.issued"),
+        *("erasure.filed", "erasure.approved"),
+    ]
+    assert [said(act, "who") for act in acts[-2:]] == [["Dr. Weber"], ["Ms. Huber"]]
+    assert [said(act, "whom") for act in acts[1:3]] == [["hospital-a"], [None]]
+    assert "hospital-b" not in Path(export).read_text("utf-8") + Path(page).read_text("utf-8")
