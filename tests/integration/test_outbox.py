@@ -20,6 +20,7 @@ from coordinator.store import tables as t
 from coordinator.store.database import Database
 from coordinator.store.prepared import driver
 from coordinator.store.rows import to_row
+from services.wire.v1.resources import FederationCreate
 from services.wire.v1.runs import RunSpec
 
 pytestmark = pytest.mark.anyio
@@ -57,7 +58,7 @@ async def test_a_fence_waits_behind_no_other_chore(database: Database) -> None:
 
 async def test_a_model_that_is_served_is_made_before_those_below_it(database: Database) -> None:
     async with database.write() as connection:
-        await accounts.add_federation(connection, FEDERATION, "f", NOW)
+        await accounts.add_federation(connection, FEDERATION, FederationCreate(name="f"), NOW)
         await accounts.add_clients(connection, {name: UUID(int=ord(name)) for name in "abcd"}, FEDERATION, NOW)
     model = {"name": "mlp", "params": {"input_shape": [4], "num_classes": 2}}
     tree = {"name": "tree", "model": model, "topology": {"kind": "tree"}, "stop": {"rounds": 1}}

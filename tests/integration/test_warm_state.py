@@ -39,6 +39,7 @@ from coordinator.store.database import Database
 from coordinator.store.rows import fetch
 from services.core import digests
 from services.core.errors import Rejected
+from services.wire.v1.resources import FederationCreate
 from services.wire.v1.runs import RunSpec
 from tests.support.servers import PostgresServer
 from tests.support.transactions import NotStamped, written_by
@@ -162,7 +163,7 @@ async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     async with database.write() as connection:
         if request.param == "sqlite":
             await connection.run_sync(t.metadata.create_all)
-        await accounts.add_federation(connection, FEDERATION, "federation", START)
+        await accounts.add_federation(connection, FEDERATION, FederationCreate(name="federation"), START)
         await accounts.add_clients(connection, {name: CLIENTS[name] for name in "abc"}, FEDERATION, START)
         init = replace(operators_blob(FEDERATION, START, INIT, 8), status="stored", finite=True)
         await blobs.announce(connection, [replace(init, layout_digest=LAYOUT, updatable_digest=LAYOUT)])

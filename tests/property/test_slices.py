@@ -59,7 +59,7 @@ class Store:
         async def create() -> None:
             async with self.database.write() as connection:
                 await connection.run_sync(tables.metadata.create_all)
-                await write_changes(connection, State(), self.mirrored)
+                await write_changes(connection, State(), self.mirrored, Known())
 
         self.runner.run(create())
 

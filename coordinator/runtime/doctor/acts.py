@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from coordinator.runtime.doctor.findings import Finding, Site, some
+from coordinator.runtime.doctor.findings import Finding, Installation, some
 from coordinator.store import acts as rows
 from coordinator.store.paging import Position
 from services.audit.acts import ActsInvalid, follow, read_head
@@ -13,7 +13,7 @@ from services.wire.v1.acts import ActEntry
 _AT_ONCE: Final = 500
 
 
-async def acts(site: Site) -> list[Finding]:
+async def acts(site: Installation) -> list[Finding]:
     """What seems wrong is looked at again: it may have been linked or pruned meanwhile."""
     broken = await _broken(site)
     if broken:
@@ -24,7 +24,7 @@ async def acts(site: Site) -> list[Finding]:
     return [Finding("acts-changed", what, remedy)] if broken else []
 
 
-async def _broken(site: Site) -> dict[str, str]:
+async def _broken(site: Installation) -> dict[str, str]:
     """Why, by federation."""
     async with site.coordinator.database.read() as connection:
         chains = await rows.chains(connection)
@@ -41,7 +41,7 @@ async def _broken(site: Site) -> dict[str, str]:
     return found
 
 
-async def _entries(site: Site, chain: rows.Chain) -> list[ActEntry]:
+async def _entries(site: Installation, chain: rows.Chain) -> list[ActEntry]:
     entries: list[ActEntry] = []
     position = Position(_AT_ONCE)
     while True:

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from coordinator.runtime.doctor import acts as doctor
-from coordinator.runtime.doctor.findings import Site as Examined
+from coordinator.runtime.doctor.findings import Installation as Examined
 from coordinator.store import act_tables as t
 from services.audit.acts import ActsInvalid, Found, read_export, to_line
 from services.audit.keys import key_id, read_public_keys

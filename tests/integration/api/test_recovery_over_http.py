@@ -68,7 +68,7 @@ async def test_a_recovery_that_cannot_be_is_a_problem_that_says_why(site: Site, 
 
 async def test_a_completed_run_recovers_by_itself(site: Site) -> None:
     agents = await site.enrol(*NAMES)
-    run = {}
+    run: dict[str, Any] = {}
 
     async def round_reached() -> int:
         found = await site.admin.get(f"/v1/runs/{run['id']}")

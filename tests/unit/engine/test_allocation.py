@@ -49,7 +49,9 @@ def entries(world: World, kind: str) -> list[LedgerEntry]:
     return [entry for entry in world.state.ledger.values() if entry.kind == kind]
 
 
-def two_runs(strategy: Strategy = "game", rewards: tuple[float, float] = (120.0, 100.0), **incentives: Any) -> Any:
+def two_runs(
+    strategy: Strategy = "game", rewards: tuple[float, float] = (120.0, 100.0), **incentives: Any
+) -> tuple[World, UUID, UUID]:
     world = governed(strategy, **incentives)
     first = world.create_run(name="first", reward=rewards[0], stop={"rounds": 2})
     world.settle()
