@@ -118,10 +118,13 @@ async def _derived(
     jobs = sa.select(j.id, j.inputs, j.output, j.cohort_id, j.epoch).where(j.run_id.in_(run_ids), j.output.is_not(None))
     # After the fence of an exact method nothing tainted is read, but somebody may have sent the same bytes again.
     since = {one.cohort_id: one.epoch_after for one in found.affected if one.action != "unlearned"}
+
+    def is_after(row: Any) -> bool:
+        return row.cohort_id in since and row.epoch >= since[row.cohort_id]
+
     made_now, outputs = list[Any](), list[Any]()
     for row in await connection.execute(jobs):
-        is_after = row.cohort_id in since and row.epoch >= since[row.cohort_id]
-        (made_now if is_after else outputs).append(row)
+        (made_now if is_after(row) else outputs).append(row)
     spared = {row.output for row in made_now}
     bases = {(c.cohort_id, c.digest) for c in models}
     steps: list[FoundArtefact] = []
@@ -132,7 +135,8 @@ async def _derived(
         tainted, left = list[Any](), list[Any]()
         for row in waiting:
             saw_it = (row.cohort_id, row.base_digest) in bases or row.base_digest in made_on_the_way
-            (tainted if is_own(row) or (saw_it and not row.is_clean) else left).append(row)
+            is_derived = saw_it and not row.is_clean and not is_after(row)
+            (tainted if is_own(row) or is_derived else left).append(row)
         updates += [FoundArtefact("update", row.digest, row.id) for row in tainted]
         waiting = left
         known |= {row.digest for row in tainted}

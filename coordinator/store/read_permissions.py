@@ -62,6 +62,13 @@ _in_served = sa.exists().where(
     t.checkpoints.c.id == t.contributions.c.checkpoint_id,
     t.checkpoints.c.superseded_by.is_(None),
 )
+_base = t.checkpoints.alias("base")
+_is_served_base = sa.exists().where(
+    _base.c.cohort_id == _update.c.cohort_id,
+    _base.c.digest == _update.c.base_digest,
+    _base.c.epoch <= _update.c.epoch,
+    _base.c.superseded_by.is_(None),
+)
 _base_superseded_by = (
     sa.select(_model.c.superseded_by)
     .where(
@@ -69,6 +76,7 @@ _base_superseded_by = (
         _model.c.cohort_id == _update.c.cohort_id,
         _model.c.digest == _update.c.base_digest,
         _model.c.superseded_by.is_not(None),
+        ~_is_served_base,
     )
     .limit(1)
     .scalar_subquery()
@@ -196,11 +204,16 @@ _is_trained_on_superseded = sa.exists().where(
     _model.c.digest == _update.c.base_digest,
     _model.c.superseded_by == _this,
 )
+_is_after = sa.exists().where(  # of an exact method: nothing tainted is read any more, but equal bytes may be made
+    t.lines.c.erasure_id == _this,
+    t.lines.c.cohort_id == b.cohort_id,
+    t.lines.c.epoch_after <= b.epoch,
+    t.lines.c.action != "unlearned",
+)
 _is_derived = sa.case(
-    (b.status == "dropping", sa.true()),
     (b.origin == "job", ~_served & (_is_superseded | _is_cut)),
     (b.origin == "operator", sa.false()),
-    else_=_is_of_leaver | (~_in_served & _is_trained_on_superseded),
+    else_=_is_of_leaver | (~_in_served & _is_trained_on_superseded & ~_is_after),
 )
 _LEFT = prepared(
     sa.select(b.digest, b.origin, _is_derived.label("is_derived")).where(
