@@ -9,6 +9,7 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
+from lethe.client.target import DEFAULT_TOKEN_FILE, DEFAULT_URL
 from lethe.commands import (
     backup,
     bench,
@@ -36,9 +37,10 @@ from lethe.commands import (
     worker,
 )
 from lethe.environment import refuse_unknown_variables
+from lethe.errors import LetheError
 from lethe.failures import UNUSABLE, CommandFailed
 from lethe.imports import prefer_ours
-from lethe.target import DEFAULT_TOKEN_FILE, DEFAULT_URL, PATIENCE_S, Target, examples
+from lethe.target import PATIENCE_S, Target, examples
 
 HELP_OPTIONS: Final = ("-h", "--help")
 
@@ -133,8 +135,8 @@ def main() -> None:
     prefer_ours()
     try:
         app()
-    except CommandFailed as failure:
-        _end(failure)
+    except LetheError as error:
+        _end(CommandFailed.of(error))
     except BrokenPipeError:  # `lethe runs list | head`
         sys.stderr.close()
         sys.exit(0)

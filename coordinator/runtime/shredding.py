@@ -103,7 +103,7 @@ class Shredding:
                         await blobs.wrap_again(connection, blob, wrapped[blob.id], new)
 
 
-def _later_keys(found: Dossier, cohort_id: UUID) -> set[KeyName]:
+def _later_keys(found: ErasureRecord, cohort_id: UUID) -> set[KeyName]:
     """Of the epochs after the cut: nothing of the leavers was ever sealed under them."""
     cuts = [line.epoch_before for line in found.lines if line.cohort_id == cohort_id]
     return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -47,19 +47,16 @@ def add(
     from lethe.tokens import hand_over, refuse_existing
 
     refuse_existing(token_out)
-    wanted: dict[str, Any] = {"name": name, "max_samples": max_samples}
-    if canary is not None:
-        wanted["canary"] = {"target_class": canary[0], "seed": canary[1]}
+    carried = None if canary is None else {"target_class": canary[0], "seed": canary[1]}
     with connect(context) as client:
-        federation_id = client.federation(federation)["id"]
-        issued = client.post(f"/v1/federations/{federation_id}/clients", wanted)
-    hand_over(issued, token_out, what=f"client {name}", as_json=json)
+        issued = client.clients.enrol(name, federation=federation, canary=carried, max_samples=max_samples)
+    hand_over(issued.document, token_out, what=f"client {name}", as_json=json)
 
 
 @app.command("list", **examples("lethe clients list", "lethe clients list -f hospitals --json"))
 def list_(context: typer.Context, federation: Federation = None, json: AsJson = False) -> None:
     """Clients, and which of their agents are online."""
-    from lethe.printing import Column, print_records, when
+    from lethe.printing import Column, print_answers, when
 
     columns: dict[str, Column] = {
         "name": "name",
@@ -70,8 +67,7 @@ def list_(context: typer.Context, federation: Federation = None, json: AsJson = 
         "id": "id",
     }
     with connect(context) as client:
-        federation_id = client.federation(federation)["id"]
-        print_records(client.pages(f"/v1/federations/{federation_id}/clients"), columns, as_json=json)
+        print_answers(client.clients.list(federation=federation), columns, as_json=json)
 
 
 @app.command(**examples("lethe clients rotate hospital-a --token-out a2.token"))
@@ -87,9 +83,9 @@ def rotate(
 
     refuse_existing(token_out)
     with connect(context) as client:
-        found = client.client(client_name, federation)
-        issued = client.post(f"/v1/clients/{found['id']}/credentials")
-    hand_over(issued, token_out, what=f"client {found['name']}", as_json=json)
+        found = client.clients.get(client_name, federation=federation)
+        issued = found.rotate()
+    hand_over(issued.document, token_out, what=f"client {found.name}", as_json=json)
 
 
 @app.command(**examples("lethe clients remove hospital-a"))
@@ -103,8 +99,8 @@ def remove(
     from lethe.printing import say
 
     with connect(context) as client:
-        found = client.client(client_name, federation)
+        found = client.clients.get(client_name, federation=federation)
         if not yes:
-            typer.confirm(f"Remove client {found['name']} for good?", abort=True)
-        client.delete(f"/v1/clients/{found['id']}")
-    say(f"client {found['name']} removed")
+            typer.confirm(f"Remove client {found.name} for good?", abort=True)
+        found.remove()
+    say(f"client {found.name} removed")
