@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from importlib import metadata
 from typing import Any, Final
@@ -124,8 +125,19 @@ def _document(app: FastAPI) -> dict[str, Any]:
         schemas["Problem"] = Problem.model_json_schema()
         for unused in ("HTTPValidationError", "ValidationError"):
             schemas.pop(unused, None)
+        _tell_object_defaults(schemas)
         app.openapi_schema = document
     return app.openapi_schema
+
+
+def _tell_object_defaults(schema: Any) -> None:
+    """Generators of clients lose a property, or the whole operation, where a reference or a union has an object as its
+    default: it is said in the description instead."""
+    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        if isinstance(part, dict) and isinstance(part.get("default"), dict) and ("$ref" in part or "oneOf" in part):
+            said = f"When absent: `{json.dumps(part.pop('default'))}`."
+            part["description"] = " ".join(filter(None, (part.get("description"), said)))
+        _tell_object_defaults(part)
 
 
 @contextlib.asynccontextmanager
