@@ -24,6 +24,7 @@ from worker.cache import ModelCache
 from worker.exclusion import ExclusionSync
 from worker.execution import Order, Result, Workbench
 from worker.failures import WorkFailed, failure_of
+from worker.journal import Journal
 from worker.lease import Lease
 from worker.progress import Reporter
 from worker.shutdown import Shutdown
@@ -70,6 +71,7 @@ class Agent:
         self._cache = cache
         self._ledger_dir = ledger_dir
         self._exclusions: ExclusionSync | None = None
+        self._journal: Journal | None = None
         self._pool = pool
         self._reporter = reporter
         self._shutdown = shutdown
@@ -163,6 +165,8 @@ class Agent:
         self._had_session, self._max_blob_bytes = True, session.max_blob_bytes
         self._care.begin_session()
         self._reporter.session_opened(session)
+        if self._journal is None:
+            self._journal = Journal(self._ledger_dir, session.client_id, session.client_name, self._transport.address)
         if self._exclusions is None:
             self._exclusions = ExclusionSync(
                 session.client_id, self._ledger_dir, self._workbench, self._transport, self._in_thread
@@ -235,6 +239,7 @@ class Agent:
             if not lease.stop.is_set():
                 await self._deliver(lease, result)
                 self._reporter.submitted(grant, result.num_samples, result.metrics)
+                self._note(grant, result)
         except Stopped:
             raise
         except Dropped as dropped:
@@ -245,6 +250,11 @@ class Agent:
         finally:
             if result is not None and result.update is not None:
                 result.update.path.unlink(missing_ok=True)
+
+    def _note(self, grant: TaskGrant, result: Result) -> None:
+        if self._journal is not None:
+            update = (result.update.digest, result.update.num_bytes) if result.update is not None else None
+            self._journal.note(grant, result.num_samples, update, list(result.metrics))
 
     async def _deliver(self, lease: Lease, result: Result) -> None:
         grant, update = lease.grant, result.update

@@ -24,6 +24,7 @@ from coordinator.api import (
     exclusions,
     federations,
     health,
+    pages,
     problems,
     progress,
     runs,
@@ -61,6 +62,7 @@ _ROUTERS: Final = (
     events.router,
     erasures.router,
     health.router,
+    pages.router,
 )
 
 
@@ -99,6 +101,8 @@ def assemble() -> FastAPI:
         description="The coordinator for federated learning that can forget. Every error is a problem document.",
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
         lifespan=_lifespan,
         generate_unique_id_function=lambda route: route.name,
         redirect_slashes=False,

@@ -104,3 +104,47 @@ def remove(
             typer.confirm(f"Remove client {found.name} for good?", abort=True)
         found.remove()
     say(f"client {found.name} removed")
+
+
+@app.command(
+    **examples(
+        "lethe --url https://lethe.example.org clients kit hospital-a",
+        "lethe clients kit hospital-a --coordinator https://lethe.example.org --ca-file ca.pem -o hospital-a.tar.gz",
+    )
+)
+def kit(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The client; it is enrolled if it is not yet.")],
+    federation: Federation = None,
+    coordinator: Annotated[
+        str | None, typer.Option(help="The address that its worker is to use; the one of this command when absent.")
+    ] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Certificate authorities to trust (PEM).")
+    ] = None,
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="The client is enrolled: give it a new token, the old one ends.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="NAME-kit.tar.gz when absent.")] = None,
+) -> None:
+    """Everything that a data holder needs to join, in one archive: token, command, certificate authorities, a compose
+    file, and what to do. It holds the token: hand it over as you would a password."""
+    from importlib.metadata import version
+
+    from lethe.kits import Kit
+    from lethe.printing import say
+    from lethe.tokens import refuse_existing
+
+    out = output or Path(f"{name}-kit.tar.gz")
+    refuse_existing(out)
+    ca = None if ca_file is None else ca_file.read_bytes()
+    with connect(context) as client:
+        address = coordinator or client.url
+        if rotate:
+            issued = client.clients.get(name, federation=federation).rotate()
+        else:
+            issued = client.clients.enrol(name, federation=federation)
+    Kit(name, address, issued.token, version("lethe"), ca).write(out)
+    say(f"{out}: the kit of client {name}; its token is in there and nowhere else")
+    if address.startswith("http://"):
+        say("note: its worker will talk in the clear; give --coordinator https://… unless this is a trial")

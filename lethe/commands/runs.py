@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -261,3 +262,36 @@ def history(
             print_answers(found.kept_updates(), copies, as_json=json)
         else:
             print_answers(found.history(), coverage, as_json=json)
+
+
+class Rows(StrEnum):
+    metrics = "metrics"
+    checkpoints = "checkpoints"
+    rounds = "rounds"
+    tasks = "tasks"
+    events = "events"
+
+
+@app.command(
+    **examples("lethe runs export digits > metrics.jsonl", "lethe runs export digits --what events -o events.parquet")
+)
+def export(
+    context: typer.Context,
+    run: RunName,
+    what: Annotated[Rows, typer.Option(help="Which rows; metrics: accuracy, loss and figures of each model.")] = (
+        Rows.metrics
+    ),
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="A new .jsonl or .parquet file; JSON lines go to standard output else."),
+    ] = None,
+) -> None:
+    """A run's rows for other programs: JSON lines, or Parquet where pyarrow is installed."""
+    from lethe.exporting import rows_of_run, write_rows
+    from lethe.printing import say
+
+    with connect(context) as client:
+        rows = rows_of_run(client.runs.get(run), what.value)
+        num_rows = write_rows(rows, output)
+    if output is not None:
+        say(f"{output}: {num_rows} rows")
