@@ -36,6 +36,8 @@ class LocalFederation:
     def start(self, children: Children, say: Callable[[str], None]) -> str:
         """Start everything and wait until every client is online. Returns the coordinator's address."""
         say(f"starting a coordinator (SQLite and files in {self.home})")
+        for log in self.home.glob("*.log"):  # of an earlier time
+            log.unlink()
         serving = children.start("coordinator", "serve", "--home", str(self.home), "--port", str(self.port))
         url = children.wait_for_line(serving, "ready ", within_s=READY_WITHIN_S)
         with Client(url, token_file=self.home / "admin.token") as client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from pathlib import Path
@@ -36,6 +37,7 @@ def up(
     from lethe.local_federation import DIGITS, LocalFederation
     from lethe.printing import console, say
 
+    os.umask(0o077)  # tokens, models and logs are for their owner alone
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     home.mkdir(parents=True, exist_ok=True)
     federation = LocalFederation(home.absolute(), port, clients, task, DIGITS if data is None else data)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -104,14 +105,15 @@ class AsyncConnection:
                 return
             after = page["items"][-1]["seq"]
 
-    async def follow(self, path: str, after: int) -> AsyncIterator[Document | None]:
+    async def follow(self, path: str, after: int) -> AsyncGenerator[Document | None]:
         """Events as they happen, to the end. None: the connection was lost and is being made again."""
         pauses = http.pauses()
         while True:
             try:
-                async for event in self._stream(path, after):
-                    after, pauses = event["seq"], http.pauses()
-                    yield event
+                async with aclosing(self._stream(path, after)) as events:
+                    async for event in events:
+                        after, pauses = event["seq"], http.pauses()
+                        yield event
             except httpx.TransportError:
                 pass
             except Refused as problem:
@@ -122,7 +124,7 @@ class AsyncConnection:
             yield None
             await asyncio.sleep(next(pauses))
 
-    async def _stream(self, path: str, after: int) -> AsyncIterator[Document]:
+    async def _stream(self, path: str, after: int) -> AsyncGenerator[Document]:
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
         timeout = httpx.Timeout(http.TIMEOUT_S, read=http.SILENCE_S)
         async with self._http.stream("GET", path, headers=headers, timeout=timeout) as response:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from typing import Any, Final, TypedDict, Unpack
 from uuid import UUID, uuid4
@@ -79,24 +80,27 @@ class AsyncErasure(Answer, erasure.ErasureRequest):
         async for document in self._connection.events(f"{self._path}/events", after):
             yield ErasureEvent.read(document)
 
-    async def follow(self, *, after: int = 0) -> AsyncIterator[ErasureEvent]:
+    async def follow(self, *, after: int = 0) -> AsyncGenerator[ErasureEvent]:
         """What happened and happens, until it is over, across restarts of the coordinator, too."""
-        async for event in self.watch(after=after):
-            if event is not None:
-                yield event
+        async with aclosing(self.watch(after=after)) as events:
+            async for event in events:
+                if event is not None:
+                    yield event
 
-    async def watch(self, *, after: int = 0) -> AsyncIterator[ErasureEvent | None]:
+    async def watch(self, *, after: int = 0) -> AsyncGenerator[ErasureEvent | None]:
         """Like `follow`; None whenever the connection was lost and is being made again."""
-        async for document in self._connection.follow(f"{self._path}/events/stream", after):
-            yield None if document is None else ErasureEvent.read(document)
-            if document is not None and document["data"].get("status") in OVER:
-                return
+        async with aclosing(self._connection.follow(f"{self._path}/events/stream", after)) as documents:
+            async for document in documents:
+                yield None if document is None else ErasureEvent.read(document)
+                if document is not None and document["data"].get("status") in OVER:
+                    return
 
     async def wait(self) -> AsyncErasure:
         """The request when it has completed; `NotCompleted` when it ended otherwise or somebody must act first."""
-        async for event in self.follow():
-            if event.data.get("status") in STANDS_STILL and (await self.refresh()).status in STANDS_STILL:
-                break
+        async with aclosing(self.follow()) as events:
+            async for event in events:
+                if event.data.get("status") in STANDS_STILL and (await self.refresh()).status in STANDS_STILL:
+                    break
         request = await self.refresh()
         if request.status != "completed":
             why = f": {request.reason}" if request.reason else ""

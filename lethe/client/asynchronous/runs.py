@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -92,18 +93,20 @@ class AsyncRun(RunFields):
         async for document in self._connection.events(f"{self._path}/events", after):
             yield Event.read(document)
 
-    async def follow(self, *, after: int = 0) -> AsyncIterator[Event]:
+    async def follow(self, *, after: int = 0) -> AsyncGenerator[Event]:
         """What happened and happens, until the run ends, across restarts of the coordinator, too."""
-        async for event in self.watch(after=after):
-            if event is not None:
-                yield event
+        async with aclosing(self.watch(after=after)) as events:
+            async for event in events:
+                if event is not None:
+                    yield event
 
-    async def watch(self, *, after: int = 0) -> AsyncIterator[Event | None]:
+    async def watch(self, *, after: int = 0) -> AsyncGenerator[Event | None]:
         """Like `follow`; None whenever the connection was lost and is being made again."""
-        async for document in self._connection.follow(f"{self._path}/events/stream", after):
-            yield None if document is None else Event.read(document)
-            if document is not None and document["type"] == "RunEnded":
-                return
+        async with aclosing(self._connection.follow(f"{self._path}/events/stream", after)) as documents:
+            async for document in documents:
+                yield None if document is None else Event.read(document)
+                if document is not None and document["type"] == "RunEnded":
+                    return
 
     async def wait(self) -> AsyncRun:
         """The run when it has completed; `NotCompleted` when it ended otherwise."""

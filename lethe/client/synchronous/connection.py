@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -103,14 +104,15 @@ class Connection:
                 return
             after = page["items"][-1]["seq"]
 
-    def follow(self, path: str, after: int) -> Iterator[Document | None]:
+    def follow(self, path: str, after: int) -> Generator[Document | None]:
         """Events as they happen, to the end. None: the connection was lost and is being made again."""
         pauses = http.pauses()
         while True:
             try:
-                for event in self._stream(path, after):
-                    after, pauses = event["seq"], http.pauses()
-                    yield event
+                with closing(self._stream(path, after)) as events:
+                    for event in events:
+                        after, pauses = event["seq"], http.pauses()
+                        yield event
             except httpx.TransportError:
                 pass
             except Refused as problem:
@@ -121,7 +123,7 @@ class Connection:
             yield None
             time.sleep(next(pauses))
 
-    def _stream(self, path: str, after: int) -> Iterator[Document]:
+    def _stream(self, path: str, after: int) -> Generator[Document]:
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
         timeout = httpx.Timeout(http.TIMEOUT_S, read=http.SILENCE_S)
         with self._http.stream("GET", path, headers=headers, timeout=timeout) as response:

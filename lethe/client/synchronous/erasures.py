@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from typing import Any, Final, TypedDict, Unpack
 from uuid import UUID, uuid4
@@ -80,24 +81,27 @@ class Erasure(Answer, erasure.ErasureRequest):
         for document in self._connection.events(f"{self._path}/events", after):
             yield ErasureEvent.read(document)
 
-    def follow(self, *, after: int = 0) -> Iterator[ErasureEvent]:
+    def follow(self, *, after: int = 0) -> Generator[ErasureEvent]:
         """What happened and happens, until it is over, across restarts of the coordinator, too."""
-        for event in self.watch(after=after):
-            if event is not None:
-                yield event
+        with closing(self.watch(after=after)) as events:
+            for event in events:
+                if event is not None:
+                    yield event
 
-    def watch(self, *, after: int = 0) -> Iterator[ErasureEvent | None]:
+    def watch(self, *, after: int = 0) -> Generator[ErasureEvent | None]:
         """Like `follow`; None whenever the connection was lost and is being made again."""
-        for document in self._connection.follow(f"{self._path}/events/stream", after):
-            yield None if document is None else ErasureEvent.read(document)
-            if document is not None and document["data"].get("status") in OVER:
-                return
+        with closing(self._connection.follow(f"{self._path}/events/stream", after)) as documents:
+            for document in documents:
+                yield None if document is None else ErasureEvent.read(document)
+                if document is not None and document["data"].get("status") in OVER:
+                    return
 
     def wait(self) -> Erasure:
         """The request when it has completed; `NotCompleted` when it ended otherwise or somebody must act first."""
-        for event in self.follow():
-            if event.data.get("status") in STANDS_STILL and (self.refresh()).status in STANDS_STILL:
-                break
+        with closing(self.follow()) as events:
+            for event in events:
+                if event.data.get("status") in STANDS_STILL and (self.refresh()).status in STANDS_STILL:
+                    break
         request = self.refresh()
         if request.status != "completed":
             why = f": {request.reason}" if request.reason else ""

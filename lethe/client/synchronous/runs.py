@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -93,18 +94,20 @@ class Run(RunFields):
         for document in self._connection.events(f"{self._path}/events", after):
             yield Event.read(document)
 
-    def follow(self, *, after: int = 0) -> Iterator[Event]:
+    def follow(self, *, after: int = 0) -> Generator[Event]:
         """What happened and happens, until the run ends, across restarts of the coordinator, too."""
-        for event in self.watch(after=after):
-            if event is not None:
-                yield event
+        with closing(self.watch(after=after)) as events:
+            for event in events:
+                if event is not None:
+                    yield event
 
-    def watch(self, *, after: int = 0) -> Iterator[Event | None]:
+    def watch(self, *, after: int = 0) -> Generator[Event | None]:
         """Like `follow`; None whenever the connection was lost and is being made again."""
-        for document in self._connection.follow(f"{self._path}/events/stream", after):
-            yield None if document is None else Event.read(document)
-            if document is not None and document["type"] == "RunEnded":
-                return
+        with closing(self._connection.follow(f"{self._path}/events/stream", after)) as documents:
+            for document in documents:
+                yield None if document is None else Event.read(document)
+                if document is not None and document["type"] == "RunEnded":
+                    return
 
     def wait(self) -> Run:
         """The run when it has completed; `NotCompleted` when it ended otherwise."""
