@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import shlex
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,15 +50,17 @@ class Kit:
 
     def _script(self) -> str:
         ca = f" --ca-file {CA_FILE}" if self.ca is not None else ""
+        address = shlex.quote(self.coordinator)
         return (
             "#!/bin/sh\n"
             "# Serves this client. Give what your data needs: ./worker.sh --data npz:/data/scans.npz\n"
             'cd "$(dirname "$0")"\n'
-            f'exec lethe worker --coordinator {self.coordinator} --token-file {self.client}.token{ca} "$@"\n'
+            f'exec lethe worker --coordinator {address} --token-file {self.client}.token{ca} "$@"\n'
         )
 
     def _compose(self) -> str:
         ca = f", --ca-file, /run/secrets/{CA_FILE}" if self.ca is not None else ""
+        address = json.dumps(self.coordinator)  # JSON is YAML
         ca_volume = f'\n      - "./{CA_FILE}:/run/secrets/{CA_FILE}:ro"' if self.ca is not None else ""
         return f"""\
 # docker compose up -d; put your data into ./data and name it in the command. The container's user is 10002: it must be
@@ -70,8 +74,7 @@ services:
     cap_drop: [ALL]
     security_opt: ["no-new-privileges:true"]
     stop_grace_period: 60s
-    command:
-      [worker, --coordinator, "{self.coordinator}", --token-file, /run/secrets/token{ca}, --data, "npz:/data/a.npz"]
+    command: [worker, --coordinator, {address}, --token-file, /run/secrets/token{ca}, --data, "npz:/data/a.npz"]
     volumes:
       - "./{self.client}.token:/run/secrets/token:ro"{ca_volume}
       - "./data:/data:ro"

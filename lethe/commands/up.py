@@ -38,7 +38,8 @@ def up(
     from lethe.printing import console, say
 
     os.umask(0o077)  # tokens, models and logs are for their owner alone
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell may have it started with Ctrl-C ignored
+        signal.signal(number, signal.default_int_handler)
     home.mkdir(parents=True, exist_ok=True)
     federation = LocalFederation(home.absolute(), port, clients, task, DIGITS if data is None else data)
     try:

@@ -75,7 +75,7 @@ def test_a_kit_holds_what_a_data_holder_needs_and_is_private(server: Server, let
     assert "lethe worker check" in files["a/README.md"][1]
     assert all("t0ken" not in content for name, (_, content) in files.items() if not name.endswith(".token"))
     assert lethe("clients", "kit", "a", "-o", str(out))[0] == 2, "no second token is issued for a kit that is there"
-    assert [call for call, _, _ in server.seen if call.startswith("POST")].__len__() == 1
+    assert len([call for call, _, _ in server.seen if call.startswith("POST")]) == 1
 
 
 def _content(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> str:
