@@ -46,15 +46,16 @@ class Certificate:
         )
         return check(self.content, pem, model_digest=model, beside=beside)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         """Write it, and its list of artefacts under the name that `lethe verify` looks for."""
         from services.audit.artefact_list import path_beside
 
-        path.write_bytes(self.content)
+        file = Path(path)
+        file.write_bytes(self.content)
         if self.artefacts is not None:
-            path_beside(path).write_bytes(self.artefacts)
+            path_beside(file).write_bytes(self.artefacts)
         else:
-            path_beside(path).unlink(missing_ok=True)  # that of an earlier certificate would not fit this one
+            path_beside(file).unlink(missing_ok=True)  # that of an earlier certificate would not fit this one
 
     def _repr_html_(self) -> str:
         predicate = self.statement.get("predicate", {})

@@ -25,31 +25,41 @@ pytestmark = pytest.mark.timeout(600)
 COMMAND = [sys.executable, "-P", "-m", "lethe.cli"]
 
 
-@pytest.fixture
-def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory with a federation of three, as after `lethe up`."""
-    home = tmp_path / "lethe-data"
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """A directory with a federation of three, as after `lethe up`, and its address."""
+    directory = tmp_path_factory.mktemp("federation")
+    home = directory / "lethe-data"
     home.mkdir()
     with Children(home) as children:
-        url = LocalFederation(home, 0, 3).start(children, lambda text: None)
-        monkeypatch.chdir(tmp_path)
-        for name in [name for name in os.environ if name.startswith("LETHE_")]:
-            monkeypatch.delenv(name)
-        monkeypatch.setenv("LETHE_URL", url)
-        yield tmp_path
+        yield directory, LocalFederation(home, 0, 3).start(children, lambda text: None)
 
 
-def test_the_page_runs_as_printed(at_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def at_home(federation: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In that directory."""
+    directory, url = federation
+    monkeypatch.chdir(directory)
+    for name in [name for name in os.environ if name.startswith("LETHE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("LETHE_URL", url)
+
+
+@pytest.mark.usefixtures("at_home")
+def test_the_page_runs_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
     namespace: dict[str, Any] = {"__name__": "a_reader"}
-    for block in blocks():
-        if block.page == FROM_PYTHON and block.language == "python":
-            exec(compile(block.text, block.place, "exec"), namespace)
-    namespace["client"].close()
+    try:
+        for block in blocks():
+            if block.page == FROM_PYTHON and block.language == "python":
+                exec(compile(block.text, block.place, "exec"), namespace)
+    finally:
+        namespace["client"].close()
     out = capsys.readouterr().out
     assert "True True" in out and "name-taken 409" in out and "no run called no-such-run" in out
 
 
-def test_the_notebook_runs_as_it_is(at_home: Path) -> None:
+@pytest.mark.usefixtures("at_home")
+def test_the_notebook_runs_as_it_is() -> None:
     notebook = json.loads((EXAMPLES / "quickstart.ipynb").read_text("utf-8"))
     assert notebook["nbformat"] == 4
     namespace: dict[str, Any] = {"__name__": "__main__"}
