@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lethe.client.rendering import as_html
+from lethe.errors import Unusable
 
 if TYPE_CHECKING:
     from services.audit.verification import Verdict
@@ -36,15 +39,20 @@ class Certificate:
     def verify(self, key: str | bytes | Path, *, client: str | None = None, model: str | None = None) -> Verdict:
         """Whether it holds, check by check. `key`: the issuer's public key (PEM, or a file with it), from a place that
         you trust. `client`: it must be about this one; that needs the opening. `model`: a digest it must speak of."""
-        from services.audit.verification import Beside, check
-
+        if find_spec("cryptography") is None:
+            raise Unusable(
+                "verifying needs the package cryptography, which is not installed here",
+                next_step="install the extra verify, or cryptography itself",
+            )
+        verification = import_module("services.audit.verification")
         pem = key.read_bytes() if isinstance(key, Path) else key.encode() if isinstance(key, str) else key
-        beside = Beside(
+        beside = verification.Beside(
             list=io.BytesIO(self.artefacts) if self.artefacts is not None else None,
             client=client,
             opening=self.opening if client is not None else None,
         )
-        return check(self.content, pem, model_digest=model, beside=beside)
+        verdict: Verdict = verification.check(self.content, pem, model_digest=model, beside=beside)
+        return verdict
 
     def save(self, path: str | Path) -> None:
         """Write it, and its list of artefacts under the name that `lethe verify` looks for."""
