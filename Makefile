@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 # Many short-lived processes import torch here: with compiled modules at hand a start takes half as long.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo fast test check lint format search chaos storm bench clean
+.PHONY: help setup demo fast test check lint clients format search chaos storm bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,13 +30,19 @@ test: setup ## every test, on a real Postgres and Redis that the tests start the
 
 check: lint test ## what CI runs
 
-lint: setup ## ruff, mypy, import-linter, hadolint, drift of openapi/v1.json
+lint: setup ## ruff, mypy, import-linter, hadolint, drift of openapi/v1.json and of the synchronous client
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check . || { echo 'unformatted files: run `make format`'; exit 1; }
 	@$(BIN)/mypy
 	@report=$$($(BIN)/lint-imports --no-logo) || { echo "$$report"; exit 1; }
 	@$(BIN)/hadolint --config deploy/hadolint.yaml deploy/Dockerfile.*
 	@$(BIN)/lethe openapi --check
+	@$(BIN)/python scripts/make-synchronous --check
+
+clients: setup ## write anew what is made from the code: the contract, the synchronous client, the TypeScript client
+	@$(BIN)/lethe openapi > openapi/v1.json.new && mv openapi/v1.json.new openapi/v1.json
+	@$(BIN)/python scripts/make-synchronous
+	@cd openapi/clients/typescript && PATH="$(CURDIR)/$(BIN):$$PATH" && npm ci --silent && npm run --silent generate
 
 format: setup ## rewrite the code in the house format
 	@$(BIN)/ruff check --quiet --fix .

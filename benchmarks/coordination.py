@@ -23,7 +23,7 @@ from benchmarks.figures import Printer, median_gap
 from benchmarks.payload import MB, Payload
 from benchmarks.processes import Child, ProcessDied, Watch, free_port, running, tidy_when_terminated, wait_for_port
 from benchmarks.served import Backend, Blobs, Served, serving
-from lethe.client import Client
+from lethe import Client
 
 LEASE_S: Final = 3600
 """Longer than any round here, because these clients send no heartbeats."""
@@ -95,7 +95,7 @@ def measure_bare(cell: Cell) -> dict[str, Any]:
                 with running("clients", arguments, home / "clients.log") as load:
                     load.wait(cell.max_seconds)
                 cpu_s = watch.cpu_s() - before_s
-                instants = client.get("/published")["at"]
+                instants = client.request("GET", "/published")["at"]
         return _row(cell, instants, cpu_s, watch, json.loads(out.read_text()))
 
 
@@ -123,7 +123,7 @@ def wait_for_line(child: Child, line: str, timeout_s: float = 120.0) -> None:
 def _upload_model(served: Served, cell: Cell) -> str:
     model = served.home / "init.safetensors"
     Payload(cell.payload_bytes).write_model(model)
-    digest = served.operator.upload(model, federation_id=served.federation_id)["digest"]
+    digest = served.operator.blobs.upload(model, federation=served.federation_id).digest
     model.unlink()
     return str(digest)
 

@@ -15,13 +15,11 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
-from uuid import uuid4
 
 from benchmarks.figures import Printer
 from benchmarks.processes import ProcessDied, tidy_when_terminated
 from benchmarks.served import Served, serving
-from lethe import run_file
-from lethe.client import Record
+from lethe.client.answers import Document
 from lethe.erasure_effects import ErasureEffect, accuracy, erasure_effects, figures_now
 
 ROUNDS: Final = 5
@@ -42,7 +40,7 @@ def measure(topology: str, num_clients: int, num_rounds: int, max_seconds: float
     with serving() as served:
         data = [f"builtin:digits#part={number}/{num_clients},seed=0" for number in range(num_clients)]
         with served.fleet("fleet", served.enrol(num_clients), data):
-            run_id = served.start_run(_spec(served, topology, num_clients, num_rounds))
+            run_id = served.start_run(_spec(topology, num_clients, num_rounds))
             started = time.monotonic()
             served.wait_for_end(run_id, max_seconds, every_s=0.1)
             training_s = time.monotonic() - started
@@ -61,7 +59,7 @@ def measure(topology: str, num_clients: int, num_rounds: int, max_seconds: float
 
 
 def _figures(
-    served: Served, run_id: str, topology: str, request: Record, posted: float, noted: dict[str, Record]
+    served: Served, run_id: str, topology: str, request: Document, posted: float, noted: dict[str, Document]
 ) -> dict[str, Any]:
     cohorts = {one.cohort: one for one in erasure_effects(served.operator, run_id, request, noted)}
     model = cohorts[SERVED_BY[topology]]
@@ -97,7 +95,7 @@ def _merge_seconds(model: ErasureEffect, fenced: float) -> float | None:
     return round(_instant(model.first_clean["created_at"]) - fenced, 3)
 
 
-def _updates_since(served: Served, run_id: str, request: Record) -> int:
+def _updates_since(served: Served, run_id: str, request: Document) -> int:
     """Clients' updates in rounds that were opened after the fence: the run had ended before."""
     rounds = served.list(f"/v1/runs/{run_id}/rounds")
     return sum(one["num_received"] for one in rounds if one["opened_at"] >= request["fenced_at"])
@@ -108,22 +106,20 @@ def _preview_seconds(served: Served, name: str) -> float:
     taken = []
     for _ in range(3):
         started = time.monotonic()
-        body = {"federation_id": served.federation_id, "subjects": [name]}
-        served.operator.post("/v1/erasure-requests:preview", body)
+        served.operator.erasures.preview(name, federation=served.federation_id)
         taken.append(time.monotonic() - started)
     return round(sorted(taken)[1], 3)
 
 
-def _erase(served: Served, name: str, max_seconds: float) -> Record:
-    body = {"federation_id": served.federation_id, "subjects": [name], "recovery_rounds": RECOVERY_ROUNDS}
-    filed = served.operator.post("/v1/erasure-requests", body, headers={"Idempotency-Key": uuid4().hex})
+def _erase(served: Served, name: str, max_seconds: float) -> Document:
+    request = served.operator.erasures.file(name, federation=served.federation_id, recovery_rounds=RECOVERY_ROUNDS)
     deadline = time.monotonic() + max_seconds
     while True:
-        request = dict(served.operator.get(f"/v1/erasure-requests/{filed['id']}"))
-        if request["status"] == "completed":
-            return request
-        if request["status"] in ("failed", "requires_action") or time.monotonic() > deadline:
-            raise ProcessDied(f"the request is {request['status']}: {request['reason']}\n{served.server.tail()}")
+        request = request.refresh()
+        if request.status == "completed":
+            return request.document
+        if request.status in ("failed", "requires_action") or time.monotonic() > deadline:
+            raise ProcessDied(f"the request is {request.status}: {request.reason}\n{served.server.tail()}")
         time.sleep(0.05)
 
 
@@ -135,8 +131,8 @@ def _leaver(served: Served, run_id: str) -> str:
     return min(counts, key=lambda name: (-counts[name], name))
 
 
-def _spec(served: Served, topology: str, num_clients: int, num_rounds: int) -> dict[str, Any]:
-    spec = {
+def _spec(topology: str, num_clients: int, num_rounds: int) -> dict[str, Any]:
+    return {
         "name": topology,
         "model": {"name": "mlp", "params": {"input_shape": [8, 8], "num_classes": 10}},
         "topology": TOPOLOGIES[topology],
@@ -145,8 +141,6 @@ def _spec(served: Served, topology: str, num_clients: int, num_rounds: int) -> d
         "validation": {"data": "builtin:digits", "every": num_rounds},
         "stop": {"rounds": num_rounds},
     }
-    upload = served.operator.upload
-    return run_file.resolve(spec, lambda path: str(upload(path, federation_id=served.federation_id)["digest"]))
 
 
 def _instant(text: str) -> float:

@@ -28,7 +28,7 @@ from benchmarks.forgetting_data import Case, attacks, make_case, scores
 from benchmarks.forgetting_report import ATTACKED, make_report, markdown
 from benchmarks.processes import ProcessDied, tidy_when_terminated
 from benchmarks.served import READY_WITHIN_S, Served, client_names, serving
-from lethe.client import Record
+from lethe.client.answers import Document
 from lethe.failures import CommandFailed
 from services.audit.spec import BEFORE
 from services.data.data_folders import folders_of
@@ -132,11 +132,11 @@ def train(setting: Setting, home: Path, folders: Sequence[Path]) -> Trained:
     sources, state = case.write(home / "data"), home / "trained"
     with serving(state=state) as served:
         tokens = served.enrol(NUM_CLIENTS)
-        validation = served.operator.upload(
-            case.write_validation(home / "validation.safetensors"), federation_id=served.federation_id
+        validation = served.operator.blobs.upload(
+            case.write_validation(home / "validation.safetensors"), federation=served.federation_id
         )
         with _fleets(served, tokens, sources):
-            run_id = served.start_run(_spec(setting, case, validation["digest"]))
+            run_id = served.start_run(_spec(setting, case, validation.digest))
             served.wait_for_end(run_id, setting.max_seconds, every_s=0.1)
         head = home / "before.safetensors"
         shutil.copy(_head(served, run_id)[1], head)
@@ -219,11 +219,11 @@ def _spec(setting: Setting, case: Case, validation: str) -> dict[str, Any]:
     }
 
 
-def _complete(served: Served, body: dict[str, Any], timeout_s: float) -> Record:
+def _complete(served: Served, body: dict[str, Any], timeout_s: float) -> Document:
     started = time.monotonic()
-    filed = served.operator.post(REQUESTS, body, headers={"Idempotency-Key": uuid4().hex})
+    filed = served.operator.request("POST", REQUESTS, body, headers={"Idempotency-Key": uuid4().hex})
     while True:
-        request = dict(served.operator.get(f"{REQUESTS}/{filed['id']}"))
+        request = dict(served.operator.request("GET", f"{REQUESTS}/{filed['id']}"))
         seconds = time.monotonic() - started
         if request["status"] == "completed":
             return {**request, "seconds": seconds}
@@ -232,11 +232,11 @@ def _complete(served: Served, body: dict[str, Any], timeout_s: float) -> Record:
         time.sleep(0.05)
 
 
-def _head(served: Served, run_id: str) -> tuple[Record, Path]:
+def _head(served: Served, run_id: str) -> tuple[Document, Path]:
     """The checkpoint that the run serves, and a file with its weights."""
     head = next(one for one in served.list(f"/v1/runs/{run_id}/checkpoints") if one["is_head"])
     path = served.home / "head.safetensors"
-    served.operator.download(f"/v1/checkpoints/{head['id']}/model", path)
+    served.operator.checkpoints.get(head["id"]).download(path)
     return head, path
 
 

@@ -116,7 +116,7 @@ def _latencies(
 def _upload_model(served: Served) -> str:
     path = Path(served.home / "init.safetensors")
     Payload(PAYLOAD_BYTES).write_model(path)
-    return str(served.operator.upload(path, federation_id=served.federation_id)["digest"])
+    return str(served.operator.blobs.upload(path, federation=served.federation_id).digest)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

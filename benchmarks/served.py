@@ -12,10 +12,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
-from uuid import uuid4
 
 from benchmarks.processes import Child, ProcessDied, family, free_port, running
-from lethe.client import Client, CoordinatorUnreachable, ProblemAnswered
+from lethe import Client, Refused, Unreachable
 
 Backend = Literal["sqlite", "postgres"]
 Blobs = Literal["file", "postgres"]
@@ -35,12 +34,11 @@ class Served:
 
     def enrol(self, num_clients: int) -> list[str]:
         """The tokens of new clients `client-0000`, …"""
-        path = f"/v1/federations/{self.federation_id}/clients"
-        return [self.operator.post(path, {"name": name})["token"] for name in client_names(num_clients)]
+        enrol = self.operator.clients.enrol
+        return [enrol(name, federation=self.federation_id).token for name in client_names(num_clients)]
 
     def start_run(self, spec: dict[str, Any]) -> str:
-        body = {"federation_id": self.federation_id, "spec": spec}
-        return str(self.operator.post("/v1/runs", body, headers={"Idempotency-Key": uuid4().hex})["id"])
+        return str(self.operator.runs.create(spec, federation=self.federation_id).id)
 
     @contextmanager
     def fleet(self, name: str, tokens: Sequence[str], data: Sequence[str]) -> Iterator[Child]:
@@ -55,7 +53,7 @@ class Served:
     def wait_for_end(self, run_id: str, timeout_s: float, every_s: float = 0.02) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
         while True:
-            run = dict(self.operator.get(f"/v1/runs/{run_id}"))
+            run = dict(self.operator.request("GET", f"/v1/runs/{run_id}"))
             if run["status"] == "completed":
                 return run
             if run["status"] in ENDED or time.monotonic() > deadline:
@@ -94,9 +92,9 @@ def serving(backend: Backend = "sqlite", blobs: Blobs = "file", state: Path | No
         server = stack.enter_context(running("lethe serve", ["lethe.cli", "serve"], home / "serve.log", environment))
         operator = stack.enter_context(Client(f"http://127.0.0.1:{port}", ADMIN_TOKEN))
         _wait_until_ready(server, operator)
-        known = operator.get("/v1/federations")["items"]
-        federation = known[0] if known else operator.post("/v1/federations", {"name": "benchmark"})
-        yield Served(port, server, operator, str(federation["id"]), home, database_pids)
+        known = list(operator.federations.list())
+        federation = known[0] if known else operator.federations.create("benchmark")
+        yield Served(port, server, operator, str(federation.id), home, database_pids)
 
 
 def _start_database(stack: ExitStack) -> dict[str, str]:
@@ -123,9 +121,9 @@ def _wait_until_ready(server: Child, operator: Client) -> None:
     while True:
         server.expect_alive()
         try:
-            operator.get("/readyz")
+            operator.request("GET", "/readyz")
             return
-        except (CoordinatorUnreachable, ProblemAnswered) as error:
+        except (Unreachable, Refused) as error:
             if time.monotonic() > deadline:
                 raise ProcessDied(f"lethe serve is not ready: {error}\n{server.tail()}") from error
         time.sleep(0.05)

@@ -9,6 +9,7 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
+from lethe.client.target import DEFAULT_TOKEN_FILE, DEFAULT_URL
 from lethe.commands import (
     acts,
     backup,
@@ -30,31 +31,35 @@ from lethe.commands import (
     keys,
     methods,
     models,
+    new,
     openapi,
     runs,
     selection,
     serve,
     show_certificate,
     simulate,
+    up,
     verify,
     worker,
 )
 from lethe.environment import refuse_unknown_variables
+from lethe.errors import LetheError
 from lethe.failures import UNUSABLE, CommandFailed
 from lethe.imports import prefer_ours
-from lethe.target import DEFAULT_TOKEN_FILE, DEFAULT_URL, PATIENCE_S, Target, examples
+from lethe.target import PATIENCE_S, Target, examples
 
 HELP_OPTIONS: Final = ("-h", "--help")
 
 app = typer.Typer(
     name="lethe",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": list(HELP_OPTIONS)},
     **examples(
         "lethe demo                          see it work, in half a minute",
+        "lethe new my-task                   a model and data of your own to start from",
+        "lethe up --clients 3                a federation on this machine, until Ctrl-C",
         "lethe serve                         a coordinator with SQLite and files here",
         "lethe runs create run.yaml --watch  start a training run and follow it",
         "lethe erase --client NAME --watch   forget a client and follow it",
@@ -108,7 +113,8 @@ FORGETTING, PROJECT = "Forget, and show that it was done", "Try and measure"
 
 app.command("serve", rich_help_panel=PROCESSES, **serve.HELP)(serve.serve)
 app.command("compute", rich_help_panel=PROCESSES, **compute.HELP)(compute.compute)
-app.command("worker", rich_help_panel=PROCESSES, **worker.HELP)(worker.worker)
+app.add_typer(worker.app, name="worker", rich_help_panel=PROCESSES)
+app.command("up", rich_help_panel=PROCESSES, **up.HELP)(up.up)
 app.add_typer(database.app, name="db", rich_help_panel=PROCESSES)
 app.command("doctor", rich_help_panel=PROCESSES, **doctor.HELP)(doctor.doctor)
 app.command("backup", rich_help_panel=PROCESSES, **backup.BACKUP_HELP)(backup.backup)
@@ -130,6 +136,7 @@ app.add_typer(acts.app, name="acts", rich_help_panel=FORGETTING)
 app.command("methods", rich_help_panel=FORGETTING, **methods.HELP)(methods.methods)
 app.command("verify", rich_help_panel=FORGETTING, **verify.HELP)(verify.verify)
 app.command("demo", rich_help_panel=PROJECT, **demo.HELP)(demo.demo)
+app.command("new", rich_help_panel=PROJECT, **new.HELP)(new.new)
 app.command("simulate", rich_help_panel=PROJECT, **simulate.HELP)(simulate.simulate)
 app.add_typer(selection.app, name="selection", rich_help_panel=PROJECT)
 app.command("bench", rich_help_panel=PROJECT, **bench.HELP)(bench.bench)
@@ -142,8 +149,8 @@ def main() -> None:
     prefer_ours()
     try:
         app()
-    except CommandFailed as failure:
-        _end(failure)
+    except LetheError as error:
+        _end(CommandFailed.of(error))
     except BrokenPipeError:  # `lethe runs list | head`
         sys.stderr.close()
         sys.exit(0)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lethe.client import Client, Record
+from lethe.client.answers import Document
+from lethe.client.synchronous.client import Client
 from services.core.model_figures import accuracy_of
 
 
@@ -17,22 +18,24 @@ class ErasureEffect:
     cohort: str
     action: str
     """What the request did to it; `untouched`, or `merged again`."""
-    before: Record | None
-    first_clean: Record | None
-    now: Record | None
+    before: Document | None
+    first_clean: Document | None
+    now: Document | None
 
 
-def figures_now(client: Client, run_id: str) -> dict[str, Record]:
+def figures_now(client: Client, run_id: str) -> dict[str, Document]:
     """Figures of the run's models, by id. Note them before an erasure, which takes those of models with the client."""
-    return {one["id"]: one["metrics"] for one in client.pages(f"/v1/runs/{run_id}/checkpoints")}
+    return {str(one.id): one.metrics for one in client.runs.get(run_id).checkpoints()}
 
 
-def erasure_effects(client: Client, run_id: str, request: Record, noted: Mapping[str, Record]) -> list[ErasureEffect]:
+def erasure_effects(
+    client: Client, run_id: str, request: Document, noted: Mapping[str, Document]
+) -> list[ErasureEffect]:
     """The effect on every cohort of a run that serves a model, or did when the request was fenced."""
     actions = {line["cohort"]: line["action"] for line in request["lines"] if line["run_id"] == run_id}
     found = []
-    cohorts: dict[str, list[Record]] = {}
-    for checkpoint in client.pages(f"/v1/runs/{run_id}/checkpoints"):
+    cohorts: dict[str, list[Document]] = {}
+    for checkpoint in (one.document for one in client.runs.get(run_id).checkpoints()):
         known = {**checkpoint, "metrics": checkpoint["metrics"] or noted.get(checkpoint["id"], {})}
         cohorts.setdefault(checkpoint["cohort"], []).append(known)
     for cohort, checkpoints in sorted(cohorts.items()):
@@ -48,7 +51,7 @@ def erasure_effects(client: Client, run_id: str, request: Record, noted: Mapping
     return found
 
 
-def accuracy(checkpoint: Record | None) -> float | None:
+def accuracy(checkpoint: Document | None) -> float | None:
     return None if checkpoint is None else accuracy_of(checkpoint["metrics"])
 
 

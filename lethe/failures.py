@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Final
+
+from lethe.errors import LetheError, Refused, Unusable
 
 REFUSED: Final = 1
 """The coordinator refused, cannot be reached, or the work failed."""
@@ -13,14 +16,33 @@ INCOMPLETE: Final = 3
 """What was checked holds; something that belongs to it is not at hand."""
 
 
-class CommandFailed(Exception):
+NEXT_STEPS: Final[Mapping[str, str]] = {
+    "unauthenticated": "give a token before the command's name: lethe --token-file FILE …, or LETHE_TOKEN",
+    "forbidden": "ask for a credential with a higher role: lethe credentials create --role operator",
+    "not-found": "list what there is: lethe federations list, lethe runs list",
+    "name-taken": "choose another name, or list what there is",
+    "idempotency-key-reused": "leave out --idempotency-key, or send the same file again",
+    "precondition-failed": "look at it again and repeat the command",
+    "certificate-not-ready": "follow the request until it is completed: lethe erase watch ID",
+    "superseded": "use the cohort's head: lethe checkpoints list RUN",
+}
+"""What a command advises when the coordinator refuses with a code."""
+
+
+class CommandFailed(LetheError):
     """Ends the command. `main` prints the message and the next step on standard error."""
 
     def __init__(self, message: str, *, next_step: str | None = None, exit_code: int = REFUSED) -> None:
-        super().__init__(message)
-        self.message = message
-        self.next_step = next_step
+        super().__init__(message, next_step=next_step)
         self.exit_code = exit_code
+
+    @classmethod
+    def of(cls, error: LetheError) -> CommandFailed:
+        """A failure of the client, with the step that a command can take."""
+        if isinstance(error, CommandFailed):
+            return error
+        step = NEXT_STEPS.get(error.code, error.next_step) if isinstance(error, Refused) else error.next_step
+        return cls(error.message, next_step=step, exit_code=UNUSABLE if isinstance(error, Unusable) else REFUSED)
 
 
 def require(extra: str, *packages: str) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from services.incentive.division import Candidate, Division, Job, divide
 from services.incentive.spec import Incentives, Strategy
@@ -37,10 +34,6 @@ def setting_of(period: Period) -> Setting:
         ),
         period.number,
     )
-
-
-def from_document(document: Mapping[str, Any]) -> Period:
-    return Period.model_validate_json(json.dumps(document))
 
 
 def comes_out_again(period: Period) -> bool | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -21,6 +21,18 @@ Column = str | Callable[[Mapping[str, Any]], Any]
 console = Console()
 notes = Console(stderr=True)
 """For what is said beside the data, so that standard output stays clean for pipes."""
+
+
+class Printable(Protocol):
+    """An answer of the client."""
+
+    @property
+    def document(self) -> dict[str, Any]: ...
+
+
+def print_answers(answers: Iterable[Printable], columns: Mapping[str, Column], *, as_json: bool) -> None:
+    """A list of answers, as they came."""
+    print_records((answer.document for answer in answers), columns, as_json=as_json)
 
 
 def print_records(records: Iterable[Mapping[str, Any]], columns: Mapping[str, Column], *, as_json: bool) -> None:

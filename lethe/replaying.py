@@ -6,15 +6,19 @@ those that were certified.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
+from uuid import UUID
 
-from lethe.client import Client, ProblemAnswered, is_id
-from lethe.periods import comes_out_again, from_document
+from lethe.client.answers import is_id
+from lethe.client.synchronous.client import Client
+from lethe.client.synchronous.models import Checkpoint
+from lethe.client.synchronous.runs import Run
+from lethe.errors import NotFound, Refused
+from lethe.periods import comes_out_again
 from services.audit.certificate import AnyStatement
 from services.audit.replay import Outcome, ReplayReport, Step, replay, step_of
 from services.tensors.streams import StoredFile
@@ -45,7 +49,7 @@ class ReplayOutcome:
 def replay_served(coordinator: Client, statement: AnyStatement, say: Callable[[str], None]) -> ReplayOutcome:
     """Every step behind every model that was served when the certificate was issued."""
     faults: list[str] = []
-    lineages: dict[str, Lineage] = {}
+    lineages: dict[UUID, Lineage] = {}
     federations: set[str] = set()
     for name, digest in statement.subjects:
         _, run_id, cohort = (*name.split("/", 2), "", "")[:3]  # run's name, run's id, cohort's name
@@ -53,11 +57,10 @@ def replay_served(coordinator: Client, statement: AnyStatement, say: Callable[[s
             faults.append(f"the subject {name} names no run")
             continue
         try:
-            federations.add(str(coordinator.get(f"/v1/runs/{run_id}")["federation_id"]))
-            head = _published(coordinator, run_id, cohort, digest)
-        except ProblemAnswered as problem:
-            if problem.code != "not-found":
-                raise
+            run = coordinator.runs.get(run_id)
+            federations.add(str(run.federation_id))
+            head = _published(run, cohort, digest)
+        except NotFound:
             head = None
         if head is None:
             faults.append(f"the coordinator knows no model {digest} of {name}")
@@ -81,8 +84,7 @@ def _divided_otherwise(coordinator: Client, federations: list[str], say: Callabl
     part of what shaped the models."""
     faults, num_again, num_missing = [], 0, 0
     for federation_id in federations:
-        for document in coordinator.pages(f"/v1/federations/{federation_id}/periods"):
-            period = from_document(document)
+        for period in coordinator.incentives.periods(federation=federation_id):
             match comes_out_again(period):
                 case True:
                     num_again += 1
@@ -95,27 +97,21 @@ def _divided_otherwise(coordinator: Client, federations: list[str], say: Callabl
     return faults
 
 
-def _published(coordinator: Client, run_id: str, cohort: str, digest: str) -> str | None:
+def _published(run: Run, cohort: str, digest: str) -> Checkpoint | None:
     """The newest checkpoint of the subject's cohort with those bytes; a later erasure may have superseded it."""
     found = [
-        checkpoint
-        for checkpoint in coordinator.pages(f"/v1/runs/{run_id}/checkpoints", limit=200)
-        if checkpoint["digest"] == digest and checkpoint["cohort"] == cohort
+        checkpoint for checkpoint in run.checkpoints() if checkpoint.digest == digest and checkpoint.cohort == cohort
     ]
-    clean = [checkpoint for checkpoint in found if checkpoint["superseded_by"] is None]
-    return str((clean or found)[-1]["id"]) if found else None
+    clean = [checkpoint for checkpoint in found if checkpoint.superseded_by is None]
+    return (clean or found)[-1] if found else None
 
 
-def _collect(coordinator: Client, head: str, lineages: dict[str, Lineage]) -> None:
-    if head not in lineages:
-        lineages[head] = _lineage(coordinator, head)
-    for ancestor in map(str, lineages[head].ancestors):
+def _collect(coordinator: Client, head: Checkpoint, lineages: dict[UUID, Lineage]) -> None:
+    if head.id not in lineages:
+        lineages[head.id] = head.lineage()
+    for ancestor in lineages[head.id].ancestors:
         if ancestor not in lineages:
-            lineages[ancestor] = _lineage(coordinator, ancestor)
-
-
-def _lineage(coordinator: Client, checkpoint_id: str) -> Lineage:
-    return Lineage.model_validate_json(json.dumps(coordinator.get(f"/v1/checkpoints/{checkpoint_id}/lineage")))
+            lineages[ancestor] = coordinator.checkpoints.get(ancestor).lineage()
 
 
 def _replay(coordinator: Client, steps: list[Step], federations: list[str]) -> ReplayReport:
@@ -139,9 +135,9 @@ def _replay(coordinator: Client, steps: list[Step], federations: list[str]) -> R
 def _download(coordinator: Client, digest: str, federations: list[str], path: Path) -> None:
     for federation_id in federations:
         try:
-            coordinator.download(f"/v1/blobs/{digest}?federation_id={federation_id}", path)
+            coordinator.blobs.download(digest, path, federation=federation_id)
             return
-        except ProblemAnswered as problem:
+        except Refused as problem:
             if problem.code == "blob-damaged":
                 path.touch()  # not the bytes that were stored, whatever they are
                 return

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
 import yaml
@@ -27,9 +27,6 @@ from services.models.spec import validate as validate_model
 from services.tensors.layout import read_header
 from services.tensors.streams import StoredFile
 from services.wire.v1.runs import ModelSpec, RunSpec
-
-Upload = Callable[[Path], str]
-"""Stores a file at the coordinator and returns its digest."""
 
 PLACEHOLDER = "sha256:" + "0" * 64
 
@@ -68,48 +65,60 @@ def check(path: Path, document: dict[str, Any]) -> None:
         raise RunFileUnusable(path, [f"model: {error.detail}"]) from error
 
 
-def resolve(document: dict[str, Any], upload: Upload) -> dict[str, Any]:
-    """The specification to post: local references uploaded and replaced by digests."""
-    spec = dict(document)
-    if _is_local(spec.get("init")):
-        file = Path(spec["init"]).expanduser()
-        if not file.is_file():
-            raise CommandFailed(f"init: no file {file} (looked in {Path.cwd()})", exit_code=UNUSABLE)
-        spec["init"] = upload(file)
-    validation = spec.get("validation")
-    if isinstance(validation, dict) and _is_local(validation.get("data")):
-        spec["validation"] = {**validation, "data": _upload_set(validation["data"], upload)}
-    return spec
+@contextmanager
+def prepared(spec: BaseModel | Mapping[str, Any] | str | Path) -> Iterator[tuple[dict[str, Any], list[Path]]]:
+    """What to post for a specification or a run file, and the files to upload before: local references are replaced by
+    the digests of their files, which may be gone after the block."""
+    match spec:
+        case BaseModel():
+            document = spec.model_dump(mode="json", exclude_unset=True)
+        case Mapping():
+            document = dict(spec)
+        case _:
+            document = read(Path(spec))
+    files: list[Path] = []
+    validation = document.get("validation")
+    with TemporaryDirectory(prefix="lethe-validation-") as directory:
+        if _is_local(document.get("init")):
+            file = Path(document["init"]).expanduser()
+            if not file.is_file():
+                raise CommandFailed(f"init: no file {file} (looked in {Path.cwd()})", exit_code=UNUSABLE)
+            document = {**document, "init": _digest(file)}
+            files.append(file)
+        if isinstance(validation, dict) and _is_local(validation.get("data")):
+            file = Path(directory) / "validation.safetensors"
+            _write_set(validation["data"], file)
+            document = {**document, "validation": {**validation, "data": _digest(file)}}
+            files.append(file)
+        yield document, files
 
 
-def dry_run(document: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The specification, and the digests of local files that it names: they are checked here and not uploaded."""
+def check_files(document: Mapping[str, Any]) -> None:
+    """Whether the local files that a run file names would be taken, without a coordinator."""
     model = ModelSpec.model_validate(document["model"])
-    to_upload: list[str] = []
+    with prepared(document) as (spec, files):
+        for file in files:
+            try:
+                with closing(StoredFile(file).open()) as readable:
+                    layout = read_header(readable).layout
+                if _digest(file) == spec.get("init"):
+                    check_init(model, layout)
+                else:
+                    check_validation(layout)
+            except Rejected as error:
+                raise CommandFailed(f"{file}: {error.detail}", exit_code=UNUSABLE) from error
 
-    def look_at(file: Path) -> str:
-        try:
-            with closing(StoredFile(file).open()) as readable:
-                layout = read_header(readable).layout
-            if file == init:
-                check_init(model, layout)
-            else:
-                check_validation(layout)
-        except Rejected as error:
-            raise CommandFailed(f"{file}: {error.detail}", exit_code=UNUSABLE) from error
-        with file.open("rb") as stream:
-            to_upload.append("sha256:" + hashlib.file_digest(stream, "sha256").hexdigest())
-        return to_upload[-1]
 
-    init = Path(document["init"]).expanduser() if _is_local(document.get("init")) else None
-    return resolve(document, look_at), to_upload
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return "sha256:" + hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _is_local(value: Any) -> bool:
     return isinstance(value, str) and not is_digest(value) and not value.startswith("sha256:")
 
 
-def _upload_set(source: str, upload: Upload) -> str:
+def _write_set(source: str, file: Path) -> None:
     """The test part of a source, or all of a file that is not divided, as a blob with tensors x and y."""
     from services.data.data_folders import folders_of
     from services.data.sources import DataUnusable, load
@@ -120,10 +129,7 @@ def _upload_set(source: str, upload: Upload) -> str:
     except DataUnusable as error:
         raise CommandFailed(f"validation.data: {error}", exit_code=UNUSABLE) from error
     x, y = (data.x_test, data.y_test) if len(data.y_test) else (data.x_train, data.y_train)
-    with tempfile.TemporaryDirectory(prefix="lethe-validation-") as directory:
-        file = Path(directory) / "validation.safetensors"
-        codec.write_file(file, {"x": x, "y": y})
-        return upload(file)
+    codec.write_file(file, {"x": x, "y": y})
 
 
 def _undivided(source: str) -> str:

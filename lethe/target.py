@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import typer
 
-from lethe.failures import UNUSABLE, CommandFailed
+from lethe.client.target import DEFAULT_URL, token_here
+from lethe.errors import AnswerUnreadable, Refused
 
 if TYPE_CHECKING:
-    from lethe.client import Client
+    from lethe.client.synchronous.client import Client
 
-DEFAULT_URL: Final = "http://127.0.0.1:8440"
-DEFAULT_TOKEN_FILE: Final = Path("lethe-data/admin.token")
 PATIENCE_S: Final = 30.0
 """How long a command waits for a coordinator on this machine that is just starting."""
 
@@ -30,29 +34,48 @@ class Target:
 
     def read_token(self) -> str | None:
         """The token given, else the one in the file given, else that of a `lethe serve` in this directory."""
-        if self.token:
-            return self.token
-        file = self.token_file or (DEFAULT_TOKEN_FILE if DEFAULT_TOKEN_FILE.is_file() else None)
-        if file is None:
-            return None
-        try:
-            return file.read_text("utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise CommandFailed(f"cannot read the token file {file}: {error}", exit_code=UNUSABLE) from error
+        return self.token or token_here(self.token_file, {})
 
 
 def connect(context: typer.Context) -> Client:
     """Waits for a coordinator of this machine that is just starting, and for the token that it writes."""
-    from lethe.client import Client, await_listener, is_this_machine
+    from lethe.client.http import is_this_machine
+    from lethe.client.synchronous.client import Client
 
     target = context.find_object(Target) or Target()
     await_listener(target.url, target.patience_s)
     token = target.read_token()
     if token is None and is_this_machine(target.url):
-        with Client(target.url, None) as starting:
-            starting.await_start()
+        with Client(target.url) as starting, contextlib.suppress(Refused, AnswerUnreadable):  # any answer will do
+            starting.health()
         token = target.read_token()
     return Client(target.url, token)
+
+
+def await_listener(url: str, patience_s: float) -> None:
+    """Until something listens there, or patience is over: `lethe serve &` takes seconds to begin. From then on requests
+    wait by themselves. Only this machine is waited for."""
+    from lethe.client.http import is_this_machine
+
+    try:
+        parts = urlsplit(url)
+        address = (parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
+    except ValueError:  # no address: the client says so
+        return
+    if not is_this_machine(url):
+        return
+    until, has_said = time.monotonic() + patience_s, False
+    while True:
+        try:
+            socket.create_connection(address, timeout=5.0).close()
+            return
+        except OSError:
+            if time.monotonic() >= until:
+                return
+        if not has_said:
+            print(f"waiting up to {patience_s:g} s for the coordinator at {url}", file=sys.stderr, flush=True)
+            has_said = True
+        time.sleep(0.1)
 
 
 def examples(*lines: str) -> dict[str, Any]:

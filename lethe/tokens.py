@@ -13,7 +13,7 @@ from lethe.failures import UNUSABLE, CommandFailed
 def refuse_existing(token_out: Path | None) -> None:
     """Call it before anything is issued: a token that cannot be written would be lost."""
     if token_out is not None and token_out.exists():
-        raise CommandFailed(f"{token_out} exists already; choose another --token-out", exit_code=UNUSABLE)
+        raise CommandFailed(f"{token_out} exists already; choose another name", exit_code=UNUSABLE)
     if token_out is not None and not token_out.absolute().parent.is_dir():
         raise CommandFailed(f"there is no directory {token_out.parent} for the token", exit_code=UNUSABLE)
 

@@ -25,6 +25,7 @@ from worker.cache import ModelCache
 from worker.exclusion import ExclusionSync
 from worker.execution import GrantedTask, Result, TaskRunner
 from worker.failures import WorkFailed, failure_of
+from worker.journal import Journal
 from worker.kept import KeptSets
 from worker.lease import Lease
 from worker.progress import Reporter
@@ -72,6 +73,7 @@ class Agent:
         self._cache = cache
         self._ledger_dir = ledger_dir
         self._exclusions: ExclusionSync | None = None
+        self._journal: Journal | None = None
         self._pool = pool
         self._reporter = reporter
         self._shutdown = shutdown
@@ -167,6 +169,8 @@ class Agent:
         self._had_session, self._max_blob_bytes = True, session.max_blob_bytes
         self._cache_cleaner.begin_session()
         self._reporter.session_opened(session)
+        if self._journal is None:
+            self._journal = Journal(self._ledger_dir, session.client_id, session.client_name, self._transport.address)
         if self._exclusions is None:
             key_file = self._ledger_dir / f"{session.client_id}.key"
             self._runner.kept = KeptSets(self._cache.directory / "kept" / str(session.client_id), key_file)
@@ -241,6 +245,7 @@ class Agent:
             if not lease.stop.is_set():
                 await self._deliver(lease, result)
                 self._reporter.submitted(grant, result.num_samples, result.metrics)
+                self._note(grant, result)
         except Stopped:
             raise
         except Dropped as dropped:
@@ -251,6 +256,11 @@ class Agent:
         finally:
             if result is not None and result.update is not None:
                 result.update.path.unlink(missing_ok=True)
+
+    def _note(self, grant: TaskGrant, result: Result) -> None:
+        if self._journal is not None:
+            update = (result.update.digest, result.update.num_bytes) if result.update is not None else None
+            self._journal.note(grant, result.num_samples, update, list(result.metrics))
 
     async def _deliver(self, lease: Lease, result: Result) -> None:
         grant, update = lease.grant, result.update

@@ -77,6 +77,7 @@ class Transport:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`on_retry` hears of each failed attempt and the delay before the next one. Raises OptionsUnusable."""
+        self.address = coordinator.rstrip("/")
         self.backoff = backoff if backoff is not None else Backoff()
         self.on_retry = on_retry
         self._sleep = sleep
@@ -87,7 +88,7 @@ class Transport:
 
         def connect(timeout: httpx.Timeout) -> httpx.AsyncClient:
             return httpx.AsyncClient(
-                base_url=coordinator.rstrip("/"),
+                base_url=self.address,
                 headers={"Authorization": f"Bearer {token}", "User-Agent": "lethe-worker"},
                 verify=_trust(ca_file),
                 timeout=timeout,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from importlib import metadata
 from typing import Any, Final
@@ -18,6 +19,7 @@ from coordinator.api import (
     blobs,
     checkpoints,
     clients,
+    documentation,
     erasures,
     events,
     exclusions,
@@ -66,6 +68,7 @@ _ROUTERS: Final = (
     pages.router,
     acts.router,
     health.router,
+    documentation.router,
 )
 
 
@@ -104,6 +107,8 @@ def assemble() -> FastAPI:
         description="The coordinator for federated learning that can forget. Every error is a problem document.",
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
         lifespan=_lifespan,
         generate_unique_id_function=lambda route: route.name,
         redirect_slashes=False,
@@ -130,8 +135,19 @@ def _document(app: FastAPI) -> dict[str, Any]:
         schemas["Problem"] = Problem.model_json_schema()
         for unused in ("HTTPValidationError", "ValidationError"):
             schemas.pop(unused, None)
+        _tell_object_defaults(schemas)
         app.openapi_schema = document
     return app.openapi_schema
+
+
+def _tell_object_defaults(schema: Any) -> None:
+    """Generators of clients lose a property, or the whole operation, where a reference or a union has an object as its
+    default: it is said in the description instead."""
+    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        if isinstance(part, dict) and isinstance(part.get("default"), dict) and ("$ref" in part or "oneOf" in part):
+            said = f"When absent: `{json.dumps(part.pop('default'))}`."
+            part["description"] = " ".join(filter(None, (part.get("description"), said)))
+        _tell_object_defaults(part)
 
 
 @contextlib.asynccontextmanager

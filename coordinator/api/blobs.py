@@ -97,7 +97,7 @@ async def put_blob(
         204: {"description": "More is to come; `Upload-Offset` says from where."},
         **_UPLOAD,
     },
-    openapi_extra={"requestBody": {"required": True, "content": {PARTIAL_UPLOAD: _BYTES}}},
+    openapi_extra={"requestBody": {"required": True, "content": {MEDIA_TYPE: _BYTES}}},
 )
 async def append_to_blob(
     request: Request,
@@ -108,9 +108,10 @@ async def append_to_blob(
     federation_id: FederationQuery = None,
     lethe_task: TaskHeader = None,
 ) -> Response:
-    """Go on with an upload from the offset that HEAD gave."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != PARTIAL_UPLOAD:
-        raise Rejected("unsupported-media-type", f"a part of an upload is of the type {PARTIAL_UPLOAD}")
+    """Go on with an upload from the offset that HEAD gave. The body may also be of the type application/partial-upload,
+    which other people's generators of clients do not know."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() not in (PARTIAL_UPLOAD, MEDIA_TYPE):
+        raise Rejected("unsupported-media-type", f"a part of an upload is of the type {PARTIAL_UPLOAD} or {MEDIA_TYPE}")
     owner, announced = await _owner(caller, federation_id), _announced_bytes(request)
     if max(upload_length, upload_offset + announced) > caller.coordinator.settings.max_blob_bytes:
         raise _too_large(caller)

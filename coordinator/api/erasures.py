@@ -13,6 +13,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import FileResponse
 
 from coordinator.api.auth import ALLOWED, Caller, Follower, Judge, Petitioner, Previewer
+from coordinator.api.blob_answers import MEDIA_TYPE as OCTETS
 from coordinator.api.bodies import IfMatch, JsonRoute, WantedPage, answer, answer_page, expected_version
 from coordinator.api.problems import problems
 from coordinator.engine.messages import ApproveErasure, CancelErasure, DenyErasure, FileErasure, RetryErasure
@@ -234,12 +235,15 @@ async def get_certificate(erasure_id: UUID, caller: Follower) -> Response:
     responses={
         200: {
             "description": "JSON lines: for each artefact its kind, digest and disposition, and the salt of its leaf.",
-            "content": {artefact_list.MEDIA_TYPE: {"schema": {"type": "string"}}},
+            "content": {
+                artefact_list.MEDIA_TYPE: {"schema": {"type": "string"}},
+                OCTETS: {"schema": {"type": "string", "format": "binary"}},
+            },
         },
         **problems(*_ALWAYS, "certificate-not-ready"),
     },
 )
-async def get_artefacts(erasure_id: UUID, caller: Follower) -> Response:
+async def get_artefacts(request: Request, erasure_id: UUID, caller: Follower) -> Response:
     """The list that the certificate commits to by the root of a Merkle tree."""
     certified = await certified_by(caller, erasure_id)
     root = artefact_root(certified.envelope)
@@ -248,7 +252,8 @@ async def get_artefacts(erasure_id: UUID, caller: Follower) -> Response:
     path = caller.coordinator.erasure_steps.certificates.files.list_path(certified.request_id, root)
     if not path.exists():
         raise Rejected("not-found", "the list of this certificate is not kept here any more; its signature still holds")
-    return FileResponse(path, media_type=artefact_list.MEDIA_TYPE)
+    wants_octets = request.headers.get("accept", "").startswith(OCTETS)
+    return FileResponse(path, media_type=OCTETS if wants_octets else artefact_list.MEDIA_TYPE)
 
 
 @router.get(

@@ -51,19 +51,27 @@ def _wanted(
     after: Annotated[int, Query(ge=0, le=LARGEST, description="Only events with a larger `seq`.")] = 0,
     cursor: Annotated[str | None, Query(max_length=500, description="Pages: `next_cursor` of the one before.")] = None,
     limit: Annotated[int, Query(ge=1, le=200, description="Pages: at most so many.")] = 50,
-    last_event_id: Annotated[str | None, Header(max_length=20, description="Streams: resume after this one.")] = None,
+    last_event_id: Annotated[str | None, Header(max_length=20, include_in_schema=False)] = None,
 ) -> JournalRange:
     return JournalRange(after, Position(limit, cursor or encode(after)), last_event_id)
 
 
+def _wanted_stream(
+    after: Annotated[int, Query(ge=0, le=LARGEST, description="Only events with a larger `seq`.")] = 0,
+    last_event_id: Annotated[str | None, Header(max_length=20, description="Resume after this one.")] = None,
+) -> JournalRange:
+    return JournalRange(after, Position(BATCH, None), last_event_id)
+
+
 WantedEvents = Annotated[JournalRange, Depends(_wanted)]
+WantedStream = Annotated[JournalRange, Depends(_wanted_stream)]
 
 
-def journal_responses(when_over: str, *codes: str) -> dict[int | str, dict[str, Any]]:
-    """The `responses=` of an operation that answers with a journal."""
+def stream_responses(when_over: str, *codes: str) -> dict[int | str, dict[str, Any]]:
+    """The `responses=` of an operation that answers with a stream."""
     return {
         200: {
-            "description": "A stream, or a page with `Accept: application/json`.",
+            "description": "Server-sent events: `id` is the sequence number, `event` the type, `data` the event.",
             "content": {SSE: {"schema": {"type": "string"}}},
         },
         204: {"description": when_over},
@@ -74,6 +82,10 @@ def journal_responses(when_over: str, *codes: str) -> dict[int | str, dict[str, 
 async def answer_journal(request: Request, bus: Bus, journal: Journal, wanted: JournalRange) -> Response:
     if "application/json" in request.headers.get("accept", ""):
         return answer_page(request, await journal.page(wanted.position))
+    return await answer_stream(bus, journal, wanted)
+
+
+async def answer_stream(bus: Bus, journal: Journal, wanted: JournalRange) -> Response:
     seen = _resumed_at(wanted.last_event_id, wanted.after)
     if not await journal.after(seen) and await journal.has_ended():
         return Response(status_code=204)  # tells an EventSource to stop reconnecting

@@ -12,7 +12,7 @@ from lethe.failures import CommandFailed
 from lethe.target import AsJson, connect, examples
 
 if TYPE_CHECKING:
-    from lethe.client import Client
+    from lethe.client.views import RecordedAct
 
 app = typer.Typer(no_args_is_help=True, help="The log of acts: who did what, when and from where.")
 
@@ -43,9 +43,9 @@ def list_(
     from lethe.printing import print_records
 
     with connect(context) as coordinator:
-        path = _path(coordinator, federation)
-        found = coordinator.pages(path, newest_first=True, about=about, limit=min(last, 200))
-        newest = list(islice(found, last))[::-1]
+        size = min(last, 200)
+        found = coordinator.acts.list(federation=federation, about=about, newest_first=True, page_size=size)
+        newest = [act.document for act in islice(found, last)][::-1]
     print_records(newest if json else map(summary, newest), COLUMNS, as_json=json)
 
 
@@ -63,14 +63,15 @@ def follow(
     from json import dumps
 
     with connect(context) as coordinator:
-        path = _path(coordinator, federation)
+        of = coordinator.federations.get(federation).id
         if after is None:
-            newest = coordinator.get(path, newest_first=True, limit=1)["items"]
-            after = newest[0]["entry"]["seq"] if newest else 0
+            newest = next(coordinator.acts.list(federation=of, newest_first=True, page_size=1), None)
+            after = newest.entry.seq if newest is not None else 0
         while True:
-            for act in coordinator.pages(path, after=after, limit=200):
-                after = act["entry"]["seq"]
-                print(dumps(act) if json else "  ".join(str(one) for one in summary(act).values() if one), flush=True)
+            for act in coordinator.acts.list(federation=of, after=after):
+                after, shown = act.entry.seq, act.document
+                line = dumps(shown) if json else "  ".join(str(one) for one in summary(shown).values() if one)
+                print(line, flush=True)
             time.sleep(FOLLOW_EVERY_S)
 
 
@@ -92,13 +93,16 @@ def export(
 ) -> None:
     """All acts that are kept, to a file for its reader alone. As JSON lines it ends with the signed head, so that
     whoever has the issuer's public key finds every entry that was changed, removed or moved."""
+    from itertools import takewhile
+
     from lethe.printing import print_record
 
     part = output.with_name(output.name + ".part")
     with connect(context) as coordinator:
-        path = _path(coordinator, federation)
-        head, seq = _head(coordinator, path)
-        acts = _up_to(coordinator, path, seq)
+        of = coordinator.federations.get(federation).id
+        head = coordinator.acts.head(federation=of)
+        seq = _last_of(head)
+        acts = takewhile(lambda act: act.entry.seq <= seq, coordinator.acts.list(federation=of))
         with part.open("w", encoding="utf-8", newline="") as file:
             part.chmod(0o600)
             num_acts = _write_csv(file, acts) if format == "csv" else _write_lines(file, acts, head)
@@ -138,35 +142,22 @@ def summary(act: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _path(coordinator: Client, federation: str | None) -> str:
-    return f"/v1/federations/{coordinator.federation(federation)['id']}/acts"
-
-
-def _head(coordinator: Client, path: str) -> tuple[bytes, int]:
-    """The signed head, and the entry that it is of."""
+def _last_of(head: bytes) -> int:
+    """The entry that a signed head is of."""
     import json
     from base64 import b64decode
 
-    head = coordinator.content(f"{path}/head")
-    return head, int(json.loads(b64decode(json.loads(head)["payload"]))["seq"])
+    return int(json.loads(b64decode(json.loads(head)["payload"]))["seq"])
 
 
-def _up_to(coordinator: Client, path: str, seq: int) -> Iterator[dict[str, Any]]:
-    """What was done after the head was signed is left out."""
-    for act in coordinator.pages(path, limit=200):
-        if act["entry"]["seq"] > seq:
-            return
-        yield act
-
-
-def _write_lines(file: Any, acts: Iterator[dict[str, Any]], head: bytes) -> int:
+def _write_lines(file: Any, acts: Iterator[RecordedAct], head: bytes) -> int:
     from services.audit.acts import to_line
-    from services.wire.v1.acts import RecordedAct
+    from services.wire.v1 import acts as messages
 
     num_acts = 0
     for act in acts:
-        try:
-            file.write(to_line(RecordedAct.model_validate(act, strict=False)).decode())
+        try:  # with every field that was signed, and no others
+            file.write(to_line(messages.RecordedAct.model_validate(act.document, strict=False)).decode())
         except ValueError as error:
             raise CommandFailed(f"the coordinator's answer cannot be read: {error}") from error
         num_acts += 1
@@ -174,10 +165,10 @@ def _write_lines(file: Any, acts: Iterator[dict[str, Any]], head: bytes) -> int:
     return num_acts
 
 
-def _write_csv(file: Any, acts: Iterator[dict[str, Any]]) -> int:
+def _write_csv(file: Any, acts: Iterator[RecordedAct]) -> int:
     import csv
 
-    rows = [[defused(value) for value in summary(act).values()] for act in acts]
+    rows = [[defused(value) for value in summary(act.document).values()] for act in acts]
     csv.writer(file).writerows([list(COLUMNS), *rows])
     return len(rows)
 

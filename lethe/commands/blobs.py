@@ -26,5 +26,5 @@ def upload(
     from lethe.printing import print_record
 
     with connect(context) as client:
-        stored = client.upload(file, federation_id=client.federation(federation)["id"])
-    print_record(stored, as_json=json)
+        stored = client.blobs.upload(file, federation=federation)
+    print_record(stored.document, as_json=json)

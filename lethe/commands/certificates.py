@@ -23,7 +23,7 @@ def list_(
     json: AsJson = False,
 ) -> None:
     """Completed requests, newest first: each has a certificate."""
-    from lethe.printing import Column, print_records, when
+    from lethe.printing import Column, print_answers, when
 
     columns: dict[str, Column] = {
         "clients": lambda request: ", ".join(request["subjects"]),
@@ -35,9 +35,7 @@ def list_(
         "id": "id",
     }
     with connect(context) as coordinator:
-        federation_id = coordinator.federation(federation)["id"] if federation else None
-        found = coordinator.pages("/v1/erasure-requests", federation_id=federation_id, status="completed")
-        print_records(found, columns, as_json=json)
+        print_answers(coordinator.erasures.list(federation=federation, status="completed"), columns, as_json=json)
 
 
 @app.command(**examples("lethe certificates get hospital-b -o certificate.json"))
@@ -48,21 +46,17 @@ def get(
 ) -> None:
     """The certificate of a completed request, and its list of artefacts beside it. Keep the files as they are: written
     anew they do not verify."""
-    from lethe.client import ProblemAnswered
     from lethe.printing import say
     from services.audit.artefact_list import path_beside
 
-    beside = path_beside(output)
     with connect(context) as coordinator:
-        path = f"/v1/erasure-requests/{coordinator.erasure_id(id)}/certificate"
-        say(f"{output}: {coordinator.download(path, output)} bytes")
-        try:
-            say(f"{beside}: {coordinator.download(f'{path}/artefacts', beside)} bytes")
-        except ProblemAnswered as problem:
-            if problem.code != "not-found":
-                raise
-            beside.unlink(missing_ok=True)  # that of an earlier certificate would not fit this one
-            say(f"no list beside it: {problem.message}")
+        certificate = coordinator.erasures.get(id).certificate()
+    certificate.save(output)
+    say(f"{output}: {len(certificate.content)} bytes")
+    if certificate.artefacts is not None:
+        say(f"{path_beside(output)}: {len(certificate.artefacts)} bytes")
+    else:
+        say(f"no list beside it: {certificate.why_no_artefacts}")
 
 
 @app.command(**examples("lethe certificates opening hospital-b -o opening.json"))
@@ -75,9 +69,11 @@ def opening(
     from lethe.printing import say
 
     with connect(context) as coordinator:
-        num_bytes = coordinator.download(f"/v1/erasure-requests/{coordinator.erasure_id(id)}/opening", output)
+        content = coordinator.erasures.get(id).opening()
+    output.touch(mode=0o600)
     output.chmod(0o600)
-    say(f"{output}: {num_bytes} bytes")
+    output.write_bytes(content)
+    say(f"{output}: {len(content)} bytes")
 
 
 @app.command(**examples("lethe certificates prove --list certificate.list.jsonl --digest sha256:… -o proof.json"))
@@ -115,9 +111,9 @@ def key(
     from lethe.printing import say
 
     with connect(context) as coordinator:
-        found = coordinator.get("/v1/erasure/discovery")
+        found = coordinator.erasures.discovery()
     try:
-        output.write_text(found["public_key"], "utf-8")
+        output.write_text(found.public_key, "utf-8")
     except OSError as error:
         raise CommandFailed(f"cannot write {output}: {error}", exit_code=UNUSABLE) from error
-    say(f"{output}: {found['key_id']}")
+    say(f"{output}: {found.key_id}")

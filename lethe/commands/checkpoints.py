@@ -28,7 +28,7 @@ def _accuracy(checkpoint: Mapping[str, Any]) -> str | None:
 @app.command("list", **examples("lethe checkpoints list digits", "lethe checkpoints list digits --json | jq -r .id"))
 def list_(context: typer.Context, run: RunName, json: AsJson = False) -> None:
     """Checkpoints of a run, one per published round."""
-    from lethe.printing import Column, print_records
+    from lethe.printing import Column, print_answers
 
     columns: dict[str, Column] = {
         "round": "round",
@@ -42,8 +42,7 @@ def list_(context: typer.Context, run: RunName, json: AsJson = False) -> None:
         "digest": lambda checkpoint: checkpoint["digest"][:19] + "…",
     }
     with connect(context) as client:
-        found = client.run(run)
-        print_records(client.pages(f"/v1/runs/{found['id']}/checkpoints"), columns, as_json=json)
+        print_answers(client.runs.get(run).checkpoints(), columns, as_json=json)
 
 
 @app.command(**examples("lethe checkpoints show digits", "lethe checkpoints show 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
@@ -52,7 +51,7 @@ def show(context: typer.Context, checkpoint: CheckpointName, json: AsJson = Fals
     from lethe.printing import print_record
 
     with connect(context) as client:
-        print_record(client.get(f"/v1/checkpoints/{client.checkpoint_id(checkpoint)}"), as_json=json)
+        print_record(client.checkpoints.get(checkpoint).document, as_json=json)
 
 
 @app.command(**examples("lethe checkpoints lineage digits"))
@@ -61,7 +60,7 @@ def lineage(context: typer.Context, checkpoint: CheckpointName, json: AsJson = F
     from lethe.printing import Column, print_record, print_records
 
     with connect(context) as client:
-        found = client.get(f"/v1/checkpoints/{client.checkpoint_id(checkpoint)}/lineage")
+        found = client.checkpoints.get(checkpoint).lineage().document
     if json:
         print_record(found, as_json=True)
         return
@@ -110,5 +109,5 @@ def download(
     from lethe.printing import say
 
     with connect(context) as client:
-        num_bytes = client.download(f"/v1/checkpoints/{client.checkpoint_id(checkpoint)}/model", output)
+        num_bytes = client.checkpoints.get(checkpoint).download(output)
     say(f"{output}: {num_bytes} bytes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from json import loads
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -56,24 +56,22 @@ def add(
     from lethe.tokens import hand_over, refuse_existing
 
     refuse_existing(token_out)
-    wanted: dict[str, Any] = {"name": name, "max_samples": max_samples}
-    if canary is not None:
-        wanted["canary"] = {"target_class": canary[0], "seed": canary[1]}
-    if resources is not None:
-        try:
-            wanted["resources"] = loads(resources)
-        except ValueError as error:
-            raise CommandFailed(f"--resources is not JSON: {error}", exit_code=UNUSABLE) from error
+    carried = None if canary is None else {"target_class": canary[0], "seed": canary[1]}
+    try:
+        costs = None if resources is None else loads(resources)
+    except ValueError as error:
+        raise CommandFailed(f"--resources is not JSON: {error}", exit_code=UNUSABLE) from error
     with connect(context) as client:
-        federation_id = client.federation(federation)["id"]
-        issued = client.post(f"/v1/federations/{federation_id}/clients", wanted)
-    hand_over(issued, token_out, what=f"client {name}", as_json=json)
+        issued = client.clients.enrol(
+            name, federation=federation, canary=carried, max_samples=max_samples, resources=costs
+        )
+    hand_over(issued.document, token_out, what=f"client {name}", as_json=json)
 
 
 @app.command("list", **examples("lethe clients list", "lethe clients list -f hospitals --json"))
 def list_(context: typer.Context, federation: Federation = None, json: AsJson = False) -> None:
     """Clients, and which of their agents are online."""
-    from lethe.printing import Column, print_records, when
+    from lethe.printing import Column, print_answers, when
 
     columns: dict[str, Column] = {
         "name": "name",
@@ -84,8 +82,7 @@ def list_(context: typer.Context, federation: Federation = None, json: AsJson = 
         "id": "id",
     }
     with connect(context) as client:
-        federation_id = client.federation(federation)["id"]
-        print_records(client.pages(f"/v1/federations/{federation_id}/clients"), columns, as_json=json)
+        print_answers(client.clients.list(federation=federation), columns, as_json=json)
 
 
 @app.command(**examples("lethe clients rotate hospital-a --token-out a2.token"))
@@ -101,9 +98,9 @@ def rotate(
 
     refuse_existing(token_out)
     with connect(context) as client:
-        found = client.client(client_name, federation)
-        issued = client.post(f"/v1/clients/{found['id']}/credentials")
-    hand_over(issued, token_out, what=f"client {found['name']}", as_json=json)
+        found = client.clients.get(client_name, federation=federation)
+        issued = found.rotate()
+    hand_over(issued.document, token_out, what=f"client {found.name}", as_json=json)
 
 
 @app.command(**examples("lethe clients remove hospital-a"))
@@ -117,8 +114,52 @@ def remove(
     from lethe.printing import say
 
     with connect(context) as client:
-        found = client.client(client_name, federation)
+        found = client.clients.get(client_name, federation=federation)
         if not yes:
-            typer.confirm(f"Remove client {found['name']} for good?", abort=True)
-        client.delete(f"/v1/clients/{found['id']}")
-    say(f"client {found['name']} removed")
+            typer.confirm(f"Remove client {found.name} for good?", abort=True)
+        found.remove()
+    say(f"client {found.name} removed")
+
+
+@app.command(
+    **examples(
+        "lethe --url https://lethe.example.org clients kit hospital-a",
+        "lethe clients kit hospital-a --coordinator https://lethe.example.org --ca-file ca.pem -o hospital-a.tar.gz",
+    )
+)
+def kit(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The client; it is enrolled if it is not yet.")],
+    federation: Federation = None,
+    coordinator: Annotated[
+        str | None, typer.Option(help="The address that its worker is to use; the one of this command when absent.")
+    ] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Certificate authorities to trust (PEM).")
+    ] = None,
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="The client is enrolled: give it a new token, the old one ends.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="NAME-kit.tar.gz when absent.")] = None,
+) -> None:
+    """Everything that a data holder needs to join, in one archive: token, command, certificate authorities, a compose
+    file, and what to do. It holds the token: hand it over as you would a password."""
+    from importlib.metadata import version
+
+    from lethe.kits import Kit
+    from lethe.printing import say
+    from lethe.tokens import refuse_existing
+
+    out = output or Path(f"{name}-kit.tar.gz")
+    refuse_existing(out)
+    ca = None if ca_file is None else ca_file.read_bytes()
+    with connect(context) as client:
+        address = coordinator or client.url
+        if rotate:
+            issued = client.clients.get(name, federation=federation).rotate()
+        else:
+            issued = client.clients.enrol(name, federation=federation)
+    Kit(name, address, issued.token, version("lethe"), ca).write(out)
+    say(f"{out}: the kit of client {name}; its token is in there and nowhere else")
+    if address.startswith("http://"):
+        say("note: its worker will talk in the clear; give --coordinator https://… unless this is a trial")

@@ -34,16 +34,14 @@ def create(
 
     refuse_existing(token_out)
     with connect(context) as client:
-        federation_id = client.federation(federation)["id"]
-        body = {"role": role.value, "label": label}
-        issued = client.post(f"/v1/federations/{federation_id}/credentials", body)
-    hand_over(issued, token_out, what=f"{role.value} credential {issued['id']}", as_json=json)
+        issued = client.credentials.create(role.value, label=label, federation=federation)
+    hand_over(issued.document, token_out, what=f"{role.value} credential {issued.id}", as_json=json)
 
 
 @app.command("list", **examples("lethe credentials list -f hospitals"))
 def list_(context: typer.Context, federation: Federation = None, json: AsJson = False) -> None:
     """Credentials of a federation, without their tokens."""
-    from lethe.printing import Column, print_records, when
+    from lethe.printing import Column, print_answers, when
 
     columns: dict[str, Column] = {
         "id": "id",
@@ -54,8 +52,7 @@ def list_(context: typer.Context, federation: Federation = None, json: AsJson = 
         "revoked": when("revoked_at"),
     }
     with connect(context) as client:
-        federation_id = client.federation(federation)["id"]
-        print_records(client.pages(f"/v1/federations/{federation_id}/credentials"), columns, as_json=json)
+        print_answers(client.credentials.list(federation=federation), columns, as_json=json)
 
 
 @app.command(**examples("lethe credentials revoke 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
@@ -64,5 +61,5 @@ def revoke(context: typer.Context, id: Annotated[str, typer.Argument(help="The c
     from lethe.printing import say
 
     with connect(context) as client:
-        client.delete(f"/v1/credentials/{id}")
+        client.credentials.revoke(id)
     say(f"credential {id} revoked")

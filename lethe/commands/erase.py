@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ from lethe.failures import UNUSABLE, CommandFailed
 from lethe.target import AsJson, connect, examples
 
 if TYPE_CHECKING:
-    from lethe.client import Client
+    from lethe.client.synchronous.erasures import Erasure
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -26,7 +27,6 @@ app = typer.Typer(
     ),
 )
 
-REQUESTS = "/v1/erasure-requests"
 Clients = Annotated[list[str] | None, typer.Option("--client", help="The client's name; may be given several times.")]
 Method = Annotated[str, typer.Option(help="auto, or one of the methods of the coordinator.")]
 RecoveryRounds = Annotated[
@@ -95,8 +95,6 @@ def erase(
     """Forget clients: no model with their data in it is served or trained on from the fence on."""
     if context.invoked_subcommand is not None:
         return
-    from uuid import uuid4
-
     from lethe.printing import say
 
     body = _wanted(client, samples, method, param, recovery_rounds) | _guarantee(approximate, or_retrain)
@@ -106,15 +104,15 @@ def erase(
     body |= {"reward": reward} if reward is not None else {}
     body |= _callbacks(callback, callback_secret_file)
     with connect(context) as coordinator:
-        body["federation_id"] = _federation_id(coordinator, federation)
-        headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
-        request = coordinator.post(REQUESTS, body, headers=headers)
+        request = coordinator.erasures.file(
+            *(client or ()), federation=federation, idempotency_key=idempotency_key, **body
+        )
         if watch and not json:
-            say(f"erasure request {request['id']}")
+            say(f"erasure request {request.id}")
         else:
-            _print_request(request, json)
+            _print_request(request.document, json)
         if watch:
-            _follow(coordinator, request["id"], json)
+            _follow(request, json)
 
 
 @app.command(**examples("lethe erase preview --client hospital-b", "lethe erase preview --client hospital-b --json"))
@@ -137,8 +135,7 @@ def preview(
     body = _wanted(client, samples, method, param, recovery_rounds) | _guarantee(approximate, or_retrain)
     body |= _recovery(recovery)
     with connect(context) as coordinator:
-        body["federation_id"] = _federation_id(coordinator, federation)
-        found = coordinator.post(f"{REQUESTS}:preview", body)
+        found = coordinator.erasures.preview(*(client or ()), federation=federation, **body).document
     if json:
         print_record(found, as_json=True)
         return
@@ -178,7 +175,7 @@ def list_(
     json: AsJson = False,
 ) -> None:
     """Requests and how far they are, newest first."""
-    from lethe.printing import Column, print_records, when
+    from lethe.printing import Column, print_answers, when
 
     columns: dict[str, Column] = {
         "status": "status",
@@ -190,29 +187,27 @@ def list_(
         "id": "id",
     }
     with connect(context) as coordinator:
-        federation_id = coordinator.federation(federation)["id"] if federation else None
-        found = coordinator.pages(REQUESTS, federation_id=federation_id, status=status)
-        print_records(found, columns, as_json=json)
+        print_answers(coordinator.erasures.list(federation=federation, status=status), columns, as_json=json)
 
 
 @app.command(**examples("lethe erase show hospital-b", "lethe erase show 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
 def show(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
     """One request: status, deadline, and each cohort that it touches."""
     with connect(context) as coordinator:
-        _print_request(coordinator.get(f"{REQUESTS}/{coordinator.erasure_id(id)}"), json)
+        _print_request(coordinator.erasures.get(id).document, json)
 
 
 @app.command(**examples("lethe erase watch hospital-b", "lethe erase watch 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
 def watch(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
     """What happens to a request, until it is over. Code 1 unless it completed."""
     with connect(context) as coordinator:
-        _follow(coordinator, coordinator.erasure_id(id), json)
+        _follow(coordinator.erasures.get(id), json)
 
 
 @app.command(**examples("lethe erase deliveries 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
 def deliveries(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
     """What was, or is to be, posted to the request's callbacks."""
-    from lethe.printing import Column, print_records, when
+    from lethe.printing import Column, print_answers, when
 
     columns: dict[str, Column] = {
         "change": "type",
@@ -224,13 +219,13 @@ def deliveries(context: typer.Context, id: RequestId, json: AsJson = False) -> N
         "error": "error",
     }
     with connect(context) as coordinator:
-        print_records(coordinator.pages(f"{REQUESTS}/{coordinator.erasure_id(id)}/deliveries"), columns, as_json=json)
+        print_answers(coordinator.erasures.get(id).deliveries(), columns, as_json=json)
 
 
 @app.command(**examples("lethe erase approve hospital-b", "lethe erase approve 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
 def approve(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
     """Carry out a request that awaits approval."""
-    _judge(context, id, "approve", None, json)
+    _judge(context, id, lambda request: request.approve(), json)
 
 
 @app.command(**examples("lethe erase deny 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55 --reason 'litigation hold'"))
@@ -241,19 +236,19 @@ def deny(
     json: AsJson = False,
 ) -> None:
     """Refuse a request that awaits approval."""
-    _judge(context, id, "deny", {"reason": reason}, json)
+    _judge(context, id, lambda request: request.deny(reason), json)
 
 
 @app.command(**examples("lethe erase cancel hospital-b", "lethe erase cancel 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
 def cancel(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
     """Withdraw a request that awaits approval; after the fence there is no way back."""
-    _judge(context, id, "cancel", None, json)
+    _judge(context, id, lambda request: request.cancel(), json)
 
 
 @app.command(**examples("lethe erase retry hospital-b", "lethe erase retry 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
 def retry(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
     """Look again at a request that requires action, once what its reason names is mended."""
-    _judge(context, id, "retry", None, json)
+    _judge(context, id, lambda request: request.retry(), json)
 
 
 def _wanted(
@@ -271,7 +266,7 @@ def _wanted(
             next_step="name them: lethe erase --client NAME, or see lethe erase -h",
             exit_code=UNUSABLE,
         )
-    wanted: dict[str, Any] = {"subjects": clients, "method": method}
+    wanted: dict[str, Any] = {"method": method}
     if samples is not None:
         if len(clients) > 1:
             raise CommandFailed(
@@ -279,7 +274,7 @@ def _wanted(
             )
         wanted |= {"scope": "samples", "samples": {clients[0]: parse_samples(samples)}}
     if params:
-        wanted["params"] = dict(map(_param, params))
+        wanted["params"] = params_of(params)
     if recovery_rounds is not None:
         wanted["recovery_rounds"] = recovery_rounds
     return wanted
@@ -293,12 +288,12 @@ def _recovery(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
     method, *params = text.split(",")
-    return {"recovery": recovery_choice(method, params)}
+    return {"recovery": {"method": method, "params": params_of(params)}}
 
 
-def recovery_choice(method: str, params: list[str] | None) -> dict[str, Any]:
-    """The part of a request that names the recovery."""
-    return {"method": method, "params": dict(map(_param, params or []))}
+def params_of(given: list[str] | None) -> dict[str, Any]:
+    """Parameters of a method, from NAME=VALUE."""
+    return dict(map(_param, given or []))
 
 
 def _instant(text: str) -> str:
@@ -340,27 +335,15 @@ def _param(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _federation_id(coordinator: Client, federation: str | None) -> str | None:
-    """A credential that belongs to a federation needs to name none, and a client's may not even list them."""
-    from lethe.client import ProblemAnswered
-
-    try:
-        return str(coordinator.federation(federation)["id"])
-    except ProblemAnswered as problem:
-        if problem.code == "forbidden" and federation is None:
-            return None
-        raise
-
-
-def _judge(context: typer.Context, id: str, verdict: str, body: Any, as_json: bool) -> None:
+def _judge(context: typer.Context, id: str, verdict: Callable[[Erasure], Erasure], as_json: bool) -> None:
     from lethe.printing import print_record, say
 
     with connect(context) as coordinator:
-        request = coordinator.post(f"{REQUESTS}/{coordinator.erasure_id(id)}/{verdict}", body)
+        request = verdict(coordinator.erasures.get(id))
     if as_json:
-        print_record(request, as_json=True)
+        print_record(request.document, as_json=True)
     else:
-        say(f"the request is {request['status']}")
+        say(f"the request is {request.status}")
 
 
 def _print_request(request: dict[str, Any], as_json: bool) -> None:
@@ -392,28 +375,19 @@ def _print_request(request: dict[str, Any], as_json: bool) -> None:
         print_records(request["exclusions"], ledgers, as_json=False)
 
 
-def _follow(coordinator: Client, id: str, as_json: bool) -> None:
+def _follow(request: Erasure, as_json: bool) -> None:
     from json import dumps
 
-    from lethe.client import OVER
     from lethe.printing import say
 
-    status: str | None = None
-    for event in coordinator.follow(id, of="erasure-requests"):
-        if event is None:
-            continue
-        data = event["data"]
+    for event in request.follow():
         if as_json:
-            print(dumps(event), flush=True)
+            print(dumps(event.document), flush=True)
         else:
-            said = "  ".join(f"{key} {value}" for key, value in data.items() if value is not None)
-            print(f"{event['at'][11:23]}  {event['type']:<22} {said}", flush=True)
-        if event["type"] == "ErasureMoved":
-            status = data["status"]
-            if status in OVER:
-                break
-    status = status or str(coordinator.get(f"{REQUESTS}/{id}")["status"])
+            said = "  ".join(f"{key} {value}" for key, value in event.data.items() if value is not None)
+            print(f"{event.document['at'][11:23]}  {event.type:<22} {said}", flush=True)
+    status = request.refresh().status
     if status != "completed":
-        raise CommandFailed(f"the request is {status}", next_step=f"lethe erase show {id}")
+        raise CommandFailed(f"the request is {status}", next_step=f"lethe erase show {request.id}")
     if not as_json:
-        say(f"completed; its certificate: lethe certificates get {id} -o certificate.json")
+        say(f"completed; its certificate: lethe certificates get {request.id} -o certificate.json")

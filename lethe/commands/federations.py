@@ -27,15 +27,14 @@ def create(
     from lethe.printing import print_record
 
     with connect(context) as client:
-        wanted = {"name": name} | ({"allocation": allocation} if allocation is not None else {})
-        print_record(client.post("/v1/federations", wanted), as_json=json)
+        print_record(client.federations.create(name, allocation=allocation).document, as_json=json)
 
 
 @app.command("list", **examples("lethe federations list", "lethe federations list --json | jq -r .id"))
 def list_(context: typer.Context, json: AsJson = False) -> None:
     """Federations that your credential can see."""
-    from lethe.printing import Column, print_records, when
+    from lethe.printing import Column, print_answers, when
 
     with connect(context) as client:
         columns: dict[str, Column] = {"name": "name", "id": "id", "created": when("created_at")}
-        print_records(client.pages("/v1/federations"), columns, as_json=json)
+        print_answers(client.federations.list(), columns, as_json=json)

@@ -36,16 +36,14 @@ def preview(
 ) -> None:
     """How clients would be divided if a period began now: shares over time, utilities, equilibrium. Changes nothing."""
     from lethe.incentive_preview import draw, from_file, play
-    from lethe.periods import from_document, setting_of
+    from lethe.periods import setting_of
     from lethe.printing import print_records, say
 
     if file is not None:
         setting = from_file(file, strategy)
     else:
         with connect(context) as client:
-            federation_id = client.federation(federation)["id"]
-            shown = client.get(f"/v1/federations/{federation_id}/periods/next", strategy=strategy)
-            setting = setting_of(from_document(shown))
+            setting = setting_of(client.incentives.preview(strategy=strategy, federation=federation))
     found = play(setting)
     over_time, in_the_end = list(found.over_time()), list(found.in_the_end())
     print_records(over_time, {name: name for name in over_time[0]}, as_json=json)
@@ -76,12 +74,11 @@ def set_(
     from lethe.incentive_preview import read_incentives
     from lethe.printing import print_record
 
-    wanted: dict[str, Any] = {"allocation": None if strategy == "none" else strategy}
-    if file is not None:
-        wanted["incentives"] = read_incentives(file).model_dump(mode="json")
+    allocation = None if strategy == "none" else strategy
+    incentives = None if file is None else read_incentives(file)
     with connect(context) as client:
-        federation_id = client.federation(federation)["id"]
-        print_record(client.patch(f"/v1/federations/{federation_id}", wanted), as_json=json)
+        changed = client.incentives.set(allocation, incentives=incentives, federation=federation)
+    print_record(changed.document, as_json=json)
 
 
 @app.command(**examples("lethe incentives periods", "lethe incentives periods --json | head -1"))
@@ -89,7 +86,7 @@ def periods(context: typer.Context, federation: Federation = None, json: AsJson 
     """How clients were divided, the newest period first."""
     from collections import Counter
 
-    from lethe.printing import Column, print_records, when
+    from lethe.printing import Column, print_answers, when
 
     def served(period: Any) -> str:
         names = {job["id"]: job["name"] for job in period["jobs"]}
@@ -104,8 +101,7 @@ def periods(context: typer.Context, federation: Federation = None, json: AsJson 
         "total utility": "total_utility",
     }
     with connect(context) as client:
-        federation_id = client.federation(federation)["id"]
-        print_records(client.pages(f"/v1/federations/{federation_id}/periods"), columns, as_json=json)
+        print_answers(client.incentives.periods(federation=federation), columns, as_json=json)
 
 
 @app.command(**examples("lethe incentives ledger", "lethe --token-file a.token incentives ledger --own"))
@@ -116,18 +112,17 @@ def ledger(
     json: AsJson = False,
 ) -> None:
     """What each client earned and paid so far; `--json`: entry by entry."""
-    from lethe.printing import print_records
+    from lethe.printing import print_answers, print_records
 
     with connect(context) as client:
-        path = "/v1/ledger" if own else f"/v1/federations/{client.federation(federation)['id']}/ledger"
-        entries = client.pages(path)
+        entries = client.incentives.own_ledger() if own else client.incentives.ledger(federation=federation)
         if json:
-            print_records(entries, {}, as_json=True)
+            print_answers(entries, {}, as_json=True)
             return
         totals: dict[str, dict[str, Any]] = {}
         for entry in entries:
-            one = totals.setdefault(entry["client_name"], {"client": entry["client_name"], "earned": 0.0, "paid": 0.0})
-            one["earned" if entry["kind"] == "reward" else "paid"] += sum(entry["amounts"].values())
+            one = totals.setdefault(entry.client_name, {"client": entry.client_name, "earned": 0.0, "paid": 0.0})
+            one["earned" if entry.kind == "reward" else "paid"] += sum(entry.amounts.values())
     print_records(
         totals.values(),
         {"client": "client", "earned": "earned", "paid": "paid", "left": lambda one: one["earned"] - one["paid"]},

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +15,7 @@ from lethe.failures import CommandFailed
 from lethe.target import AsJson, connect, examples
 
 if TYPE_CHECKING:
-    from lethe.client import Client
+    from lethe.client.synchronous.runs import Run
 
 app = typer.Typer(no_args_is_help=True, help="Runs: start, follow and steer training.")
 
@@ -34,33 +36,24 @@ def create(
 ) -> None:
     """Start a run. `validation.data` may be a data source (builtin:digits, npz:test.npz) and `init` a safetensors file:
     they are uploaded first. Paths are relative to the working directory."""
-    from uuid import uuid4
-
     from lethe import run_file
     from lethe.printing import print_record, say
 
     document = run_file.read(file)
     with connect(context) as client:
-        federation_id = client.federation(federation)["id"]
         if dry_run:
-            spec, to_upload = run_file.dry_run(document)
-            body = {"federation_id": federation_id, "spec": spec, "to_upload": to_upload}
-            found = client.post("/v1/runs:validate", body)
+            run_file.check_files(document)
+            found = client.runs.validate(document, federation=federation)
             say(f"{file} can be started; nothing was changed")
-            print_record(found, as_json=json)
+            print_record(found.document, as_json=json)
             return
-        spec = run_file.resolve(document, lambda path: str(client.upload(path, federation_id=federation_id)["digest"]))
-        run = client.post(
-            "/v1/runs",
-            {"federation_id": federation_id, "spec": spec},
-            headers={"Idempotency-Key": idempotency_key or str(uuid4())},
-        )
+        run = client.runs.create(document, federation=federation, idempotency_key=idempotency_key)
         if json or not watch_it:
-            print_record(run, as_json=json)
+            print_record(run.document, as_json=json)
         else:
-            say(f"run {run['name']} started: {run['id']}")
+            say(f"run {run.name} started: {run.id}")
         if watch_it:
-            _watch(client, run, json)
+            _watch(run, json)
 
 
 @app.command("list", **examples("lethe runs list", "lethe runs list --status running --json"))
@@ -73,7 +66,7 @@ def list_(
     json: AsJson = False,
 ) -> None:
     """Runs and how far they are."""
-    from lethe.printing import Column, print_records, when
+    from lethe.printing import Column, print_answers, when
 
     columns: dict[str, Column] = {
         "name": "name",
@@ -85,8 +78,7 @@ def list_(
         "id": "id",
     }
     with connect(context) as client:
-        federation_id = client.federation(federation)["id"] if federation else None
-        print_records(client.pages("/v1/runs", federation_id=federation_id, status=status), columns, as_json=json)
+        print_answers(client.runs.list(federation=federation, status=status), columns, as_json=json)
 
 
 @app.command(**examples("lethe runs show digits"))
@@ -95,8 +87,8 @@ def show(context: typer.Context, run: RunName, json: AsJson = False) -> None:
     from lethe.printing import Column, print_record, print_records
 
     with connect(context) as client:
-        found = client.run(run)
-        cohorts = list(client.pages(f"/v1/runs/{found['id']}/cohorts"))
+        handle = client.runs.get(run)
+        found, cohorts = handle.document, [cohort.document for cohort in handle.cohorts()]
     if json:
         print_record({**found, "cohorts": cohorts}, as_json=True)
         return
@@ -120,32 +112,25 @@ def show(context: typer.Context, run: RunName, json: AsJson = False) -> None:
 def watch(context: typer.Context, run: RunName, json: AsJson = False) -> None:
     """A live table of rounds until the run ends, across restarts of the coordinator, too. Code 1 unless completed."""
     with connect(context) as client:
-        _watch(client, client.run(run), json)
+        _watch(client.runs.get(run), json)
 
 
-def _watch(client: Client, run: dict[str, Any], as_json: bool) -> None:
+def _watch(run: Run, as_json: bool) -> None:
+    from json import dumps
+
     from lethe.printing import console
     from lethe.watching import RunView, watch
 
-    view = RunView(run["name"], run["rounds_planned"])
+    view = RunView(run.name, run.rounds_planned)
     if as_json:
-        _print_lines(client, run["id"], 0)
-        status = client.run(run["id"])["status"]
+        for event in run.follow():
+            print(dumps(event.document), flush=True)
+        status: str = run.refresh().status
     else:
-        watch(view, client.follow(run["id"]), console)
+        watch(view, (None if event is None else event.document for event in run.watch()), console)
         status = view.status
     if status != "completed":
-        raise CommandFailed(f"the run {status}", next_step=f"lethe runs logs {run['id']}")
-
-
-def _print_lines(client: Client, run_id: str, after: int) -> None:
-    from json import dumps
-
-    for event in client.follow(run_id, after=after):
-        if event is not None:
-            print(dumps(event), flush=True)
-            if event["type"] == "RunEnded":
-                return
+        raise CommandFailed(f"the run {status}", next_step=f"lethe runs logs {run.id}")
 
 
 @app.command(**examples("lethe runs join digits --client hospital-c", "lethe runs join digits -c c -c d --json"))
@@ -161,11 +146,11 @@ def join(
     from lethe.printing import print_record, say
 
     with connect(context) as connection:
-        found = connection.post(f"/v1/runs/{connection.run(run)['id']}/members", {"clients": client})
+        found = connection.runs.get(run).join(*client)
     if json:
-        print_record(found, as_json=True)
+        print_record(found.document, as_json=True)
     else:
-        say(f"{', '.join(client)} joined run {found['name']}")
+        say(f"{', '.join(client)} joined run {found.name}")
 
 
 @app.command(
@@ -188,45 +173,44 @@ def recover(
     json: AsJson = False,
 ) -> None:
     """Make the run's next rounds those of a recovery: accuracy on a class has dropped."""
-    from lethe.commands.erase import recovery_choice
+    from lethe.commands.erase import params_of
     from lethe.printing import print_record, say
 
-    body = {"recovery": recovery_choice(method, param), "rounds": rounds, "compare_with": compare_with}
     with connect(context) as client:
-        found = client.post(f"/v1/runs/{client.run(run)['id']}/recover", body)
+        found = client.runs.get(run).recover(method, params=params_of(param), rounds=rounds, compare_with=compare_with)
     if json:
-        print_record(found, as_json=True)
+        print_record(found.document, as_json=True)
     else:
-        say(f"run {found['name']} is {found['status']}: recovering by {method}")
+        say(f"run {found.name} is {found.status}: recovering by {method}")
 
 
 @app.command(**examples("lethe runs pause digits"))
 def pause(context: typer.Context, run: RunName, json: AsJson = False) -> None:
     """Hand out no more work; what is done stays."""
-    _steer(context, run, "pause", json)
+    _steer(context, run, lambda found: found.pause(), json)
 
 
 @app.command(**examples("lethe runs resume digits"))
 def resume(context: typer.Context, run: RunName, json: AsJson = False) -> None:
     """Go on with a paused run."""
-    _steer(context, run, "resume", json)
+    _steer(context, run, lambda found: found.resume(), json)
 
 
 @app.command(**examples("lethe runs cancel digits"))
 def cancel(context: typer.Context, run: RunName, json: AsJson = False) -> None:
     """End a run for good; its checkpoints stay."""
-    _steer(context, run, "cancel", json)
+    _steer(context, run, lambda found: found.cancel(), json)
 
 
-def _steer(context: typer.Context, name: str, action: str, as_json: bool) -> None:
+def _steer(context: typer.Context, name: str, action: Callable[[Run], Run], as_json: bool) -> None:
     from lethe.printing import print_record, say
 
     with connect(context) as client:
-        run = client.post(f"/v1/runs/{client.run(name)['id']}/{action}")
+        run = action(client.runs.get(name))
     if as_json:
-        print_record(run, as_json=True)
+        print_record(run.document, as_json=True)
     else:
-        say(f"run {run['name']} is {run['status']}")
+        say(f"run {run.name} is {run.status}")
 
 
 @app.command(**examples("lethe runs logs digits", "lethe runs logs digits --follow --json"))
@@ -241,17 +225,13 @@ def logs(
     from json import dumps
 
     with connect(context) as client:
-        run_id = client.run(run)["id"]
-        for event in client.follow(run_id, after=after) if follow else client.events(run_id, after=after):
-            if event is None:
-                continue
+        found = client.runs.get(run)
+        for event in found.follow(after=after) if follow else found.events(after=after):
             if json:
-                print(dumps(event), flush=True)
+                print(dumps(event.document), flush=True)
             else:
-                data = " ".join(f"{key}={value}" for key, value in event["data"].items() if value is not None)
-                print(f"{event['seq']:>6} {event['at'][:23]} {event['type']:<20} {data}", flush=True)
-            if follow and event["type"] == "RunEnded":
-                return
+                data = " ".join(f"{key}={value}" for key, value in event.data.items() if value is not None)
+                print(f"{event.seq:>6} {event.document['at'][:23]} {event.type:<20} {data}", flush=True)
 
 
 @app.command(**examples("lethe runs tasks digits", "lethe runs tasks digits --status leased"))
@@ -262,7 +242,7 @@ def tasks(
     json: AsJson = False,
 ) -> None:
     """Who does what: tasks with their attempts, progress and failures."""
-    from lethe.printing import Column, print_records
+    from lethe.printing import Column, print_answers
 
     columns: dict[str, Column] = {
         "client": "client_name",
@@ -276,8 +256,7 @@ def tasks(
         "id": "id",
     }
     with connect(context) as client:
-        found = client.run(run)
-        print_records(client.pages(f"/v1/runs/{found['id']}/tasks", status=status), columns, as_json=json)
+        print_answers(client.runs.get(run).tasks(status=status), columns, as_json=json)
 
 
 @app.command(**examples("lethe runs history digits", "lethe runs history digits --updates --json"))
@@ -288,7 +267,7 @@ def history(
     json: AsJson = False,
 ) -> None:
     """What is kept of past rounds, cohort by cohort, and which erasure methods it suffices for."""
-    from lethe.printing import Column, print_records
+    from lethe.printing import Column, print_answers
 
     coverage: dict[str, Column] = {
         "cohort": "cohort",
@@ -309,6 +288,41 @@ def history(
         "digest": "digest",
     }
     with connect(context) as client:
-        path = f"/v1/runs/{client.run(run)['id']}/history"
-        rows = client.pages(f"{path}/updates" if updates else path)
-        print_records(rows, copies if updates else coverage, as_json=json)
+        found = client.runs.get(run)
+        if updates:
+            print_answers(found.kept_updates(), copies, as_json=json)
+        else:
+            print_answers(found.history(), coverage, as_json=json)
+
+
+class Rows(StrEnum):
+    metrics = "metrics"
+    checkpoints = "checkpoints"
+    rounds = "rounds"
+    tasks = "tasks"
+    events = "events"
+
+
+@app.command(
+    **examples("lethe runs export digits > metrics.jsonl", "lethe runs export digits --what events -o events.parquet")
+)
+def export(
+    context: typer.Context,
+    run: RunName,
+    what: Annotated[Rows, typer.Option(help="Which rows; metrics: accuracy, loss and figures of each model.")] = (
+        Rows.metrics
+    ),
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="A new .jsonl or .parquet file; JSON lines go to standard output else."),
+    ] = None,
+) -> None:
+    """A run's rows for other programs: JSON lines, or Parquet where pyarrow is installed."""
+    from lethe.exporting import rows_of_run, write_rows
+    from lethe.printing import say
+
+    with connect(context) as client:
+        rows = rows_of_run(client.runs.get(run), what.value)
+        num_rows = write_rows(rows, output)
+    if output is not None:
+        say(f"{output}: {num_rows} rows")

@@ -104,21 +104,15 @@ def _fetched(
     """Of the coordinator; its own word on its key is not the reader's."""
     import io
 
-    from lethe.client import ProblemAnswered
     from services.audit.pages.certificate import read
     from services.audit.verification import Beside
 
     with connect(context) as coordinator:
-        path = f"/v1/erasure-requests/{coordinator.erasure_id(name)}/certificate"
-        data = coordinator.content(path)
-        keys = given or str(coordinator.get("/v1/erasure/discovery")["public_key"]).encode()
-        try:
-            artefacts = io.BytesIO(coordinator.content(f"{path}/artefacts"))
-        except ProblemAnswered as problem:
-            if problem.code != "not-found":
-                raise
-            artefacts = None
-    return read(data, keys, "reader" if given else "issuer", Beside(list=artefacts, client=client, opening=opening))
+        certificate = coordinator.erasures.get(name).certificate()
+        keys = given or coordinator.erasures.discovery().public_key.encode()
+    artefacts = None if certificate.artefacts is None else io.BytesIO(certificate.artefacts)
+    beside = Beside(list=artefacts, client=client, opening=opening)
+    return read(certificate.content, keys, "reader" if given else "issuer", beside)
 
 
 def _write(page: str, output: Path | None) -> None:

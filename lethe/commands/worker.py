@@ -10,13 +10,22 @@ from typing import Annotated
 import typer
 
 from lethe.failures import UNUSABLE, CommandFailed, require
-from lethe.target import Target, examples
+from lethe.target import AsJson, Target, examples
 
-HELP = examples(
-    "lethe worker --coordinator https://lethe.example.org --token-file a.token --data npz:scans.npz",
-    "lethe worker --coordinator URL --token-file a.token --task my_task.py:MyTask --data anything",
-    "lethe worker --fleet fleet.yaml --jobs 2",
+app = typer.Typer(
+    invoke_without_command=True,
+    **examples(
+        "lethe worker --coordinator https://lethe.example.org --token-file a.token --data npz:scans.npz",
+        "lethe worker --coordinator URL --token-file a.token --task my_task.py:MyTask --data anything",
+        "lethe worker --fleet fleet.yaml --jobs 2",
+        "lethe worker check",
+        "lethe worker report",
+    ),
 )
+CacheDir = Annotated[Path | None, typer.Option(help="Where models are kept; under ~/.cache/lethe.")]
+LedgerDir = Annotated[
+    Path | None, typer.Option(help="Where erased samples are written down, for good; under ~/.local/state/lethe.")
+]
 
 
 class Display(StrEnum):
@@ -25,6 +34,7 @@ class Display(StrEnum):
     log = "log"
 
 
+@app.callback()
 def worker(
     context: typer.Context,
     coordinator: Annotated[
@@ -69,13 +79,11 @@ def worker(
         typer.Option("--grace", "--grace-s", min=0.0, help="After SIGTERM: seconds to finish before handing back."),
     ] = 20.0,
     ca_file: Annotated[Path | None, typer.Option(help="More certificate authorities to trust (PEM).")] = None,
-    cache_dir: Annotated[Path | None, typer.Option(help="Where models are kept; under ~/.cache/lethe.")] = None,
+    cache_dir: CacheDir = None,
     cache_mb: Annotated[
         int, typer.Option(min=0, help="The most that kept models may occupy; a larger one is fetched for each task.")
     ] = 2048,
-    ledger_dir: Annotated[
-        Path | None, typer.Option(help="Where erased samples are written down, for good; under ~/.local/state/lethe.")
-    ] = None,
+    ledger_dir: LedgerDir = None,
     display: Annotated[Display, typer.Option(help="Live lines, log lines, or what suits the terminal.")] = Display.auto,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON objects.")] = False,
 ) -> None:
@@ -84,6 +92,8 @@ def worker(
     The coordinator never sends code. Exit codes: 0 done, 1 refused or unreachable, 2 unusable options or
     data, 3 nothing to do.
     """
+    if context.invoked_subcommand is not None:
+        return
     require("worker", "torch")
     from pydantic import ValidationError
 
@@ -127,3 +137,68 @@ def worker(
         raise CommandFailed(
             str(error), next_step="lethe worker --help, or docs/worker.md", exit_code=UNUSABLE
         ) from error
+
+
+@app.command(**examples("lethe worker report", "lethe worker report --json"))
+def report(cache_dir: CacheDir = None, ledger_dir: LedgerDir = None, json: AsJson = False) -> None:
+    """What workers on this machine did, what they sent, and what they store. Reads files here, asks nobody."""
+    from dataclasses import asdict
+
+    from pydantic_core import to_jsonable_python
+
+    from lethe.printing import Column, print_record, print_records
+    from worker.report import gather
+    from worker.settings import default_cache_dir, default_ledger_dir
+
+    found = to_jsonable_python(asdict(gather(cache_dir or default_cache_dir(), ledger_dir or default_ledger_dir())))
+    if json:
+        print_record(found, as_json=True)
+        return
+    columns: dict[str, Column] = {
+        "client": "client",
+        "run": "run",
+        "results": lambda row: ", ".join(f"{count} {kind}" for kind, count in sorted(row["tasks"].items())),
+        "updates": "updates",
+        "bytes": "update_bytes",
+        "samples": "most_samples",
+        "last": lambda row: row["last_at"][:19].replace("T", " "),
+        "figures": lambda row: ", ".join(row["figures"]),
+        "to": "coordinator",
+    }
+    print_records(found["sent"], columns, as_json=False)
+    stored = found["stored"]
+    left_out = stored.pop("samples_left_out")
+    print_record({**stored, "samples_left_out": sum(left_out.values())}, as_json=False)
+
+
+@app.command(**examples("lethe worker check", "lethe worker check --device cuda > check.txt"))
+def check(
+    device: Annotated[str, typer.Option(help="auto (CUDA when present), cpu, cuda, cuda:1, …")] = "auto",
+    json: AsJson = False,
+) -> None:
+    """One tiny training on this machine: device, determinism, mixed precision, throughput. Asks nobody, sends nothing.
+
+    The page that it prints can be sent to the operator. Exit code 1 when something is not as it should be.
+    """
+    require("worker", "torch")
+    from dataclasses import asdict
+    from importlib.metadata import version
+
+    from lethe.printing import print_record
+    from worker.check import check as try_out
+    from worker.task_loading import TaskUnusable
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's condition for deterministic products
+    try:
+        found = try_out(device)
+    except TaskUnusable as error:
+        raise CommandFailed(str(error), next_step="lethe worker check --device cpu", exit_code=UNUSABLE) from error
+    if json:
+        print_record({**asdict(found), "passed": found.passed, "lethe": version("lethe")}, as_json=True)
+    else:
+        print(f"lethe worker check (release {version('lethe')}) on {found.device}")
+        marks = {True: "ok  ", False: "FAIL", None: "n/a "}
+        for one in found.findings:
+            print(f"{marks[one.ok]}  {one.name:<16} {one.detail}")
+    if not found.passed:
+        raise CommandFailed("this machine is not fit to train as it is: see what FAILed above")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lethe.demo.processes import Processes
+from lethe.children import Children
 from lethe.demo.report import print_tails
 from lethe.demo.story import Outcome, Story
 
@@ -18,7 +18,7 @@ def play(console: Console, *, directory: Path | None, keep: bool, rounds: int, l
     """The whole demo; every process has ended when this returns or raises. Failure prints the ends of the logs."""
     place = directory or Path(tempfile.mkdtemp(prefix="lethe-demo-"))
     place.mkdir(parents=True, exist_ok=True)
-    processes = Processes(place)
+    processes = Children(place)
     try:
         with processes:
             outcome = Story(place, processes, console, rounds=rounds, limit_s=limit_s).tell()

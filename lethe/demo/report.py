@@ -63,7 +63,7 @@ def _sentences(outcome: Outcome) -> list[str]:
     request, report = outcome.request, outcome.replay.report
     return [
         f"untouched: {len(untouched)} cohorts serve the same bytes as before ({', '.join(_names(untouched))})",
-        f"method: {request['method']} became {request['chosen']}; {RECOVERY_ROUNDS} rounds of recovery",
+        f"method: {request.method} became {request.chosen}; {RECOVERY_ROUNDS} rounds of recovery",
         "certificate: " + "; ".join(f"{one.name} ok" for one in outcome.verdict.checks if one.ok),
         f"replay: {report.replayed} of {report.total} steps recomputed, same digests ({outcome.replay.verdict})",
     ]

@@ -10,18 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
-from uuid import uuid4
 
 from rich.console import Console
 
-from lethe import run_file
-from lethe.client import Client, Record
-from lethe.demo.processes import Child, Processes
+from lethe.children import Child, Children
+from lethe.client.synchronous.client import Client
+from lethe.client.synchronous.erasures import Erasure
+from lethe.client.synchronous.runs import Run
 from lethe.erasure_effects import ErasureEffect, erasure_effects, figures_now
 from lethe.replaying import ReplayOutcome, replay_served
 from lethe.watching import RoundLine, RunView, watch
-from services.audit.artefact_list import path_beside
-from services.audit.verification import Beside, Verdict, check
+from services.audit.verification import Verdict
 
 CLINICS: Final = tuple(f"clinic-{letter}" for letter in "abcdef")
 NUM_PROCESSES: Final = 3
@@ -48,7 +47,7 @@ class DemoFailed(Exception):
 class Outcome:
     url: str
     killed_in_round: int
-    request: Record
+    request: Erasure
     effects: dict[str, list[ErasureEffect]]
     """The effects on cohorts, by run."""
     verdict: Verdict
@@ -69,7 +68,7 @@ def run_spec(topology: str, rounds: int) -> dict[str, Any]:
 
 
 class Story:
-    def __init__(self, directory: Path, processes: Processes, console: Console, *, rounds: int, limit_s: float) -> None:
+    def __init__(self, directory: Path, processes: Children, console: Console, *, rounds: int, limit_s: float) -> None:
         self._directory, self._processes, self._console = directory, processes, console
         self._rounds = rounds
         self._give_up_at = time.monotonic() + limit_s
@@ -82,17 +81,19 @@ class Story:
         url = self._start_coordinator(port=0)
         token = (self._directory / "coordinator" / "admin.token").read_text("utf-8").strip()
         with Client(url, token) as client:
-            federation_id = client.post("/v1/federations", {"name": "demo"})["id"]
-            self._start_workers(client, federation_id, url)
+            client.federations.create("demo")
+            self._start_workers(client, url)
             self._say(f"\n1. KNOT clusters: {self._rounds} rounds in two clusters that know nothing of each other")
-            runs = {CLUSTERS: self._train(client, federation_id, CLUSTERS, shown=("cluster-", "merged"))}
+            runs = {CLUSTERS: self._train(client, CLUSTERS, shown=("cluster-", "merged"))}
             if self._killed_in_round is None:
                 raise DemoFailed("the coordinator was never killed")
             self._say(f"\n2. an influence tree: {self._rounds} rounds; only the whole federation's model is shown")
-            runs[TREE] = self._train(client, federation_id, TREE, shown=("root",))
-            noted = {name: figures_now(client, run["id"]) for name, run in runs.items()}
-            request = self._forget(client, federation_id)
-            effects = {name: erasure_effects(client, run["id"], request, noted[name]) for name, run in runs.items()}
+            runs[TREE] = self._train(client, TREE, shown=("root",))
+            noted = {name: figures_now(client, str(run.id)) for name, run in runs.items()}
+            request = self._forget(client)
+            effects = {
+                name: erasure_effects(client, str(run.id), request.document, noted[name]) for name, run in runs.items()
+            }
             _check_untouched(effects)
             verdict, replay = self._verify(client, request)
             return Outcome(url, self._killed_in_round, request, effects, verdict, replay)
@@ -109,12 +110,11 @@ class Story:
         self._coordinator: Child = child
         return self._processes.wait_for_line(child, "ready ", within_s=READY_WITHIN_S)
 
-    def _start_workers(self, client: Client, federation_id: str, url: str) -> None:
+    def _start_workers(self, client: Client, url: str) -> None:
         self._say(
             f"enrolling {len(CLINICS)} clinics, each with its own share of real digits, on {NUM_PROCESSES} workers"
         )
-        path = f"/v1/federations/{federation_id}/clients"
-        tokens = [client.post(path, {"name": name})["token"] for name in CLINICS]
+        tokens = [client.clients.enrol(name).token for name in CLINICS]
         for number in range(NUM_PROCESSES):
             members = [
                 {"token": tokens[i], "data": f"builtin:digits#part={i}/{len(CLINICS)},how=dirichlet:1,seed=0"}
@@ -140,24 +140,19 @@ class Story:
 
     # --- training -----------------------------------------------------------------------------------------------------
 
-    def _train(self, client: Client, federation_id: str, topology: str, shown: tuple[str, ...]) -> Record:
-        spec = run_file.resolve(
-            run_spec(topology, self._rounds),
-            lambda path: str(client.upload(path, federation_id=federation_id)["digest"]),
-        )
-        body = {"federation_id": federation_id, "spec": spec}
-        run: Record = client.post("/v1/runs", body, headers={"Idempotency-Key": str(uuid4())})
-        view = RunView(run["name"], run["rounds_planned"])
-        watch(view, self._shown(client, run["id"], view, shown), self._console)
+    def _train(self, client: Client, topology: str, shown: tuple[str, ...]) -> Run:
+        run = client.runs.create(run_spec(topology, self._rounds))
+        view = RunView(run.name, run.rounds_planned)
+        watch(view, self._shown(run, view, shown), self._console)
         if view.status != "completed":
             raise DemoFailed(f"the run {view.status}: {view.reason}")
         return run
 
-    def _shown(self, client: Client, run_id: str, view: RunView, shown: tuple[str, ...]) -> Iterator[Event]:
+    def _shown(self, run: Run, view: RunView, shown: tuple[str, ...]) -> Iterator[Event]:
         """The events of the run and of cohorts whose names begin so. In the middle of the first run, with a round half
         done, the coordinator is killed and started again."""
         names: dict[str | None, str] = {None: shown[0]}
-        for event in self._supervised(client.follow(run_id)):
+        for event in self._supervised(None if event is None else event.document for event in run.watch()):
             if event is not None and event["type"] == "CohortFormed":
                 names[event["cohort_id"]] = event["data"]["cohort"]
             if event is not None and not names[event["cohort_id"]].startswith(shown):
@@ -170,40 +165,33 @@ class Story:
 
     # --- forgetting ---------------------------------------------------------------------------------------------------
 
-    def _forget(self, client: Client, federation_id: str) -> Record:
-        body = {"federation_id": federation_id, "subjects": [LEAVER], "recovery_rounds": RECOVERY_ROUNDS}
-        self._say(f"\n3. POST /v1/erasure-requests {json.dumps(body)}")
-        preview = client.post("/v1/erasure-requests:preview", body)
-        for option in preview["options"]:
-            if not option["applies"]:
-                self._say(f"   {option['method']:<8} not applicable: {option['why_not']}")
+    def _forget(self, client: Client) -> Erasure:
+        self._say(f"\n3. client.erasures.file({LEAVER!r}, recovery_rounds={RECOVERY_ROUNDS})")
+        preview = client.erasures.preview(LEAVER, recovery_rounds=RECOVERY_ROUNDS)
+        for option in preview.options:
+            if not option.applies:
+                self._say(f"   {option.method:<8} not applicable: {option.why_not}")
                 continue
-            cost = f"{option['client_updates_to_redo']} client updates to redo in {len(option['cohorts'])} cohorts"
-            chosen = "  <- auto" if option["method"] == preview["chosen"] else ""
-            self._say(f"   {option['method']:<8} {cost}, {option['num_cohorts_untouched']} untouched{chosen}")
-        request = client.post("/v1/erasure-requests", body, headers={"Idempotency-Key": str(uuid4())})
-        path = f"/v1/erasure-requests/{request['id']}"
+            cost = f"{option.client_updates_to_redo} client updates to redo in {len(option.cohorts)} cohorts"
+            chosen = "  <- auto" if option.method == preview.chosen else ""
+            self._say(f"   {option.method:<8} {cost}, {option.num_cohorts_untouched} untouched{chosen}")
+        request = client.erasures.file(LEAVER, recovery_rounds=RECOVERY_ROUNDS)
         started, said = time.monotonic(), ""
-        for event in self._supervised(client.follow(request["id"], of="erasure-requests")):
+        for event in self._supervised(None if event is None else event.document for event in request.watch()):
             if event is not None and event["type"] == "ErasureMoved" and event["data"]["status"] != said:
                 said = event["data"]["status"]
                 self._say(f"   {time.monotonic() - started:5.1f} s  {said}")
-        request = client.get(path)
-        if request["status"] != "completed":
-            raise DemoFailed(f"the request is {request['status']}: {request['reason']}")
-        return dict(request)
+        request = request.refresh()
+        if request.status != "completed":
+            raise DemoFailed(f"the request is {request.status}: {request.reason}")
+        return request
 
-    def _verify(self, client: Client, request: Record) -> tuple[Verdict, ReplayOutcome]:
-        certificate, key = self._directory / "certificate.json", self._directory / "lethe.pub.pem"
-        artefacts, opening = path_beside(certificate), self._directory / "opening.json"
-        path = f"/v1/erasure-requests/{request['id']}"
-        client.download(f"{path}/certificate", certificate)
-        client.download(f"{path}/certificate/artefacts", artefacts)
-        client.download(f"{path}/opening", opening)
-        key.write_text(client.get("/v1/erasure/discovery")["public_key"], "utf-8")
-        with artefacts.open("rb") as file:
-            beside = Beside(list=file, client=LEAVER, opening=opening.read_bytes())
-            verdict = check(certificate.read_bytes(), key.read_bytes(), beside=beside)
+    def _verify(self, client: Client, request: Erasure) -> tuple[Verdict, ReplayOutcome]:
+        certificate, key = request.certificate(opening=True), client.erasures.discovery().public_key
+        certificate.save(self._directory / "certificate.json")
+        (self._directory / "opening.json").write_bytes(certificate.opening or b"")
+        (self._directory / "lethe.pub.pem").write_text(key, "utf-8")
+        verdict = certificate.verify(key, client=LEAVER)
         if not (verdict.valid and verdict.complete) or verdict.statement is None:
             raise DemoFailed(f"the certificate is not valid: {verdict.checks}")
         outcome = replay_served(client, verdict.statement, lambda text: None)

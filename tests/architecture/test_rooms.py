@@ -73,6 +73,11 @@ def test_plans_specs_and_messages_import_without_torch() -> None:
     loaded_after_importing(",".join(sorted(split | {"services.core", "services.wire"})), without=TENSOR_LIBRARIES)
 
 
+def test_the_client_and_its_messages_import_without_torch_and_without_the_coordinators_packages() -> None:
+    blocked = f"{TENSOR_LIBRARIES},{COORDINATOR_ONLY},coordinator,worker,typer,rich,pandas"
+    loaded_after_importing("lethe.client,lethe.errors,services.wire.v1", without=blocked)
+
+
 def test_the_command_line_opens_without_torch() -> None:
     """`lethe --help` must not wait for torch, and the coordinator image does not have it."""
     assert "torch" not in loaded_after_importing("lethe.cli", without=TENSOR_LIBRARIES)

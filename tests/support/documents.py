@@ -36,6 +36,10 @@ SESSION: Final = (
 """Pages whose shell blocks are run, in this order, in one shell against one coordinator."""
 
 
+FROM_PYTHON: Final = "docs/python.md"
+"""Its Python blocks are run one after the other against a federation, by tests/e2e/test_from_python.py."""
+
+
 @dataclass(frozen=True)
 class Block:
     page: str
@@ -67,6 +71,8 @@ class Block:
             return "not run"
         if self.language == "sh":
             return "sh" if self.page in SESSION else None
+        if self.language == "python" and self.page == FROM_PYTHON:
+            return "from python"
         if self.language in PICTURES:
             return "picture"
         return self.language if self.language in ("yaml", "json", "python") else None

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from lethe.client import Client
+from lethe import Client
 from lethe.replaying import ReplayOutcome, replay_served
 from services.audit.verification import check
 from tests.integration.api.site import ADMIN_TOKEN, Site, has_been_retained, listening, until

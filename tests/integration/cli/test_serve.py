@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from lethe.demo.processes import ProcessEnded, Processes
+from lethe.children import Children, ProcessEnded
 from tests.support.deployment import wait_until
 
 READY_WITHIN_S = 90.0
@@ -38,7 +38,7 @@ def lethe(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_serve_says_where_everything_is_answers_and_ends_gracefully(tmp_path: Path) -> None:
-    with Processes(tmp_path) as processes:
+    with Children(tmp_path) as processes:
         child = processes.start("coordinator", "serve", "--home", str(tmp_path / "home"), "--port", "0")
         url = processes.wait_for_line(child, "ready ", within_s=READY_WITHIN_S)
         said = "\n".join(child.tail(20))
@@ -75,14 +75,14 @@ def test_serve_refuses_a_schema_that_is_behind_and_names_the_command_that_upgrad
 
 
 def test_a_process_that_ended_is_noticed(tmp_path: Path) -> None:
-    with Processes(tmp_path) as processes:
+    with Children(tmp_path) as processes:
         child = processes.start("odd", "no-such-command")
         with pytest.raises(ProcessEnded, match="odd ended with code 2"):
             processes.wait_for_line(child, "ready", within_s=60)
 
 
 def test_no_process_outlives_its_block_even_when_the_block_fails(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), Processes(tmp_path) as processes:
+    with pytest.raises(RuntimeError), Children(tmp_path) as processes:
         child = processes.start("coordinator", "serve", "--home", str(tmp_path / "home"), "--port", "0")
         raise RuntimeError
     assert child.process.returncode is not None

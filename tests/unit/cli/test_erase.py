@@ -12,25 +12,26 @@ from typing import Any
 import pytest
 
 from tests.golden.certificate_v1 import CERTIFICATE, PUBLIC_KEY
+from tests.support import samples
 from tests.unit.cli.conftest import Server
 
-REQUEST = {
-    "id": "r1",
-    "status": "received",
-    "subjects": ["b"],
-    "lines": [],
-    "exclusions": [],
-    "reason": None,
-    "method": "auto",
-    "days_left": 29,
-    "created_at": "2026-01-01T00:00:00Z",
+REQUEST = samples.erasure("r1")
+ID = REQUEST["id"]
+FEDERATION = samples.federation("f")
+DISCOVERY = {
+    "scopes": ["client"],
+    "methods": [],
+    "public_key": PUBLIC_KEY.read_text(),
+    "key_id": "sha256:…",
+    "legal_deadline_days": 30,
 }
 
 
 @pytest.fixture
 def server(server: Server) -> Server:
-    server.answers["GET /v1/federations"] = [(200, {"items": [{"name": "f", "id": "1"}]})]
+    server.answers["GET /v1/federations"] = [(200, {"items": [FEDERATION]})]
     server.answers["POST /v1/erasure-requests"] = [(202, REQUEST)]
+    server.answers[f"GET /v1/erasure-requests/{ID}"] = [(200, REQUEST)]
     return server
 
 
@@ -42,11 +43,11 @@ def sent(server: Server) -> tuple[dict[str, str], Any]:
 
 def test_a_request_names_the_clients_and_carries_a_key(server: Server, lethe: Any) -> None:
     code, out, _ = lethe("erase", "--client", "b", "--client", "c", "--recovery-rounds", "3", "--json")
-    assert code == 0 and json.loads(out)["id"] == "r1"
+    assert code == 0 and json.loads(out) == REQUEST
     headers, body = sent(server)
     assert headers["idempotency-key"]
     assert body == {
-        "federation_id": "1",
+        "federation_id": FEDERATION["id"],
         "subjects": ["b", "c"],
         "method": "auto",
         "recovery_rounds": 3,
@@ -128,28 +129,22 @@ def test_a_client_may_file_without_reading_federations(server: Server, lethe: An
 
 
 def events(*statuses: str) -> str:
-    lines = [
-        {
-            "seq": seq,
-            "at": "2026-01-01T00:00:00.000Z",
-            "type": "ErasureMoved",
-            "data": {"status": status, "reason": None},
-        }
-        for seq, status in enumerate(statuses, 1)
-    ]
+    lines = [samples.erasure_event(seq, status) for seq, status in enumerate(statuses, 1)]
     return "".join(f"id: {line['seq']}\ndata: {json.dumps(line)}\n\n" for line in lines)
 
 
 @pytest.mark.parametrize(("last", "expected"), [("completed", 0), ("failed", 1)])
 def test_watching_ends_with_the_request(server: Server, lethe: Any, last: str, expected: int) -> None:
-    server.answers["GET /v1/erasure-requests/r1/events"] = [(200, events("fenced", last))]
+    server.answers[f"GET /v1/erasure-requests/{ID}/events/stream"] = [(200, events("fenced", last))]
+    server.answers[f"GET /v1/erasure-requests/{ID}"] = [(200, {**REQUEST, "status": last})]
     code, out, err = lethe("erase", "--client", "b", "--watch")
     assert code == expected and "fenced" in out
-    assert ("lethe certificates get r1" in err) == (expected == 0)
+    assert (f"lethe certificates get {ID}" in err) == (expected == 0)
 
 
 def test_a_preview_shows_each_method_and_the_choice(server: Server, lethe: Any) -> None:
     cohort = {
+        "run_id": samples.id_of("run digits"),
         "run": "digits",
         "cohort": "all",
         "action": "rolled-back",
@@ -159,33 +154,44 @@ def test_a_preview_shows_each_method_and_the_choice(server: Server, lethe: Any) 
     }
     option = {"method": "retrain", "guarantee": "exact", "applies": True, "why_not": None, "cohorts": [cohort]}
     option |= {"num_cohorts_untouched": 0, "rounds_to_redo": 3, "client_updates_to_redo": 9, "bytes_to_move": 1}
-    option["client_work"] = 9.0
-    other = dict.fromkeys(option) | {"method": "pga", "applies": False, "why_not": "it is approximate", "cohorts": []}
+    option |= {"client_work": 9.0, "estimated_seconds": None, "initial_accuracy": None}
+    other = dict.fromkeys(option) | {
+        "method": "pga",
+        "guarantee": "approximate",
+        "applies": False,
+        "why_not": "it is approximate",
+        "cohorts": [],
+    }
     server.answers["POST /v1/erasure-requests:preview"] = [
-        (200, {"options": [option, other], "chosen": "retrain", "recovery": "fedrs"})
+        (200, {"subjects": ["b"], "options": [option, other], "chosen": "retrain", "recovery": "fedrs"})
     ]
     code, out, err = lethe("erase", "preview", "--client", "b", "--recovery", "fedrs,alpha=0.1")
     assert code == 0 and "rolled-back" in out and "auto would use retrain, then the recovery fedrs" in err
     assert "not applicable" in " ".join(out.split()) and " 0 " not in out[out.index("pga") :].splitlines()[0]
     recovery = {"method": "fedrs", "params": {"alpha": 0.1}}
-    assert sent(server)[1] == {"federation_id": "1", "subjects": ["b"], "method": "auto", "recovery": recovery}
+    assert sent(server)[1] == {
+        "federation_id": FEDERATION["id"],
+        "subjects": ["b"],
+        "method": "auto",
+        "recovery": recovery,
+    }
 
 
 def test_requests_are_judged(server: Server, lethe: Any) -> None:
     for verdict in ("approve", "cancel", "deny", "retry"):
-        server.answers[f"POST /v1/erasure-requests/r1/{verdict}"] = [(200, REQUEST)]
-    assert lethe("erase", "approve", "r1")[0] == lethe("erase", "cancel", "r1")[0] == 0
-    assert lethe("erase", "retry", "r1")[0] == 0
-    assert lethe("erase", "deny", "r1", "--reason", "litigation hold")[0] == 0
+        server.answers[f"POST /v1/erasure-requests/{ID}/{verdict}"] = [(200, REQUEST)]
+    assert lethe("erase", "approve", ID)[0] == lethe("erase", "cancel", ID)[0] == 0
+    assert lethe("erase", "retry", ID)[0] == 0
+    assert lethe("erase", "deny", ID, "--reason", "litigation hold")[0] == 0
     assert sent(server)[1] == {"reason": "litigation hold"}
-    assert lethe("erase", "deny", "r1")[0] == 2
+    assert lethe("erase", "deny", ID)[0] == 2
 
 
 def test_a_certificate_and_the_key_are_written_byte_for_byte(server: Server, lethe: Any, tmp_path: Path) -> None:
-    server.answers["GET /v1/erasure-requests/r1/certificate"] = [(200, CERTIFICATE.read_text())]
-    server.answers["GET /v1/erasure/discovery"] = [(200, {"public_key": PUBLIC_KEY.read_text(), "key_id": "sha256:…"})]
+    server.answers[f"GET /v1/erasure-requests/{ID}/certificate"] = [(200, CERTIFICATE.read_text())]
+    server.answers["GET /v1/erasure/discovery"] = [(200, DISCOVERY)]
     certificate, key = tmp_path / "certificate.json", tmp_path / "pub.pem"
-    assert lethe("certificates", "get", "r1", "-o", str(certificate))[0] == 0
+    assert lethe("certificates", "get", ID, "-o", str(certificate))[0] == 0
     assert lethe("certificates", "key", "-o", str(key))[0] == 0
     assert certificate.read_bytes() == CERTIFICATE.read_bytes()
     assert lethe("verify", str(certificate), "--key", str(key))[0] == 0

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from lethe import run_file
+from lethe.client.http import digest_of
 from lethe.failures import CommandFailed
 from lethe.run_file import RunFileUnusable
 from services.tensors import codec
@@ -28,15 +29,10 @@ def fault(tmp_path: Path, text: str) -> str:
     return caught.value.message
 
 
-class Uploads:
-    """Keeps what was uploaded."""
-
-    def __init__(self) -> None:
-        self.tensors: list[dict[str, Any]] = []
-
-    def __call__(self, path: Path) -> str:
-        self.tensors.append(codec.read(StoredFile(path)))
-        return "sha256:" + "1" * 64
+def prepared(document: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
+    """What would be posted, and the tensors and digests of what would be uploaded before."""
+    with run_file.prepared(document) as (spec, files):
+        return spec, [codec.read(StoredFile(file)) for file in files], [digest_of(file) for file in files]
 
 
 def test_a_file_may_be_yaml_or_json(tmp_path: Path) -> None:
@@ -89,19 +85,16 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None
 
 
 def test_a_built_in_validation_set_is_uploaded_and_replaced_by_its_digest(tmp_path: Path) -> None:
-    uploads = Uploads()
-    spec = run_file.resolve(read(tmp_path, DIGITS + "validation: {data: 'builtin:digits', every: 2}"), uploads)
-    assert spec["validation"] == {"data": "sha256:" + "1" * 64, "every": 2}
-    (tensors,) = uploads.tensors
+    spec, (tensors,), (digest,) = prepared(read(tmp_path, DIGITS + "validation: {data: 'builtin:digits', every: 2}"))
+    assert spec["validation"] == {"data": digest, "every": 2}
     assert tensors["x"].shape == (360, 1, 8, 8) and tensors["x"].dtype == np.float32
     assert tensors["y"].shape == (360,) and tensors["y"].dtype == np.int64
 
 
 def test_all_rows_of_a_file_of_test_data_are_used(tmp_path: Path) -> None:
     np.savez(tmp_path / "test.npz", x=np.ones((10, 4), np.float32), y=np.zeros(10, np.int64))
-    uploads = Uploads()
-    run_file.resolve({"validation": {"data": f"npz:{tmp_path / 'test.npz'}"}}, uploads)
-    assert len(uploads.tensors[0]["y"]) == 10
+    _, (tensors,), _ = prepared({"validation": {"data": f"npz:{tmp_path / 'test.npz'}"}})
+    assert len(tensors["y"]) == 10
 
 
 def test_only_the_test_part_of_a_divided_file_is_used(tmp_path: Path) -> None:
@@ -112,24 +105,24 @@ def test_only_the_test_part_of_a_divided_file_is_used(tmp_path: Path) -> None:
         "y_test": np.ones(3, int),
     }
     np.savez(tmp_path / "all.npz", **arrays)  # type: ignore[arg-type]
-    uploads = Uploads()
-    run_file.resolve({"validation": {"data": f"npz:{tmp_path / 'all.npz'}"}}, uploads)
-    assert uploads.tensors[0]["y"].tolist() == [1, 1, 1]
+    _, (tensors,), _ = prepared({"validation": {"data": f"npz:{tmp_path / 'all.npz'}"}})
+    assert tensors["y"].tolist() == [1, 1, 1]
 
 
 def test_initial_weights_are_uploaded(tmp_path: Path) -> None:
     codec.write_file(tmp_path / "init.safetensors", {"w": np.ones(3, np.float32)})
-    uploads = Uploads()
-    assert run_file.resolve({"init": str(tmp_path / "init.safetensors")}, uploads)["init"] == "sha256:" + "1" * 64
+    spec, (tensors,), (digest,) = prepared({"init": str(tmp_path / "init.safetensors")})
+    assert spec["init"] == digest and tensors["w"].tolist() == [1, 1, 1]
 
 
 def test_a_digest_is_left_as_it_is(tmp_path: Path) -> None:
     text = DIGITS + f"init: 'sha256:{'2' * 64}'"
-    assert run_file.resolve(read(tmp_path, text), Uploads())["init"] == "sha256:" + "2" * 64
+    spec, tensors, _ = prepared(read(tmp_path, text))
+    assert spec["init"] == "sha256:" + "2" * 64 and not tensors
 
 
 @pytest.mark.parametrize("spec", [{"init": "nowhere.safetensors"}, {"validation": {"data": "npz:nowhere.npz"}}])
 def test_a_reference_to_nothing_is_refused(spec: dict[str, Any]) -> None:
     with pytest.raises(CommandFailed, match="no file nowhere") as caught:
-        run_file.resolve(spec, Uploads())
+        prepared(spec)
     assert caught.value.exit_code == 2

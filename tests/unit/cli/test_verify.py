@@ -13,9 +13,19 @@ from tests.golden import certificate_v1 as first
 from tests.golden.certificate_v1 import PUBLIC_KEY, digest
 from tests.golden.certificate_v2 import CERTIFICATE, LIST, OPENING
 from tests.golden.home_0001 import HERE
+from tests.support import samples
 from tests.unit.cli.conftest import Server
 
 KEY = ("--key", str(PUBLIC_KEY))
+
+
+REQUEST = samples.erasure("r1")
+
+
+@pytest.fixture
+def server(server: Server) -> Server:
+    server.answers[f"GET /v1/erasure-requests/{REQUEST['id']}"] = [(200, REQUEST)]
+    return server
 
 
 @pytest.fixture
@@ -113,11 +123,11 @@ def test_a_certificate_of_the_first_version_needs_no_list(lethe: Any, tmp_path: 
 
 
 def test_a_certificate_is_fetched_with_its_list(server: Server, lethe: Any, tmp_path: Path) -> None:
-    path = "GET /v1/erasure-requests/r1/certificate"
+    path = f"GET /v1/erasure-requests/{REQUEST['id']}/certificate"
     server.answers[path] = [(200, CERTIFICATE.read_text())]
     server.answers[f"{path}/artefacts"] = [(200, LIST.read_text())]
     certificate = tmp_path / "b.json"
-    assert lethe("certificates", "get", "r1", "-o", str(certificate))[0] == 0
+    assert lethe("certificates", "get", REQUEST["id"], "-o", str(certificate))[0] == 0
     assert (tmp_path / "b.list.jsonl").read_bytes() == LIST.read_bytes()
     assert lethe("verify", str(certificate), *KEY)[0] == 0
 
@@ -126,16 +136,16 @@ def test_a_list_that_is_not_kept_any_more_does_not_stop_the_fetching(
     server: Server, lethe: Any, tmp_path: Path
 ) -> None:
     """Nor is the list of another certificate left where it would be taken for this one's."""
-    server.answers["GET /v1/erasure-requests/r1/certificate"] = [(200, CERTIFICATE.read_text())]
+    server.answers[f"GET /v1/erasure-requests/{REQUEST['id']}/certificate"] = [(200, CERTIFICATE.read_text())]
     (tmp_path / "b.list.jsonl").write_text("that of another")
-    code, _, err = lethe("certificates", "get", "r1", "-o", str(tmp_path / "b.json"))
+    code, _, err = lethe("certificates", "get", REQUEST["id"], "-o", str(tmp_path / "b.json"))
     assert code == 0 and "no list beside it" in err
     assert not (tmp_path / "b.list.jsonl").exists()
     assert lethe("verify", str(tmp_path / "b.json"), *KEY)[0] == 3
 
 
 def test_an_opening_is_fetched_for_its_reader_alone(server: Server, lethe: Any, tmp_path: Path) -> None:
-    server.answers["GET /v1/erasure-requests/r1/opening"] = [(200, OPENING.read_text())]
+    server.answers[f"GET /v1/erasure-requests/{REQUEST['id']}/opening"] = [(200, OPENING.read_text())]
     out = tmp_path / "opening.json"
-    assert lethe("certificates", "opening", "r1", "-o", str(out))[0] == 0
+    assert lethe("certificates", "opening", REQUEST["id"], "-o", str(out))[0] == 0
     assert out.read_bytes() == OPENING.read_bytes() and out.stat().st_mode & 0o077 == 0

@@ -1,4 +1,4 @@
-"""The demo's child processes: `lethe` commands, each in a process group of its own with its own log file."""
+"""Child processes: `lethe` commands, each in a process group of its own with its own log file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Child:
             os.killpg(self.process.pid, number)
 
 
-class Processes:
+class Children:
     """Leaving the `with` block ends every process, whatever happened in it."""
 
     def __init__(self, log_directory: Path) -> None:

@@ -1,0 +1,134 @@
+# Made from lethe/client/asynchronous/accounts.py by scripts/make-synchronous: change that file.
+"""Federations, their clients, and credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+from lethe.client.answers import Answer, is_id, named, only
+from lethe.client.synchronous.connection import Connection
+from lethe.client.views import Federation, Issued
+from lethe.errors import NotAllowed, NotFound, Unusable
+from services.wire.v1 import resources
+
+
+class Federations:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def create(self, name: str, *, allocation: str | None = None, incentives: Any = None) -> Federation:
+        """`allocation`: how its clients are divided among jobs; every client serves all of them when absent."""
+        body = {"name": name} | _given(allocation=allocation, incentives=incentives)
+        return Federation.read(self._connection.request("POST", "/v1/federations", body))
+
+    def list(self) -> Iterator[Federation]:
+        for document in self._connection.pages("/v1/federations"):
+            yield Federation.read(document)
+
+    def get(self, federation: str | UUID | None = None) -> Federation:
+        """The one of that name or id; without one, the only federation there is."""
+        if federation is not None and is_id(federation):
+            return Federation.read(self._connection.request("GET", f"/v1/federations/{federation}"))
+        found = [document for document in self._connection.pages("/v1/federations")]
+        if federation is not None:
+            return Federation.read(only("federation", str(federation), found))
+        if not found:
+            raise NotFound.by_name("there is no federation yet: make one with federations.create(NAME)")
+        if len(found) > 1:
+            raise Unusable(f"there are several federations{named(found)}", next_step="say which: federation=NAME")
+        return Federation.read(found[0])
+
+    def path_of(self, federation: str | UUID | None) -> str:
+        """Where its clients and credentials are."""
+        is_known = federation is not None and is_id(federation)
+        return f"/v1/federations/{federation if is_known else (self.get(federation)).id}"
+
+    def id_of(self, federation: str | UUID | None) -> UUID | None:
+        """To send with a request: a credential that belongs to a federation needs to name none, and a client's may not
+        even list them."""
+        if federation is not None and is_id(federation):
+            return UUID(str(federation))
+        try:
+            return (self.get(federation)).id
+        except NotAllowed as refused:
+            if refused.code == "forbidden" and federation is None:
+                return None
+            raise
+
+
+class EnrolledClient(Answer, resources.Client):
+    """A data holder with its worker."""
+
+    def rotate(self) -> Issued:
+        """A new token; the old one stops working at once."""
+        return Issued.read(self._connection.request("POST", f"/v1/clients/{self.id}/credentials"))
+
+    def remove(self) -> None:
+        """Its worker must stop, its open tasks are withdrawn. What it contributed stays in the models."""
+        self._connection.request("DELETE", f"/v1/clients/{self.id}")
+
+
+class Clients:
+    def __init__(self, connection: Connection, federations: Federations) -> None:
+        self._connection, self._federations = connection, federations
+
+    def enrol(
+        self,
+        name: str,
+        *,
+        federation: str | UUID | None = None,
+        canary: Any = None,
+        max_samples: int | None = None,
+        resources: Any = None,
+    ) -> Issued:
+        """Its token is in the answer, once: hand it to the data holder. `resources`: what a round costs it, else
+        measured."""
+        body = {"name": name, "max_samples": max_samples} | _given(canary=canary, resources=resources)
+        path = f"{self._federations.path_of(federation)}/clients"
+        return Issued.read(self._connection.request("POST", path, body))
+
+    def list(self, *, federation: str | UUID | None = None) -> Iterator[EnrolledClient]:
+        path = f"{self._federations.path_of(federation)}/clients"
+        for document in self._connection.pages(path):
+            yield EnrolledClient.read(document, self._connection)
+
+    def get(self, client: str | UUID, *, federation: str | UUID | None = None) -> EnrolledClient:
+        """The one of that name or id."""
+        if is_id(client):
+            document = self._connection.request("GET", f"/v1/clients/{client}")
+        else:
+            documents = [one.document for one in self.list(federation=federation)]
+            document = only("client", str(client), documents)
+        return EnrolledClient.read(document, self._connection)
+
+
+class Credential(Answer, resources.Credential):
+    """Of an operator, or of a client; without its token."""
+
+    def revoke(self) -> None:
+        self._connection.request("DELETE", f"/v1/credentials/{self.id}")
+
+
+class Credentials:
+    def __init__(self, connection: Connection, federations: Federations) -> None:
+        self._connection, self._federations = connection, federations
+
+    def create(self, role: str, *, label: str = "", federation: str | UUID | None = None) -> Issued:
+        path = f"{self._federations.path_of(federation)}/credentials"
+        return Issued.read(self._connection.request("POST", path, {"role": role, "label": label}))
+
+    def list(self, *, federation: str | UUID | None = None) -> Iterator[Credential]:
+        path = f"{self._federations.path_of(federation)}/credentials"
+        for document in self._connection.pages(path):
+            yield Credential.read(document, self._connection)
+
+    def revoke(self, credential: str | UUID) -> None:
+        """Make a token void at once."""
+        self._connection.request("DELETE", f"/v1/credentials/{credential}")
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    """Those that are not None: the coordinator's own defaults count for the others."""
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,112 @@
+# Made from lethe/client/asynchronous/models.py by scripts/make-synchronous: change that file.
+"""Checkpoints with their lineage and bytes, and the blobs that runs refer to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from lethe.client.answers import Answer, is_id
+from lethe.client.http import digest_of
+from lethe.client.synchronous.connection import Connection
+from lethe.client.views import BlobInfo, Lineage, Member
+from lethe.errors import NotFound
+from services.wire.v1 import resources
+
+if TYPE_CHECKING:
+    from lethe.client.synchronous.accounts import Federations
+    from lethe.client.synchronous.runs import Runs
+
+
+class Checkpoint(Answer, resources.Checkpoint):
+    """A model that a run published."""
+
+    def lineage(self) -> Lineage:
+        """Whose updates, with which weights, made it, and from which base."""
+        return Lineage.read(self._connection.request("GET", f"/v1/checkpoints/{self.id}/lineage"))
+
+    def download(self, out: str | Path) -> int:
+        """Its bytes, as a safetensors file; returns their number."""
+        found: int = self._connection.download(f"/v1/checkpoints/{self.id}/model", Path(out))
+        return found
+
+
+class Checkpoints:
+    def __init__(self, connection: Connection, runs: Runs) -> None:
+        self._connection, self._runs = connection, runs
+
+    def get(self, checkpoint: str | UUID) -> Checkpoint:
+        """The one of that id; for the name of a run, the newest of the models that it serves."""
+        if is_id(checkpoint):
+            document = self._connection.request("GET", f"/v1/checkpoints/{checkpoint}")
+            return Checkpoint.read(document, self._connection)
+        run = self._runs.get(checkpoint)
+        heads = [one for one in run.checkpoints() if one.is_head]
+        if not heads:
+            raise NotFound.by_name(f"run {run.name} serves no model yet")
+        return max(heads, key=lambda one: one.created_at)
+
+
+class Cohort(Answer, resources.Cohort):
+    """Clients that train one model."""
+
+    def members(self) -> Iterator[Member]:
+        for document in self._connection.pages(f"/v1/cohorts/{self.id}/members"):
+            yield Member.read(document)
+
+
+class Cohorts:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def get(self, cohort: str | UUID) -> Cohort:
+        document = self._connection.request("GET", f"/v1/cohorts/{cohort}")
+        return Cohort.read(document, self._connection)
+
+
+class Blobs:
+    """Safetensors files, named by the digest of their bytes. `task` is for workers: the task that an upload is for."""
+
+    def __init__(self, connection: Connection, federations: Federations) -> None:
+        self._connection, self._federations = connection, federations
+
+    def upload(
+        self, path: str | Path, *, federation: str | UUID | None = None, task: str | UUID | None = None
+    ) -> BlobInfo:
+        """Store a file under the digest of its bytes; cheap when it is there already."""
+        file = Path(path)
+        federation_id = self._federations.id_of(federation) if task is None else None
+        headers = {"Content-Type": "application/octet-stream", **_for_task(task)}
+        found = self._connection.upload(
+            "PUT", f"/v1/blobs/{digest_of(file)}", file, headers, federation_id=federation_id
+        )
+        return BlobInfo.read(found)
+
+    def append(
+        self, digest: str, piece: bytes, *, offset: int, length: int, task: str | UUID | None = None
+    ) -> BlobInfo | None:
+        """Go on with an upload from the offset that `received` gave; None: more is to come."""
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Upload-Offset": str(offset),
+            "Upload-Length": str(length),
+            **_for_task(task),
+        }
+        found = self._connection.upload("PATCH", f"/v1/blobs/{digest}", piece, headers)
+        return None if found is None else BlobInfo.read(found)
+
+    def received(self, digest: str, *, federation: str | UUID | None = None) -> tuple[int, bool]:
+        """How many bytes of it the coordinator has, and whether that is all of it."""
+        headers = self._connection.head(f"/v1/blobs/{digest}", federation_id=federation)
+        if "upload-offset" in headers:
+            return int(headers["upload-offset"]), False
+        return int(headers.get("content-length", 0)), True
+
+    def download(self, digest: str, out: str | Path, *, federation: str | UUID | None = None) -> int:
+        return self._connection.download(f"/v1/blobs/{digest}", Path(out), federation_id=federation)
+
+
+def _for_task(task: Any) -> dict[str, str]:
+    return {} if task is None else {"Lethe-Task": str(task)}
