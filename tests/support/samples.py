@@ -143,6 +143,34 @@ def erasure(name: str = "r1", **changes: Any) -> dict[str, Any]:
     }
 
 
+def ledger_entry(**changes: Any) -> dict[str, Any]:
+    return {
+        "id": id_of("entry"),
+        "client_id": id_of("client a"),
+        "client_name": "a",
+        "job_id": id_of("run digits"),
+        "run_id": id_of("run digits"),
+        "period": 1,
+        "round": 1,
+        "kind": "reward",
+        "amounts": {},
+        "at": AT,
+        **changes,
+    }
+
+
+def discovery(**changes: Any) -> dict[str, Any]:
+    return {
+        "scopes": ["client"],
+        "methods": [],
+        "recoveries": [],
+        "public_key": "",
+        "key_id": DIGEST,
+        "legal_deadline_days": 30,
+        **changes,
+    }
+
+
 def event(seq: int, type: str = "RoundOpened", **data: Any) -> dict[str, Any]:
     return {"seq": seq, "run_id": id_of("run digits"), "cohort_id": None, "at": AT, "type": type, "data": data}
 

@@ -26,8 +26,8 @@ class AsyncActs:
     ) -> AsyncIterator[RecordedAct]:
         """In the order of the chain. `about`: only about this run, erasure request or credential."""
         path = f"{await self._federations.path_of(federation)}/acts"
-        query: dict[str, Any] = {"after": after or None, "about": about, "limit": page_size}
-        query |= {"newest_first": "true"} if newest_first else {}
+        query: dict[str, Any] = {"after": after or None, "newest_first": "true" if newest_first else None}
+        query |= {"about": about, "limit": page_size}
         async for document in self._connection.pages(path, **query):
             yield RecordedAct.read(document)
 

@@ -27,8 +27,8 @@ class Acts:
     ) -> Iterator[RecordedAct]:
         """In the order of the chain. `about`: only about this run, erasure request or credential."""
         path = f"{self._federations.path_of(federation)}/acts"
-        query: dict[str, Any] = {"after": after or None, "about": about, "limit": page_size}
-        query |= {"newest_first": "true"} if newest_first else {}
+        query: dict[str, Any] = {"after": after or None, "newest_first": "true" if newest_first else None}
+        query |= {"about": about, "limit": page_size}
         for document in self._connection.pages(path, **query):
             yield RecordedAct.read(document)
 

@@ -9,9 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from lethe.periods import comes_out_again, from_document
+from lethe.client.views import Period
+from lethe.periods import comes_out_again
+from tests.support import samples
 from tests.unit.cli.conftest import Server
 
+FEDERATION = f"/v1/federations/{samples.federation()['id']}"
 FILE = """
 incentives: {prices: {megabyte: 15.0}, reward: per_client}
 jobs: [{name: digits, reward: 120}, {name: forget-ada}]
@@ -41,7 +44,7 @@ PERIOD: dict[str, Any] = {
 
 @pytest.fixture
 def server(server: Server) -> Server:
-    server.answers["GET /v1/federations"] = [(200, {"items": [{"name": "f", "id": "1"}]})]
+    server.answers["GET /v1/federations"] = [(200, {"items": [samples.federation()]})]
     return server
 
 
@@ -78,13 +81,13 @@ def test_a_file_that_is_no_game_is_refused(lethe: Any, tmp_path: Path, text: str
 
 
 def test_a_preview_of_a_federation_takes_its_own_figures(server: Server, lethe: Any) -> None:
-    server.answers["GET /v1/federations/1/periods/next"] = [(200, PERIOD)]
+    server.answers[f"GET {FEDERATION}/periods/next"] = [(200, PERIOD)]
     code, _, err = lethe("incentives", "preview")
     assert code == 0 and "run two: 2 clients (a, b)" in err
 
 
 def test_an_allocation_is_set_and_taken_back(server: Server, lethe: Any) -> None:
-    server.answers["PATCH /v1/federations/1"] = [(200, {"id": "1", "allocation": "game"})]
+    server.answers[f"PATCH {FEDERATION}"] = [(200, samples.federation(allocation="game"))]
     assert lethe("incentives", "set", "game")[0] == 0
     assert json.loads(server.seen[-1][2]) == {"allocation": "game"}
     assert lethe("incentives", "set", "none")[0] == 0
@@ -92,22 +95,22 @@ def test_an_allocation_is_set_and_taken_back(server: Server, lethe: Any) -> None
 
 
 def test_the_ledger_is_summed_by_client(server: Server, lethe: Any) -> None:
-    entry = {"client_name": "a", "kind": "reward", "amounts": {"share": 40.0, "fixed": 2.0}}
-    cost = {"client_name": "a", "kind": "cost", "amounts": {"computation": 1.0, "communication": 3.0}}
+    entry = samples.ledger_entry(kind="reward", amounts={"share": 40.0, "fixed": 2.0})
+    cost = samples.ledger_entry(kind="cost", amounts={"computation": 1.0, "communication": 3.0})
     answer = (200, {"items": [entry, cost], "next_cursor": None})
-    server.answers["GET /v1/federations/1/ledger"] = server.answers["GET /v1/ledger"] = [answer]
+    server.answers[f"GET {FEDERATION}/ledger"] = server.answers["GET /v1/ledger"] = [answer]
     for arguments in ((), ("--own",)):
         code, out, _ = lethe("incentives", "ledger", *arguments)
         assert code == 0 and out.splitlines()[-1].split() == ["a", "42", "4", "38"]
 
 
 def test_periods_say_how_many_serve_each_job(server: Server, lethe: Any) -> None:
-    server.answers["GET /v1/federations/1/periods"] = [(200, {"items": [PERIOD], "next_cursor": None})]
+    server.answers[f"GET {FEDERATION}/periods"] = [(200, {"items": [PERIOD], "next_cursor": None})]
     code, out, _ = lethe("incentives", "periods")
     assert code == 0 and "run two: 2" in out
 
 
 def test_a_stored_period_comes_out_again_or_is_seen_not_to() -> None:
-    assert comes_out_again(from_document(PERIOD)) is True
-    assert comes_out_again(from_document({**PERIOD, "serves": {"a": JOBS[0], "b": JOBS[1]}})) is False
-    assert comes_out_again(from_document({**PERIOD, "populations": []})) is None, "somebody was erased"
+    assert comes_out_again(Period.read(PERIOD)) is True
+    assert comes_out_again(Period.read({**PERIOD, "serves": {"a": JOBS[0], "b": JOBS[1]}})) is False
+    assert comes_out_again(Period.read({**PERIOD, "populations": []})) is None, "somebody was erased"

@@ -13,10 +13,12 @@ from services.audit.pages import html
 from tests.golden import certificate_v1 as first
 from tests.golden.certificate_v1 import PUBLIC_KEY
 from tests.golden.certificate_v2 import CERTIFICATE, LIST, OPENING
+from tests.support import samples
 from tests.unit.cli.conftest import Server
 
 KEY = ("--key", str(PUBLIC_KEY))
-REQUEST = "/v1/erasure-requests/01890a5d-ac96-774b-bcce-b302099a8058"
+ID = "01890a5d-ac96-774b-bcce-b302099a8058"
+REQUEST = f"/v1/erasure-requests/{ID}"
 
 
 def words(text: str) -> str:
@@ -69,10 +71,11 @@ def test_whom_it_is_about_is_shown_by_the_opening(lethe: Any) -> None:
 
 
 def test_the_coordinators_own_word_on_its_key_is_not_the_readers(server: Server, lethe: Any) -> None:
+    server.answers[f"GET {REQUEST}"] = [(200, samples.erasure(id=ID))]
     server.answers[f"GET {REQUEST}/certificate"] = [(200, CERTIFICATE.read_text())]
     server.answers[f"GET {REQUEST}/certificate/artefacts"] = [(200, LIST.read_text())]
-    server.answers["GET /v1/erasure/discovery"] = [(200, {"public_key": PUBLIC_KEY.read_text()})]
-    asked = ("certificates", "show", REQUEST.rpartition("/")[2])
+    server.answers["GET /v1/erasure/discovery"] = [(200, samples.discovery(public_key=PUBLIC_KEY.read_text()))]
+    asked = ("certificates", "show", ID)
     code, out, _ = lethe(*asked)
     assert code == 0 and "Consistent, not proved" in words(out) and "list: holds" in words(out)
     assert "Verified: the signature" in words(lethe(*asked, *KEY)[1])
@@ -82,21 +85,22 @@ def test_the_coordinators_own_word_on_its_key_is_not_the_readers(server: Server,
 
 def test_a_certificate_that_is_not_there_is_refused_with_what_to_do(server: Server, lethe: Any) -> None:
     problem = {"title": "not yet", "code": "certificate-not-ready", "detail": "the request is fenced", "status": 409}
+    server.answers[f"GET {REQUEST}"] = [(200, samples.erasure(id=ID))]
     server.answers[f"GET {REQUEST}/certificate"] = [(409, problem)]
-    code, _, err = lethe("certificates", "show", REQUEST.rpartition("/")[2])
+    code, _, err = lethe("certificates", "show", ID)
     assert code == 1 and "certificate-not-ready" in err and "lethe erase watch" in err
 
 
 def test_completed_requests_are_listed_with_whether_they_were_in_time(server: Server, lethe: Any) -> None:
-    request = {"subjects": ["b"], "scope": "client", "chosen": "retrain", "guarantee": "exact", "id": "r1"}
-    times = {"completed_at": "2026-03-01T09:14:30Z", "legal_deadline": "2026-04-01T09:00:00Z"}
-    late = {**request, **times, "completed_at": "2026-05-01T00:00:00Z", "id": "r2"}
-    page = {"items": [{**request, **times}, late], "next_cursor": None}
+    request = samples.erasure(chosen="retrain", completed_at="2026-01-20T09:14:30Z")
+    late = samples.erasure("r2", chosen="retrain", completed_at="2026-05-01T00:00:00Z")
+    page = {"items": [request, late], "next_cursor": None}
     server.answers["GET /v1/erasure-requests?status=completed"] = [(200, page)]
     code, out, _ = lethe("certificates", "list")
-    assert code == 0 and [line.split()[-2:] for line in out.splitlines()[2:]] == [["yes", "r1"], ["no", "r2"]]
+    rows = [line.split()[-2:] for line in out.splitlines()[2:]]
+    assert code == 0 and rows == [["yes", request["id"]], ["no", late["id"]]]
     lines = lethe("certificates", "list", "--json")[1].splitlines()
-    assert [json.loads(line)["id"] for line in lines] == ["r1", "r2"]
+    assert [json.loads(line)["id"] for line in lines] == [request["id"], late["id"]]
 
 
 def test_the_verifier_is_one_page_that_needs_no_coordinator(lethe: Any, server: Server, tmp_path: Path) -> None:
