@@ -34,5 +34,4 @@ class AsyncActs:
     async def head(self, *, federation: str | UUID | None = None) -> bytes:
         """The newest signed head of the chain, byte for byte: with it and the entries anybody can check that none was
         changed, removed or moved."""
-        content: bytes = await self._connection.content(f"{await self._federations.path_of(federation)}/acts/head")
-        return content
+        return await self._connection.content(f"{await self._federations.path_of(federation)}/acts/head")

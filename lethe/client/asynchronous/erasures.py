@@ -127,7 +127,8 @@ class AsyncErasure(Answer, erasure.ErasureRequest):
 
     async def certificate_page(self) -> str:
         """The certificate for people: one HTML file that verifies itself."""
-        return (await self._connection.content(f"{self._path}/certificate/page")).decode()
+        content: bytes = await self._connection.content(f"{self._path}/certificate/page")
+        return content.decode()
 
     async def opening(self) -> bytes:
         """What shows whom its certificate is about. Give it to nobody else."""

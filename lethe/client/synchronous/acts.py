@@ -35,5 +35,4 @@ class Acts:
     def head(self, *, federation: str | UUID | None = None) -> bytes:
         """The newest signed head of the chain, byte for byte: with it and the entries anybody can check that none was
         changed, removed or moved."""
-        content: bytes = self._connection.content(f"{self._federations.path_of(federation)}/acts/head")
-        return content
+        return self._connection.content(f"{self._federations.path_of(federation)}/acts/head")

@@ -128,7 +128,8 @@ class Erasure(Answer, erasure.ErasureRequest):
 
     def certificate_page(self) -> str:
         """The certificate for people: one HTML file that verifies itself."""
-        return (self._connection.content(f"{self._path}/certificate/page")).decode()
+        content: bytes = self._connection.content(f"{self._path}/certificate/page")
+        return content.decode()
 
     def opening(self) -> bytes:
         """What shows whom its certificate is about. Give it to nobody else."""
