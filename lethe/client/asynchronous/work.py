@@ -18,8 +18,9 @@ from lethe.client.views import (
     SubmissionReply,
     SupersededModels,
 )
-from services.wire.v1 import superseded_models, work
+from services.wire.v1 import work
 from services.wire.v1.exclusions import ExclusionsAcknowledgement
+from services.wire.v1.superseded_models import ModelsDropped
 
 Body = Mapping[str, Any]
 
@@ -58,6 +59,6 @@ class AsyncWork:
         """What must not be kept in a cache any more."""
         return SupersededModels.read(await self._connection.request("GET", "/v1/superseded-models"))
 
-    async def confirm_dropped_models(self, dropped: superseded_models.ModelsDropped | Body) -> ModelsDroppedAccepted:
+    async def confirm_dropped_models(self, dropped: ModelsDropped | Body) -> ModelsDroppedAccepted:
         document = await self._connection.request("PUT", "/v1/superseded-models/dropped", dropped)
         return ModelsDroppedAccepted.read(document)

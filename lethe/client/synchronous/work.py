@@ -19,8 +19,9 @@ from lethe.client.views import (
     SubmissionReply,
     SupersededModels,
 )
-from services.wire.v1 import superseded_models, work
+from services.wire.v1 import work
 from services.wire.v1.exclusions import ExclusionsAcknowledgement
+from services.wire.v1.superseded_models import ModelsDropped
 
 Body = Mapping[str, Any]
 
@@ -59,6 +60,6 @@ class Work:
         """What must not be kept in a cache any more."""
         return SupersededModels.read(self._connection.request("GET", "/v1/superseded-models"))
 
-    def confirm_dropped_models(self, dropped: superseded_models.ModelsDropped | Body) -> ModelsDroppedAccepted:
+    def confirm_dropped_models(self, dropped: ModelsDropped | Body) -> ModelsDroppedAccepted:
         document = self._connection.request("PUT", "/v1/superseded-models/dropped", dropped)
         return ModelsDroppedAccepted.read(document)
