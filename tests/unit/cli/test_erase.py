@@ -23,6 +23,7 @@ DISCOVERY = {
     "methods": [],
     "public_key": PUBLIC_KEY.read_text(),
     "key_id": "sha256:…",
+    "recoveries": [],
     "legal_deadline_days": 30,
 }
 

@@ -165,7 +165,7 @@ def test_html_shows_names_as_text_and_tokens_not_at_all() -> None:
     assert "<script>" not in html and "&lt;script&gt;" in html
     issued = Issued.read(samples.issued("t0ken"))
     assert "t0ken" not in issued._repr_html_() + repr(issued) + str(issued) and issued.token == "t0ken"
-    preview = Preview.read({"subjects": ["b"], "options": [], "chosen": "retrain"})
+    preview = Preview.read({"subjects": ["b"], "options": [], "chosen": "retrain", "recovery": "plain"})
     assert "retrain" in preview._repr_html_()
 
 
