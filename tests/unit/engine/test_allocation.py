@@ -49,7 +49,9 @@ def entries(world: World, kind: str) -> list[LedgerEntry]:
     return [entry for entry in world.state.ledger.values() if entry.kind == kind]
 
 
-def two_runs(strategy: Strategy = "game", rewards: tuple[float, float] = (120.0, 100.0), **incentives: Any) -> Any:
+def two_runs(
+    strategy: Strategy = "game", rewards: tuple[float, float] = (120.0, 100.0), **incentives: Any
+) -> tuple[World, UUID, UUID]:
     world = governed(strategy, **incentives)
     first = world.create_run(name="first", reward=rewards[0], stop={"rounds": 2})
     world.settle()
@@ -237,7 +239,7 @@ def test_an_allocation_that_is_taken_back_lets_everybody_serve_again() -> None:
 
 def test_a_federation_that_is_not_there_cannot_be_changed() -> None:
     with pytest.raises(Rejected, match="not-found"):
-        World().send(m.ChangeAllocation(FEDERATION, "game", Incentives()))
+        World().send(m.ChangeAllocation(UUID(int=99), "game", Incentives()))
 
 
 def test_an_answer_costs_what_its_client_declared_and_its_round_pays_the_jobs_reward() -> None:
