@@ -18,6 +18,7 @@ from lethe.periods import comes_out_again, from_document
 from services.audit.certificate import AnyStatement
 from services.audit.replay import Outcome, ReplayReport, Step, replay, step_of
 from services.tensors.streams import StoredFile
+from services.wire.v1.incentives import Period
 from services.wire.v1.resources import Lineage
 
 
@@ -76,13 +77,22 @@ def replay_served(coordinator: Client, statement: AnyStatement, say: Callable[[s
     return ReplayOutcome(report, faults)
 
 
+def _periods(coordinator: Client, federation_id: str) -> list[Period]:
+    """A coordinator of an earlier release has none."""
+    try:
+        return [from_document(one) for one in coordinator.pages(f"/v1/federations/{federation_id}/periods")]
+    except ProblemAnswered as problem:
+        if problem.code != "not-found":
+            raise
+        return []
+
+
 def _divided_otherwise(coordinator: Client, federations: list[str], say: Callable[[str], None]) -> list[str]:
     """Periods in which the stored figures would have divided clients among jobs in another way: who served them is a
     part of what shaped the models."""
     faults, num_again, num_missing = [], 0, 0
     for federation_id in federations:
-        for document in coordinator.pages(f"/v1/federations/{federation_id}/periods"):
-            period = from_document(document)
+        for period in _periods(coordinator, federation_id):
             match comes_out_again(period):
                 case True:
                     num_again += 1
