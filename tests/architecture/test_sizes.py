@@ -16,15 +16,15 @@ ROOMS: Final = ("coordinator", "services", "worker", "lethe")
 MOST_LINES_OF_A_MODULE: Final = 450
 LARGER_MODULES: Final = {
     # looked up in one place: everything that can happen, and the whole schema
-    "coordinator/engine/messages.py": 497,
+    "coordinator/engine/messages.py": 515,
     "coordinator/store/tables.py": 671,
 }
 
 MOST_LINES_OF_A_FUNCTION: Final = 60
 LONGER_FUNCTIONS: Final = {
     # one `match` over a closed set, a case for each of its members
-    "coordinator/engine/journal.entry": 144,
-    "coordinator/engine/react.react": 85,
+    "coordinator/engine/journal.entry": 145,
+    "coordinator/engine/react.react": 86,
     # a command's options are its parameters
     "lethe/commands/worker.worker": 102,
 }
