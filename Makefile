@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 # Many short-lived processes import torch here: with compiled modules at hand a start takes half as long.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test check lint format chaos storm bench clean
+.PHONY: help setup demo test check lint format search chaos storm bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ lint: setup ## ruff, mypy, import-linter, hadolint, drift of openapi/v1.json
 format: setup ## rewrite the code in the house format
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
+
+search: setup ## after every kind of erasure, and after restoring every backup, look for what must be gone; then a hundred attackers
+	@LETHE_SEARCH=all LETHE_WALKS=100 $(BIN)/pytest -n 2 tests/e2e/test_search.py tests/property/test_attackers.py $(ARGS)
 
 chaos: setup ## SIGKILL coordinator, compute and workers, stop Postgres, flush Redis, erase clients meanwhile; compare digests (JSON lines)
 	@$(BIN)/python -m benchmarks.chaos $(ARGS)

@@ -30,6 +30,7 @@ import httpx
 from services.audit.verification import check
 from services.core import digests
 from services.tensors.aggregate import weighted_step
+from services.tensors.streams import FileWriter, StoredFile
 from tests.support.deployment import Deployment, wait_until
 from tests.support.servers import PostgresServer, RedisServer
 
@@ -256,8 +257,9 @@ def replay(admin: httpx.Client, federation_id: str, lineage: dict[str, Any], scr
 
     base, out = lineage["base"]["digest"], scratch / "out.safetensors"
     updates = [{"digest": c["digest"], "weight": c["weight"]} for c in lineage["contributions"]]
-    files = {digest: fetch(digest) for digest in (base, *(u["digest"] for u in updates))}
-    weighted_step({"base": base, "updates": updates, "scale": lineage["scale"]}, files, out)
+    files = {digest: StoredFile(fetch(digest)) for digest in (base, *(u["digest"] for u in updates))}
+    with FileWriter(out) as writer:
+        weighted_step({"base": base, "updates": updates, "scale": lineage["scale"]}, files, writer)
     return digests.of_bytes(out.read_bytes())
 
 

@@ -67,7 +67,7 @@ async def _carry_out(
     weights = await patiently(connection, tally, "GET", f"/v1/blobs/{grant['weights']}")
     if expect(200, "download", weights).num_bytes != grant["weights_bytes"]:
         raise AnswerUnusable(f"{weights.num_bytes} bytes of {grant['weights_bytes']}")
-    octets = [("Content-Type", "application/octet-stream")]
+    octets = [("Content-Type", "application/octet-stream"), ("Lethe-Task", grant["task_id"])]
     stored = await patiently(connection, tally, "PUT", f"/v1/blobs/{digest}", headers=octets, body=pieces)
     if stored.status not in (200, 201):
         raise Refused("upload", stored)

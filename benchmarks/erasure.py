@@ -20,7 +20,7 @@ from benchmarks.figures import Printer
 from benchmarks.processes import ProcessDied, tidy_when_terminated
 from benchmarks.served import Served, serving
 from lethe import run_file
-from lethe.aftermath import Aftermath, accuracy, aftermath
+from lethe.aftermath import Aftermath, accuracy, aftermath, figures_now
 from lethe.client import Record
 
 ROUNDS: Final = 5
@@ -45,19 +45,21 @@ def measure(topology: str, num_clients: int, max_seconds: float) -> dict[str, An
             started = time.monotonic()
             served.wait_for_end(run_id, max_seconds, every_s=0.1)
             training_s = time.monotonic() - started
-            posted = time.time()
+            noted, posted = figures_now(served.operator, run_id), time.time()
             request = _erase(served, _leaver(served, run_id), max_seconds)
             served.wait_for_end(run_id, max_seconds, every_s=0.05)
             return {
                 "topology": topology,
                 "clients": num_clients,
-                **_figures(served, run_id, topology, request, posted),
+                **_figures(served, run_id, topology, request, posted, noted),
                 "training_s": round(training_s, 2),
             }
 
 
-def _figures(served: Served, run_id: str, topology: str, request: Record, posted: float) -> dict[str, Any]:
-    cohorts = {one.cohort: one for one in aftermath(served.operator, run_id, request)}
+def _figures(
+    served: Served, run_id: str, topology: str, request: Record, posted: float, noted: dict[str, Record]
+) -> dict[str, Any]:
+    cohorts = {one.cohort: one for one in aftermath(served.operator, run_id, request, noted)}
     model = cohorts[SERVED_BY[topology]]
     fenced, first_clean = _instant(request["fenced_at"]), _instant(request["first_clean_at"])
     return {

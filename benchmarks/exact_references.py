@@ -16,9 +16,11 @@ from lethe.simulation import Results, Scenario, simulate
 from lethe.simulation.holdings import Holdings
 from lethe.simulation.results import ErasureRow, RoundRow, ServedRow, SummaryRow
 from lethe.simulation.scenario import parse
+from lethe.simulation.site import fetch_models
 from services.core.seeds import derive
 from services.data.dataset import Dataset
 from services.data.places import folders_of
+from services.tensors.streams import StoredFile
 from services.training.task import Classifier
 
 if TYPE_CHECKING:
@@ -50,13 +52,14 @@ def play_ensemble(cell: Cell) -> Results:
 def _ensembles(scenario: Scenario, results: Results, home: Path, rounds: Sequence[int]) -> list[float]:
     """The accuracies of the mean softmax of all lines that were not cut, in each of these rounds."""
     cut = {cohort for erasure in results.erasures for cohort in erasure.cohorts}
-    models: dict[int, list[Path]] = {}
-    for row in results.rounds:
-        if row.kind == "aggregate" and row.cohort not in cut:
-            digits = row.digest.removeprefix("sha256:")
-            models.setdefault(row.round, []).extend((home / "blobs").glob(f"*/{digits}"))
+    kept = [row for row in results.rounds if row.kind == "aggregate" and row.cohort not in cut]
     judge = Judge(scenario)
-    return [judge.accuracy_of(models[number]) for number in rounds]
+    with TemporaryDirectory(prefix="lethe-models-") as folder:
+        files = fetch_models(home, {row.digest for row in kept}, Path(folder))
+        return [
+            judge.accuracy_of([files[row.digest] for row in kept if row.round == number and row.digest in files])
+            for number in rounds
+        ]
 
 
 class Judge:
@@ -73,7 +76,7 @@ class Judge:
 
         total = np.zeros(())
         for path in models:
-            load_weights(self._model, path)
+            load_weights(self._model, StoredFile(path))
             total = total + self._softmax().numpy()
         return float((total.argmax(axis=1) == self._labels).mean())
 

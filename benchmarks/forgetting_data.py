@@ -26,6 +26,7 @@ from services.data.sources import Dataset, load
 from services.models.build import build
 from services.models.weights import load_weights
 from services.tensors import codec
+from services.tensors.streams import StoredFile
 from services.training.local_spec import LocalTraining
 from services.training.task import Classifier
 from services.wire.v1.runs import ModelSpec
@@ -73,7 +74,7 @@ class Case:
 
     def write_validation(self, path: Path) -> Path:
         x, y = self.validation
-        codec.write(path, {"x": x, "y": y})
+        codec.write_file(path, {"x": x, "y": y})
         return path
 
 
@@ -162,7 +163,7 @@ def attacks(case: Case, weights: Path, before: Path, local: LocalTraining) -> di
 
 def _loaded(case: Case, weights: Path) -> torch.nn.Module:
     model = build(case.model, seed=0)
-    load_weights(model, weights)
+    load_weights(model, StoredFile(weights))
     return model
 
 

@@ -110,7 +110,8 @@ def _serve(crowd: Crowd, http: httpx.Client, task: dict[str, Any]) -> None:
         body["metrics"] = {"loss": 0.5, "accuracy": 0.5}
     else:
         digest, data = update((task["round"] % 7) / 8)
-        if not _timed(crowd, http, "upload", "PUT", f"/v1/blobs/{digest}", content=data).is_success:
+        headers = {"Lethe-Task": task["task_id"]}
+        if not _timed(crowd, http, "upload", "PUT", f"/v1/blobs/{digest}", content=data, headers=headers).is_success:
             return
         body["update"] = digest
     _timed(crowd, http, "submit", "PUT", f"/v1/tasks/{task['task_id']}/result", json=body)

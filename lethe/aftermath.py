@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +22,19 @@ class Aftermath:
     now: Record | None
 
 
-def aftermath(client: Client, run_id: str, request: Record) -> list[Aftermath]:
+def figures_now(client: Client, run_id: str) -> dict[str, Record]:
+    """Of the run's models, by id. To be noted before an erasure: it takes those of the models that had the client."""
+    return {one["id"]: one["metrics"] for one in client.pages(f"/v1/runs/{run_id}/checkpoints")}
+
+
+def aftermath(client: Client, run_id: str, request: Record, noted: Mapping[str, Record]) -> list[Aftermath]:
     """Of every cohort of a run that serves a model, or did when the request was fenced."""
     actions = {line["cohort"]: line["action"] for line in request["lines"] if line["run_id"] == run_id}
     found = []
     cohorts: dict[str, list[Record]] = {}
     for checkpoint in client.pages(f"/v1/runs/{run_id}/checkpoints"):
-        cohorts.setdefault(checkpoint["cohort"], []).append(checkpoint)
+        known = {**checkpoint, "metrics": checkpoint["metrics"] or noted.get(checkpoint["id"], {})}
+        cohorts.setdefault(checkpoint["cohort"], []).append(known)
     for cohort, checkpoints in sorted(cohorts.items()):
         in_order = sorted(checkpoints, key=lambda one: str(one["created_at"]))
         old = [one for one in in_order if one["created_at"] <= request["fenced_at"]]

@@ -10,6 +10,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from lethe.commands import (
+    backup,
     bench,
     blobs,
     certificates,
@@ -20,8 +21,11 @@ from lethe.commands import (
     data,
     database,
     demo,
+    doctor,
     erase,
+    evidence,
     federations,
+    keys,
     models,
     openapi,
     runs,
@@ -101,6 +105,11 @@ app.command("serve", rich_help_panel=PROCESSES, **serve.HELP)(serve.serve)
 app.command("compute", rich_help_panel=PROCESSES, **compute.HELP)(compute.compute)
 app.command("worker", rich_help_panel=PROCESSES, **worker.HELP)(worker.worker)
 app.add_typer(database.app, name="db", rich_help_panel=PROCESSES)
+app.command("doctor", rich_help_panel=PROCESSES, **doctor.HELP)(doctor.doctor)
+app.command("backup", rich_help_panel=PROCESSES, **backup.BACKUP_HELP)(backup.backup)
+app.command("restore", rich_help_panel=PROCESSES, **backup.RESTORE_HELP)(backup.restore)
+app.add_typer(evidence.app, name="evidence", rich_help_panel=PROCESSES)
+app.add_typer(keys.app, name="keys", rich_help_panel=PROCESSES)
 app.add_typer(federations.app, name="federations", rich_help_panel=OPERATION)
 app.add_typer(clients.app, name="clients", rich_help_panel=OPERATION)
 app.add_typer(credentials.app, name="credentials", rich_help_panel=OPERATION)

@@ -9,6 +9,8 @@ REFUSED: Final = 1
 """The coordinator refused, cannot be reached, or the work failed."""
 UNUSABLE: Final = 2
 """What the user gave (options, files) cannot be used; nothing was sent."""
+INCOMPLETE: Final = 3
+"""What was checked holds; something that belongs to it is not at hand."""
 
 
 class CommandFailed(Exception):

@@ -14,8 +14,9 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from lethe.client import Client, ProblemAnswered, is_id
-from services.audit.certificate import Statement
+from services.audit.certificate import AnyStatement
 from services.audit.replay import Outcome, ReplayReport, Step, replay, step_of
+from services.tensors.streams import StoredFile
 from services.wire.v1.resources import Lineage
 
 
@@ -40,7 +41,7 @@ class Findings:
         return f"none of {self.report.total} steps could be replayed: their inputs are not kept any more"
 
 
-def replay_served(coordinator: Client, statement: Statement, say: Callable[[str], None]) -> Findings:
+def replay_served(coordinator: Client, statement: AnyStatement, say: Callable[[str], None]) -> Findings:
     """Every step behind every model that was served when the certificate was issued."""
     faults: list[str] = []
     lineages: dict[str, Lineage] = {}
@@ -100,11 +101,11 @@ def _replay(coordinator: Client, steps: list[Step], federations: list[str]) -> R
     with TemporaryDirectory(prefix="lethe-verify-") as directory:
         folder = Path(directory)
 
-        def fetch(digest: str) -> Path:
+        def fetch(digest: str) -> StoredFile:
             path = folder / digest.replace(":", "-")
             if not path.exists():
                 _download(coordinator, digest, federations, path)
-            return path
+            return StoredFile(path)
 
         def forget(_: Outcome) -> None:
             """Each step's files are needed once."""
@@ -120,6 +121,9 @@ def _download(coordinator: Client, digest: str, federations: list[str], path: Pa
             coordinator.download(f"/v1/blobs/{digest}?federation_id={federation_id}", path)
             return
         except ProblemAnswered as problem:
+            if problem.code == "blob-damaged":
+                path.touch()  # not the bytes that were stored, whatever they are
+                return
             if problem.code not in ("not-found", "superseded"):
                 raise
     raise FileNotFoundError(digest)

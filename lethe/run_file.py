@@ -11,6 +11,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
@@ -24,6 +25,7 @@ from services.core.errors import Rejected
 from services.models.fitting import check_init, check_validation
 from services.models.spec import validate as validate_model
 from services.tensors.layout import read_header
+from services.tensors.streams import StoredFile
 from services.wire.v1.runs import ModelSpec, RunSpec
 
 Upload = Callable[[Path], str]
@@ -87,8 +89,8 @@ def rehearse(document: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
     def look_at(file: Path) -> str:
         try:
-            with file.open("rb") as stream:
-                layout = read_header(stream.fileno()).layout
+            with closing(StoredFile(file).open()) as readable:
+                layout = read_header(readable).layout
             if file == init:
                 check_init(model, layout)
             else:
@@ -120,7 +122,7 @@ def _upload_set(source: str, upload: Upload) -> str:
     x, y = (data.x_test, data.y_test) if len(data.y_test) else (data.x_train, data.y_train)
     with tempfile.TemporaryDirectory(prefix="lethe-validation-") as directory:
         file = Path(directory) / "validation.safetensors"
-        codec.write(file, {"x": x, "y": y})
+        codec.write_file(file, {"x": x, "y": y})
         return upload(file)
 
 

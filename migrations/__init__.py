@@ -2,7 +2,7 @@
 
 from typing import Final
 
-REVISIONS: Final = ("0001", "0002", "0003", "0004")
+REVISIONS: Final = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 """All revisions in their order. A released one is never edited: `frozen.sha256` has its digest."""
 NEWEST: Final = REVISIONS[-1]
 """The revision that the code stands on."""

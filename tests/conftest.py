@@ -7,11 +7,18 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.servers import PostgresServer, RedisServer
+from tests.support.transactions import watched
 
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_but_rows_in_a_transaction() -> Iterator[None]:
+    with watched():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 from services.audit.spec import Canary
 from services.core.errors import InvariantBroken, Rejected
-from services.wire.v1.work import PROTOCOL, Failure, Session, SessionRequest, Submission, TaskGrant
+from services.wire.v1.work import PROTOCOL, Failure, Session, SessionRequest, Submission, TaskGrant, TaskKind
 from worker.answers import BlobMissing, CoordinatorSaidNo, Dropped, LedgerBehind, Refused, Stopped, TryLater
 from worker.cache import ModelCache
 from worker.exclusion import Abstinence
@@ -27,10 +27,14 @@ from worker.failures import WorkFailed, failure_of
 from worker.lease import Lease
 from worker.progress import Reporter
 from worker.shutdown import Shutdown
+from worker.superseded import CacheCare
 from worker.transport import Transport
 
 POLL_S: Final = 25.0
 HAND_BACK_WITHIN_S: Final = 5.0
+ERASED: Final = "client-erased"
+KEPT_FOR: Final[frozenset[TaskKind]] = frozenset({"train", "evaluate"})
+"""Kinds of tasks whose models are worth keeping. Those of an erasure bring models that are being forgotten."""
 MAX_UPLOADS: Final = 5
 """How often a result is uploaded anew when the coordinator keeps losing it."""
 
@@ -70,6 +74,7 @@ class Agent:
         self._reporter = reporter
         self._shutdown = shutdown
         self._version, self._canary = version, canary
+        self._care = CacheCare(transport, cache)
         self._session: Session | None = None
         self._had_session = False
         self._max_blob_bytes = 0
@@ -82,6 +87,7 @@ class Agent:
         devices = await self._in_thread(self._workbench.load)
         request = SessionRequest(agent_version=self._version, protocol=PROTOCOL, devices=devices, canary=self._canary)
         give_up_at = asyncio.get_running_loop().time() + wait_s if once else math.inf
+        caring = asyncio.create_task(self._care.forever())
         try:
             while not self._shutdown.requested.is_set():
                 claim = asyncio.create_task(self._claim(request, give_up_at))
@@ -92,8 +98,16 @@ class Agent:
                 if once:
                     return self._ending_of_once(grants)
         except CoordinatorSaidNo as no:
-            self._reporter.stopped(no)
+            if no.code == ERASED:
+                self._reporter.erased(no, is_cache_empty=self._cache.drop_all())
+            else:
+                self._reporter.stopped(no)
             return Ending.STOPPED
+        finally:
+            caring.cancel()
+            await asyncio.wait([caring])
+            if not caring.cancelled():
+                caring.result()
         return Ending.DONE
 
     def _ending_of_once(self, grants: list[TaskGrant] | None) -> Ending:
@@ -147,6 +161,7 @@ class Agent:
     async def _open_session(self, request: SessionRequest) -> Session:
         session = await self._transport.open_session_once(request)
         self._had_session, self._max_blob_bytes = True, session.max_blob_bytes
+        self._care.begin_session()
         self._reporter.session_opened(session)
         if self._abstinence is None:
             self._abstinence = Abstinence(
@@ -212,7 +227,8 @@ class Agent:
                 paths = {}
                 for digest in (grant.weights, *(grant.work.blobs() if grant.work is not None else ())):
                     # All are models of one layout, hence of one size.
-                    hold = self._cache.hold(digest, grant.weights_bytes, self._transport.download)
+                    keeps = grant.kind in KEPT_FOR
+                    hold = self._cache.hold(digest, grant.weights_bytes, self._transport.download, keeps=keeps)
                     paths[digest] = await stack.enter_async_context(hold)
                 order = Order(grant, paths[grant.weights], lease.advance, lease.stop.is_set, paths)
                 result = await self._in_thread(lambda: self._workbench.execute(order), lease.stop.set)
@@ -242,7 +258,8 @@ class Agent:
         )
         for upload in range(MAX_UPLOADS):
             if update is not None:
-                await self._transport.upload(update.digest, update.path, maybe_started=grant.attempt > 1 or upload > 0)
+                maybe_started = grant.attempt > 1 or upload > 0
+                await self._transport.upload(update.digest, update.path, grant.task_id, maybe_started=maybe_started)
             lease.awaiting_verdict = True
             try:
                 await self._transport.submit(grant.task_id, submission)

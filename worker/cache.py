@@ -1,7 +1,9 @@
 """Models on disk, named by digest, for their owner's eyes only. Bounded: the least recently used go first, and a model
 that is larger than the bound goes as soon as its task is done. Only models that tasks are using at this moment may
 together be larger. Several agents and processes may share the directory, because a file appears under its name only
-when complete."""
+when complete.
+
+What an erasure has superseded is dropped, at the latest when the task that uses it is done."""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import hashlib
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -37,13 +39,17 @@ class ModelCache:
         self._max_bytes = max_bytes
         self._locks: dict[str, asyncio.Lock] = {}
         self._in_use: dict[str, int] = {}
+        self._doomed: set[str] = set()
+        """In use, and to be deleted afterwards."""
         self._checked: set[str] = set()
 
     @contextlib.asynccontextmanager
-    async def hold(self, digest: str, num_bytes: int, fetch: Fetch) -> AsyncIterator[Path]:
+    async def hold(self, digest: str, num_bytes: int, fetch: Fetch, *, keeps: bool = True) -> AsyncIterator[Path]:
         """The path of the model, fetched when it is not here yet (once, however many ask); kept while held, and
-        afterwards as long as there is room."""
+        afterwards as long as there is room, unless it is not to be kept."""
         self._in_use[digest] = self._in_use.get(digest, 0) + 1
+        if not keeps:
+            self._doomed.add(digest)
         try:
             async with self._locks.setdefault(digest, asyncio.Lock()):
                 path = self._path(digest)
@@ -57,7 +63,30 @@ class ModelCache:
             if not self._in_use[digest]:
                 del self._in_use[digest]
                 self._locks.pop(digest, None)
+                if digest in self._doomed:
+                    self._remove(digest)
                 self._make_room(0)
+
+    def drop(self, digests: Iterable[str]) -> bool:
+        """Delete these models, also what is left of unfinished downloads; those in use as soon as they are not.
+        Whether all of them are gone."""
+        wanted = set(digests)
+        for digest in wanted - self._in_use.keys():
+            self._remove(digest)
+        self._doomed |= wanted & self._in_use.keys()
+        return wanted.isdisjoint(self._in_use)
+
+    def drop_all(self) -> bool:
+        """Like `drop`, of everything that is here."""
+        names = (path.name for path in self._directory.iterdir() if SUFFIX in path.name)
+        return self.drop(["sha256:" + name.partition(SUFFIX)[0] for name in names])
+
+    def _remove(self, digest: str) -> None:
+        path = self._path(digest)
+        for one in (path, *self._directory.glob(f"{path.name}.*{PART_SUFFIX}")):
+            one.unlink(missing_ok=True)
+        self._checked.discard(digest)
+        self._doomed.discard(digest)
 
     def _path(self, digest: str) -> Path:
         return self._directory / (digest.removeprefix("sha256:") + SUFFIX)

@@ -20,6 +20,7 @@ from services.audit.spec import Audit
 from services.core import digests
 from services.core.errors import InvariantBroken
 from services.core.figures import bounded
+from services.tensors.streams import StoredFile
 from services.unlearning.fedforget.spec import Distil
 from services.unlearning.pga.spec import Ascend
 from services.wire.v1.work import Device, TaskGrant
@@ -141,7 +142,7 @@ class Workbench:
         while len(self._models) > MODELS_KEPT:
             self._models.popitem(last=False)
         model.zero_grad(set_to_none=True)
-        load_weights(model, order.weights)
+        load_weights(model, StoredFile(order.weights))
         return model
 
     def other_model(self, order: Order, digest: str) -> nn.Module:
@@ -149,7 +150,7 @@ class Workbench:
         from services.training.local import load_weights
 
         model = self.task.model(order.grant.model)
-        load_weights(model, order.blobs[digest])
+        load_weights(model, StoredFile(order.blobs[digest]))
         return model
 
     def _ready(self) -> tuple[ClientTask, torch.device]:

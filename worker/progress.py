@@ -124,6 +124,11 @@ class Reporter:
         self._show("stopped", last=str(why))
         self._log.error("agent.stopped", code=why.code, detail=why.detail)
 
+    def erased(self, why: CoordinatorSaidNo, *, is_cache_empty: bool) -> None:
+        cache = "is empty now" if is_cache_empty else "will be empty when the other clients here have done their tasks"
+        self._show("erased", last=why.detail)
+        self._log.error("agent.erased", detail=why.detail, cache=f"the cache of models {cache}")
+
     def unusable(self, error: Exception) -> None:
         self._show("cannot start", last=str(error))
         self._log.error("agent.unusable", detail=str(error))

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from services.core.private_files import create
 from services.wire.message import Message
+from services.wire.v1.caches import SUPERSEDED_HEADER, ModelsDropped, ModelsDroppedAccepted, SupersededModels
 from services.wire.v1.exclusions import Exclusions, ExclusionsAccepted, ExclusionsAcknowledgement
 from services.wire.v1.work import (
     Claim,
@@ -79,6 +80,10 @@ class Transport:
         self.backoff = backoff if backoff is not None else Backoff()
         self.on_retry = on_retry
         self._sleep = sleep
+        self.superseded = asyncio.Event()
+        """Set by each answer that says that superseded models have to go from the cache."""
+        self.superseded_at: datetime | None = None
+        """The fence that the last such answer named."""
 
         def connect(timeout: httpx.Timeout) -> httpx.AsyncClient:
             return httpx.AsyncClient(
@@ -132,6 +137,12 @@ class Transport:
         path = "/v1/exclusions/acknowledgement"
         await self._insist(lambda: self._exchange(self._requests, "PUT", path, acknowledgement, ExclusionsAccepted))
 
+    async def superseded_models_once(self) -> SupersededModels:
+        return _read(await self._send(self._requests, "GET", "/v1/superseded-models"), SupersededModels)
+
+    async def confirm_dropped_once(self, dropped: ModelsDropped) -> None:
+        await self._exchange(self._requests, "PUT", "/v1/superseded-models/dropped", dropped, ModelsDroppedAccepted)
+
     async def heartbeat_once(self, task_id: UUID, heartbeat: Heartbeat) -> HeartbeatReply:
         path = f"/v1/tasks/{task_id}/heartbeat"
         return await self._exchange(self._heartbeats, "POST", path, heartbeat, HeartbeatReply)
@@ -174,11 +185,13 @@ class Transport:
         if received.num_bytes < received.expected_bytes:
             raise TryLater("cut-short", "the download ended early", answered=False)
 
-    async def upload(self, digest: str, path: Path, *, maybe_started: bool = False) -> None:
+    async def upload(self, digest: str, path: Path, task_id: UUID, *, maybe_started: bool = False) -> None:
         """Bring the file to the coordinator; what it already has is never sent again. `maybe_started`: an earlier
         life of this agent may have sent some of it."""
         size = path.stat().st_size
-        upload = _Upload(digest, path, size, ask_first=maybe_started or size >= PROBE_FROM_BYTES)
+        upload = _Upload(
+            digest, path, size, {"Lethe-Task": str(task_id)}, ask_first=maybe_started or size >= PROBE_FROM_BYTES
+        )
         try:
             await self._insist(lambda: self._upload_rest(upload), progress=lambda: upload.stored_bytes)
         except Refused as refused:
@@ -195,12 +208,13 @@ class Transport:
             return
         upload.stored_bytes = stored_bytes
         if not upload.stored_bytes:
-            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(upload.size)}
+            headers = {**upload.task, "Content-Type": "application/octet-stream", "Content-Length": str(upload.size)}
             await self._send(self._requests, "PUT", url, headers=headers, content=upload.pieces())
             return
         while True:  # also with nothing left to send: the coordinator may have died between the last byte and its check
             upload.resumed = True
             headers = {
+                **upload.task,
                 "Content-Type": "application/partial-upload",
                 "Content-Length": str(upload.size - upload.stored_bytes),
                 "Upload-Offset": str(upload.stored_bytes),
@@ -214,7 +228,7 @@ class Transport:
     async def _part_stored(self, upload: _Upload) -> int | None:
         """How much of an unfinished upload the coordinator has; None when the blob is there and checked."""
         try:
-            head = await self._send(self._requests, "HEAD", f"/v1/blobs/{upload.digest}")
+            head = await self._send(self._requests, "HEAD", f"/v1/blobs/{upload.digest}", headers=upload.task)
         except Refused as refused:
             if refused.code == "http-404":  # an answer to HEAD has no body, hence no problem code
                 return 0
@@ -262,7 +276,11 @@ class Transport:
                 timeout=timeout if timeout is not None else client.timeout,
             )
             await _raise_for_refusal(response)
-            return response
+        if said := response.headers.get(SUPERSEDED_HEADER):
+            with contextlib.suppress(ValueError):  # not of our making; the coordinator's own would be read
+                self.superseded_at = datetime.fromisoformat(said)
+                self.superseded.set()
+        return response
 
 
 class _Received:
@@ -297,8 +315,10 @@ class _Received:
 class _Upload:
     """An upload in progress. `stored_bytes` is what the coordinator last said it has."""
 
-    def __init__(self, digest: str, path: Path, size: int, *, ask_first: bool) -> None:
+    def __init__(self, digest: str, path: Path, size: int, task: Mapping[str, str], *, ask_first: bool) -> None:
+        """`task`: the header that names it."""
         self.digest = digest
+        self.task = task
         self.size = size
         self.ask_first = ask_first
         self.resumed = False

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from coordinator.api import (
     blobs,
+    caches,
     checkpoints,
     clients,
     erasures,
@@ -36,9 +37,12 @@ from coordinator.api.metrics import Metrics
 from coordinator.api.middleware import Doorkeeper
 from coordinator.runtime.accounts import ensure_admin
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.evidence import described
+from coordinator.runtime.signing import EvidenceLost
 from coordinator.store import schema
 from coordinator.store.database import Unavailable
 from coordinator.tombstones.port import LogCorrupt
+from services.audit.keys import KeyUnreadable
 from services.wire.v1.resources import Problem
 
 log = structlog.get_logger()
@@ -46,6 +50,7 @@ LOOK_AGAIN_S: Final = 1.0
 _ROUTERS: Final = (
     work.router,
     exclusions.router,
+    caches.router,
     blobs.router,
     federations.router,
     clients.router,
@@ -151,8 +156,10 @@ async def _try_to_open(context: Context) -> bool:
             await coordinator.start_api()
     except Unavailable:
         reason = "the database cannot be reached"
-    except (OSError, LogCorrupt) as error:
-        reason = f"it cannot start: {getattr(error, 'strerror', None) or error}"
+    except (EvidenceLost, KeyUnreadable, LogCorrupt) as error:
+        reason = f"it cannot start: {described(error)}"
+    except OSError as error:
+        reason = f"it cannot start: {error.strerror or error}"
     if reason is not None:
         if reason != context.unready_because:
             log.warning("coordinator.waits", reason=reason)

@@ -10,6 +10,7 @@ import hmac
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Final, Literal
 from uuid import UUID
 
@@ -18,8 +19,8 @@ from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 
 from coordinator.api.context import Context, context_of
-from coordinator.bus.port import Bus
-from coordinator.runtime.accounts import CREDENTIALS_DROPPED, hash_of, name_of_client, split_token
+from coordinator.bus.port import CREDENTIALS_DROPPED, Bus
+from coordinator.runtime.accounts import hash_of, name_of_client, split_token
 from coordinator.store import accounts, doorway
 from coordinator.store.database import Database
 from services.core.errors import Rejected
@@ -60,11 +61,20 @@ class Principal:
     is_erased: bool = False
     is_needed: bool = False
     """Erased, and still asked for work by the method that forgets it."""
+    ends_at: datetime | None = None
+    """When the token of an erased client is worth nothing any more."""
+    superseded_at: datetime | None = None
+    """The newest fence since which its worker has not said that it dropped superseded models."""
 
     @property
     def name(self) -> str:
         """The same before and after a client's credential is rotated."""
         return name_of_client(self.client_id) if self.client_id is not None else f"credential:{self.credential_id}"
+
+
+def has_dropped(superseded_at: datetime | None, dropped_at: datetime | None) -> bool:
+    """Whether a client's worker has followed the newest fence."""
+    return superseded_at is None or (dropped_at is not None and dropped_at >= superseded_at)
 
 
 class Keyring:
@@ -73,6 +83,7 @@ class Keyring:
     def __init__(self, database: Database, bus: Bus) -> None:
         self._database = database
         self._known: dict[str, tuple[float, Principal]] = {}
+        self._num_dropped = 0
         bus.subscribe(CREDENTIALS_DROPPED, lambda ids: self.forget(map(UUID, ids.split(","))))
 
     async def principal(self, token: str) -> Principal:
@@ -80,9 +91,12 @@ class Keyring:
         if known is not None and time.monotonic() < expires_at:
             return known
         credential_id, secret = split_token(token)
+        num_dropped = self._num_dropped
         async with self._database.read() as connection:
             found = await accounts.known_credential(connection, credential_id)
-        if found is None or not hmac.compare_digest(found.secret_hash, hash_of(secret)):
+            ends_at = found.revoked_at if found is not None else None
+            is_over = ends_at is not None and ends_at <= await self._database.now(connection)
+        if found is None or is_over or not hmac.compare_digest(found.secret_hash, hash_of(secret)):
             raise Rejected("unauthenticated", "the token is not valid here, or was revoked; ask for a new one")
         principal = Principal(
             credential_id=found.id,
@@ -93,10 +107,13 @@ class Keyring:
             is_removed=found.client_status == "removed",
             is_erased=found.client_status == "erased",
             is_needed=found.needed_by is not None,
+            ends_at=ends_at,
+            superseded_at=None if has_dropped(found.superseded_at, found.dropped_at) else found.superseded_at,
         )
         if len(self._known) >= _MOST_CACHED:
             self._known.clear()
-        if not principal.is_erased:  # what is still asked of an erased client may end at any moment
+        # What is still asked of an erased client may end at any moment; and one may have been erased since it was read.
+        if not principal.is_erased and num_dropped == self._num_dropped:
             self._known[token] = time.monotonic() + CACHED_S, principal
         return principal
 
@@ -105,6 +122,7 @@ class Keyring:
         return token in self._known
 
     def forget(self, credential_ids: Iterable[UUID]) -> None:
+        self._num_dropped += 1
         dropped = set(credential_ids)
         stale = [token for token, (_, principal) in self._known.items() if principal.credential_id in dropped]
         for token in stale:
@@ -157,14 +175,15 @@ class Allow(SecurityBase):
         if principal.is_removed:
             raise Rejected("client-removed", f"client {principal.client_name} was removed; stop the agent")
         if principal.is_erased and not await self._may_still(principal, context):
-            raise Rejected("client-erased", f"client {principal.client_name} was erased; stop the agent")
+            raise Rejected("client-erased", await _what_is_left(principal, context))
         if principal.role not in self._roles:
             allowed = ", ".join(sorted(self._roles))
             raise Rejected("forbidden", f"a {principal.role} may not do this; it takes one of: {allowed}")
         return Caller(principal, context)
 
     async def _may_still(self, principal: Principal, context: Context) -> bool:
-        """An erased client may watch its own erasure while its token lives, and do what the method asks of it."""
+        """An erased client may read its own request and certificate while its token lives, and do what the method asks
+        of it until then."""
         if self._action == "follow":
             return True
         if not principal.is_needed or principal.client_id is None:
@@ -173,6 +192,18 @@ class Allow(SecurityBase):
             return self._action == "work"
         async with context.coordinator.database.read() as connection:
             return await doorway.holds_task(connection, principal.client_id)
+
+
+async def _what_is_left(principal: Principal, context: Context) -> str:
+    """What an erased client is told that asks for more than it may."""
+    assert principal.client_id is not None
+    async with context.coordinator.database.read() as connection:
+        erasure_id = await doorway.erased_by(connection, principal.client_id)
+    until = f" until {principal.ends_at:%Y-%m-%d}" if principal.ends_at is not None else ""
+    return (
+        f"this client was erased by request {erasure_id}; nothing more will be asked of it: stop its agent. Its token "
+        f"only reads requests that are about it alone, and their certificates,{until or ' for now'}"
+    )
 
 
 async def identified(request: Request, context: Context) -> Principal:

@@ -6,23 +6,21 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from typing import Final
-from uuid import UUID
 
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
 from coordinator.api.context import Context
-from coordinator.bus.port import cached_blob
+from coordinator.engine.entities import Blob
+from coordinator.runtime.storage import SMALL_BYTES
 from services.core.errors import Rejected
 
 MEDIA_TYPE: Final = "application/octet-stream"
-SMALL_BYTES: Final = 1 << 20
-SMALL_CACHED_S: Final = 60.0
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
-async def send_blob(request: Request, context: Context, federation_id: UUID, digest: str, num_bytes: int) -> Response:
-    etag = f'"{digest}"'
+async def send_blob(request: Request, context: Context, blob: Blob) -> Response:
+    etag, num_bytes = f'"{blob.digest}"', blob.num_bytes
     headers = {"ETag": etag, "Cache-Control": "private, immutable", "Accept-Ranges": "bytes"}
     if etag in request.headers.get("if-none-match", "") or request.headers.get("if-none-match") == "*":
         return Response(status_code=304, headers=headers)
@@ -35,9 +33,9 @@ async def send_blob(request: Request, context: Context, federation_id: UUID, dig
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{num_bytes}"
     status = 200 if wanted is None else 206
     if num_bytes <= SMALL_BYTES:
-        data = await _small_blob(context, federation_id, digest)
+        data = await _small_blob(context, blob)
         return Response(data[start:end], status, headers=headers, media_type=MEDIA_TYPE)
-    pieces = context.coordinator.blobs.open(federation_id, digest, start, end)
+    pieces = context.coordinator.storage.pieces(blob, start, end)
     first = await anext(aiter(pieces))  # a blob that is missing after all is a 404, not a broken answer
     return StreamingResponse(_chained(first, pieces), status, headers=headers, media_type=MEDIA_TYPE)
 
@@ -59,23 +57,13 @@ def wanted_range(header: str, num_bytes: int) -> tuple[int, int] | None:
     return start, end
 
 
-async def _small_blob(context: Context, federation_id: UUID, digest: str) -> bytes:
+async def _small_blob(context: Context, blob: Blob) -> bytes:
     """Those who ask for a new model at the same moment wait for one reading of it."""
-    key = cached_blob(federation_id, digest)
-    data = await context.coordinator.bus.cache_get(key)
-    if data is not None:
-        return data
-    reading = context.readings.get(key)
+    reading = context.readings.get(blob.id)
     if reading is None:
-        reading = context.readings[key] = asyncio.create_task(_read(context, federation_id, digest))
-        reading.add_done_callback(lambda _: context.readings.pop(key))
+        reading = context.readings[blob.id] = asyncio.create_task(context.coordinator.storage.whole(blob))
+        reading.add_done_callback(lambda _: context.readings.pop(blob.id))
     return await asyncio.shield(reading)
-
-
-async def _read(context: Context, federation_id: UUID, digest: str) -> bytes:
-    data = b"".join([piece async for piece in context.coordinator.blobs.open(federation_id, digest)])
-    await context.coordinator.bus.cache_set(cached_blob(federation_id, digest), data, SMALL_CACHED_S)
-    return data
 
 
 async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator
 from typing import Annotated, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from coordinator.api.auth import Caller, Downloader, Uploader
-from coordinator.api.blob_answers import MEDIA_TYPE, SMALL_BYTES, send_blob
+from coordinator.api.blob_answers import MEDIA_TYPE, send_blob
 from coordinator.api.bodies import answer
 from coordinator.api.problems import problems
-from coordinator.blobs.port import Complete, Partial, Received, StorageFull
+from coordinator.blobs.port import StorageFull
 from coordinator.crashpoints import crashpoint
-from coordinator.engine.messages import PauseRun, RecordBlob
+from coordinator.engine.messages import PauseRun
 from coordinator.runtime.quota import Upload
-from coordinator.runtime.uploads import record_upload
-from coordinator.store import accounts, doorway
+from coordinator.runtime.reception import Partial, unfit
+from coordinator.runtime.storage import SMALL_BYTES
+from coordinator.runtime.uploads import Wanted
+from coordinator.store import accounts, doorway, reading
+from coordinator.store.reading import Found
 from services.core.digests import PATTERN
 from services.core.errors import Rejected
-from services.tensors.layout import REMEMBERED_TENSORS, Layout
 from services.wire.v1.work import BlobInfo
 
 router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
@@ -43,38 +44,57 @@ _UPLOAD: Final = problems(
     "not-safetensors",
     "unsupported-media-type",
     "digest-mismatch",
+    "no-task",
+    "anothers-bytes",
+    "superseded",
+    "key-missing",
     "upload-offset-mismatch",
     "quota-exceeded",
     "storage-full",
 )
 
 
+TaskHeader = Annotated[
+    UUID | None,
+    Header(
+        alias="Lethe-Task",
+        description="Clients: the task that the upload is for; may be left out by one that holds a single task.",
+    ),
+]
+
+
 @router.put(
     "/{digest}",
     response_model=BlobInfo,
     status_code=201,
-    responses={200: {"model": BlobInfo, "description": "The caller may read it already; the body was not."}, **_UPLOAD},
+    responses={200: {"model": BlobInfo, "description": "It is here already; the body was not read."}, **_UPLOAD},
     openapi_extra={"requestBody": {"required": True, "content": {MEDIA_TYPE: _BYTES}}},
 )
 async def put_blob(
-    request: Request, digest: DigestPath, caller: Uploader, federation_id: FederationQuery = None
+    request: Request,
+    digest: DigestPath,
+    caller: Uploader,
+    federation_id: FederationQuery = None,
+    lethe_task: TaskHeader = None,
 ) -> Response:
-    """Upload a whole safetensors file. When the connection breaks, what arrived stays and PATCH continues it."""
+    """Upload a whole safetensors file: a client what it made for a task that it holds, an operator what a run names.
+    When the connection breaks, what arrived stays and PATCH continues it."""
     owner, total = await _owner(caller, federation_id), _announced_bytes(request)
     if total > caller.context.coordinator.settings.max_blob_bytes:
         raise _too_large(caller)
+    wanted = Wanted(owner, caller.principal.client_id, lethe_task, digest, total)
     if total > SMALL_BYTES or "expect" in request.headers:  # else reading the body costs less than looking
-        num_bytes = await _known_bytes(caller, owner, digest)
+        num_bytes = await _known_bytes(caller, wanted)
         if num_bytes is not None:
             return answer(BlobInfo(digest=digest, bytes=num_bytes))
+    body = _Body(request)
     try:
-        received = await _receive(request, caller, owner, digest, offset=0, total=total)
+        return await _receive(request, caller, wanted, offset=0, chunks=body)
     except Rejected as rejected:
-        if rejected.code != "upload-offset-mismatch":
+        if rejected.code != "upload-offset-mismatch" or body.is_begun:
             raise
         stored = rejected.extra["offset"]
-        received = await _continue_with_whole(request, caller, owner, digest, stored=stored, total=total)
-    return await _record(caller, owner, digest, received)
+        return await _continue_with_whole(request, caller, wanted, stored=stored)
 
 
 @router.patch(
@@ -82,7 +102,7 @@ async def put_blob(
     response_model=BlobInfo,
     status_code=201,
     responses={
-        200: {"model": BlobInfo, "description": "The caller may read it already; the body was not."},
+        200: {"model": BlobInfo, "description": "It is here already; the body was not read."},
         204: {"description": "More is to come; `Upload-Offset` says from where."},
         **_UPLOAD,
     },
@@ -95,6 +115,7 @@ async def append_to_blob(
     upload_offset: ByteCount,
     upload_length: ByteCount,
     federation_id: FederationQuery = None,
+    lethe_task: TaskHeader = None,
 ) -> Response:
     """Go on with an upload from the offset that HEAD gave."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != PARTIAL_UPLOAD:
@@ -102,11 +123,11 @@ async def append_to_blob(
     owner, announced = await _owner(caller, federation_id), _announced_bytes(request)
     if max(upload_length, upload_offset + announced) > caller.context.coordinator.settings.max_blob_bytes:
         raise _too_large(caller)
-    num_bytes = await _known_bytes(caller, owner, digest)
+    wanted = Wanted(owner, caller.principal.client_id, lethe_task, digest, upload_length)
+    num_bytes = await _known_bytes(caller, wanted)
     if num_bytes is not None:
         return answer(BlobInfo(digest=digest, bytes=num_bytes))
-    received = await _receive(request, caller, owner, digest, offset=upload_offset, total=upload_length)
-    return await _record(caller, owner, digest, received)
+    return await _receive(request, caller, wanted, offset=upload_offset)
 
 
 @router.head(
@@ -114,20 +135,27 @@ async def append_to_blob(
     responses={
         200: {"description": "Complete: `Content-Length`, `ETag`, `Upload-Complete: ?1`."},
         204: {"description": "The caller's unfinished upload: `Upload-Offset`, `Upload-Complete: ?0`."},
-        **problems(*_ALWAYS, "superseded"),
+        **problems(*_ALWAYS, "superseded", "key-missing"),
     },
 )
-async def head_blob(digest: DigestPath, caller: Downloader, federation_id: FederationQuery = None) -> Response:
+async def head_blob(
+    digest: DigestPath, caller: Downloader, federation_id: FederationQuery = None, lethe_task: TaskHeader = None
+) -> Response:
     """Whether a blob is here, or how much of the caller's unfinished upload."""
-    owner, blobs = await _owner(caller, federation_id), caller.context.coordinator.blobs
-    if (num_bytes := await _readable_bytes(caller, owner, digest)) is not None and await blobs.stat(
-        owner, digest
-    ) is not None:
-        headers = {"Content-Length": str(num_bytes), "ETag": f'"{digest}"', "Upload-Complete": "?1"}
+    owner, coordinator = await _owner(caller, federation_id), caller.context.coordinator
+    part = None
+    with contextlib.suppress(Rejected):  # who holds no task has no upload under way
+        part = await coordinator.uploads.find(Wanted(owner, caller.principal.client_id, lethe_task, digest, 0))
+    if part is not None and part.status == "stored":
+        found = Found(part)
+    else:  # whether others have the same bytes is another question than whether the task has them
+        found = await _readable(caller, owner, digest) if lethe_task is None else Found()
+    if found.blob is not None:
+        headers = {"Content-Length": str(found.blob.num_bytes), "ETag": f'"{digest}"', "Upload-Complete": "?1"}
         return Response(headers=headers, media_type=MEDIA_TYPE)
-    offset = await blobs.part_size(owner, digest, caller.principal.name)
-    if offset is None:
-        raise _not_found(digest)
+    offset = 0 if part is None else await coordinator.reception.part_bytes(part)
+    if not offset:
+        raise _gone_or_missing(found, digest)
     return Response(status_code=204, headers={"Upload-Offset": str(offset), "Upload-Complete": "?0"})
 
 
@@ -138,7 +166,7 @@ async def head_blob(digest: DigestPath, caller: Downloader, federation_id: Feder
         200: {"content": {MEDIA_TYPE: _BYTES}, "description": "The whole blob."},
         206: {"content": {MEDIA_TYPE: _BYTES}, "description": "The range asked for."},
         304: {"description": "The caller has it."},
-        **problems(*_ALWAYS, "superseded", "range-not-satisfiable"),
+        **problems(*_ALWAYS, "superseded", "range-not-satisfiable", "key-missing", "blob-damaged"),
     },
 )
 async def get_blob(
@@ -146,89 +174,65 @@ async def get_blob(
 ) -> Response:
     """Download. A client gets what it uploaded and the models of tasks that it holds."""
     owner = await _owner(caller, federation_id)
-    num_bytes = await _readable_bytes(caller, owner, digest)
-    if num_bytes is None:
-        raise _not_found(digest)
-    return await send_blob(request, caller.context, owner, digest, num_bytes)
+    found = await _readable(caller, owner, digest)
+    if found.blob is None:
+        raise _gone_or_missing(found, digest)
+    return await send_blob(request, caller.context, found.blob)
 
 
 # --- receiving --------------------------------------------------------------------------------------------------------
 
 
-async def _continue_with_whole(
-    request: Request, caller: Caller, owner: UUID, digest: str, *, stored: int, total: int
-) -> Received:
+class _Body:
+    """The body of a request, which can be read once."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.is_begun = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        self.is_begun = True
+        async for chunk in self._request.stream():
+            yield chunk
+
+
+async def _continue_with_whole(request: Request, caller: Caller, wanted: Wanted, *, stored: int) -> Response:
     """An earlier upload left its first part here: use of the new one, which starts at 0, what follows that part."""
     try:
-        rest = _rest(request, stored)
-        return await _receive(request, caller, owner, digest, offset=stored, total=total, chunks=rest)
+        return await _receive(request, caller, wanted, offset=stored, chunks=_rest(request, stored))
     except Rejected as rejected:
-        if rejected.code in ("digest-mismatch", "not-safetensors", "too-large"):  # whose fault it was cannot be known
-            detail = "what an earlier upload had left did not fit and was dropped; send everything again"
-            raise Rejected("upload-offset-mismatch", detail, offset=0) from rejected
-        raise
+        raise unfit(rejected) from rejected
 
 
 async def _receive(
-    request: Request,
-    caller: Caller,
-    owner: UUID,
-    digest: str,
-    *,
-    offset: int,
-    total: int,
-    chunks: AsyncIterator[bytes] | None = None,
-) -> Received:
-    """Take the body into the store."""
+    request: Request, caller: Caller, wanted: Wanted, *, offset: int, chunks: AsyncIterable[bytes] | None = None
+) -> Response:
+    """Take the body into the store, and note it when all of it is there."""
     context, sender = caller.context, caller.principal.name
-    wanted = max(0, total - offset)
-    upload = Upload(owner, caller.principal.client_id, sender, wanted, min(wanted, _announced_bytes(request)))
-    with context.limits.uploading(sender, owner), context.metrics.uploads.track_inprogress():
-        async with context.coordinator.quota.room(upload) as room:
+    coordinator = context.coordinator
+    new_bytes = 0 if offset else wanted.total  # all that was announced counts from the announcement on
+    upload = Upload(wanted.federation_id, wanted.client_id, new_bytes, new_bytes)
+    with context.limits.uploading(sender, wanted.federation_id), context.metrics.uploads.track_inprogress():
+        async with coordinator.quota.room(upload):
+            blob = await coordinator.uploads.announce(wanted)
+            if blob.status == "stored":
+                return answer(BlobInfo(digest=wanted.digest, bytes=blob.num_bytes), 201)  # whoever had sent it before
+            if blob.num_bytes != wanted.total:
+                await coordinator.storage.give_up(blob.federation_id, [blob.id])
+                detail = f"{blob.num_bytes} bytes were announced before, which were dropped; send everything again"
+                raise Rejected("upload-offset-mismatch", detail, offset=0)
             try:
-                received = await context.coordinator.blobs.receive(
-                    owner,
-                    digest,
-                    sender=sender,
-                    offset=offset,
-                    total=total,
-                    chunks=chunks if chunks is not None else request.stream(),
-                )
+                body = chunks if chunks is not None else request.stream()
+                received = await coordinator.reception.receive(blob, offset, wanted.total, body)
             except StorageFull as error:
                 await _pause_runs(caller, error)
                 raise
-            room.is_used = not (isinstance(received, Complete) and received.existed)
-            return received
-
-
-async def _record(caller: Caller, owner: UUID, digest: str, received: Received) -> Response:
-    """Note what was received, if all of it was."""
-    match received:
-        case Partial(offset=stored):
-            return Response(status_code=204, headers={"Upload-Offset": str(stored), "Upload-Complete": "?0"})
-        case Complete(inspection=inspection, num_bytes=num_bytes):
-            crashpoint("blob.before-record")
-            layout_digest, updatable_digest = await _digests_of(inspection.layout)
-            record = RecordBlob(
-                federation_id=owner,
-                digest=digest,
-                num_bytes=num_bytes,
-                layout_digest=layout_digest,
-                updatable_digest=updatable_digest,
-                finite=inspection.finite,
-                uploaded_by=caller.principal.client_id,
-            )
-            await record_upload(caller.context.coordinator, record)
-            return answer(BlobInfo(digest=digest, bytes=num_bytes), 201)  # whoever had sent it before
-
-
-async def _digests_of(layout: Layout) -> tuple[str, str]:
-    """Of the layout, and of that of updates to it: in a thread when there is much to do."""
-
-    def both() -> tuple[str, str]:
-        return layout.digest(), layout.updatable().digest()
-
-    return both() if len(layout.tensors) <= REMEMBERED_TENSORS else await asyncio.to_thread(both)
+    if isinstance(received, Partial):
+        headers = {"Upload-Offset": str(received.offset), "Upload-Complete": "?0"}
+        return Response(status_code=204, headers=headers)
+    crashpoint("blob.before-record")
+    await coordinator.uploads.record(blob, received.inspection)
+    return answer(BlobInfo(digest=wanted.digest, bytes=received.inspection.num_bytes), 201)
 
 
 async def _rest(request: Request, num_skipped: int) -> AsyncIterator[bytes]:
@@ -262,28 +266,26 @@ async def _owner(caller: Caller, federation_id: UUID | None) -> UUID:
     return owner
 
 
-async def _known_bytes(caller: Caller, owner: UUID, digest: str) -> int | None:
-    """The size of a blob that is stored and that the caller may know of; then its body need not be read. Nobody learns
-    from an answer what others have sent, and what only a client uploaded is recorded again for an operator: it is the
-    federation's from then on."""
-    coordinator, client_id = caller.context.coordinator, caller.principal.client_id
-    if await coordinator.blobs.stat(owner, digest) is None:
+async def _known_bytes(caller: Caller, wanted: Wanted) -> int | None:
+    """The size of what the caller uploaded before; then its body need not be read. Nobody learns from an answer what
+    others have sent. A model that is served need not be uploaded by an operator."""
+    coordinator = caller.context.coordinator
+    found = await coordinator.uploads.find(wanted)
+    if found is not None and found.status == "stored":
+        return found.num_bytes
+    if wanted.client_id is not None:
         return None
     async with coordinator.database.read() as connection:
-        if client_id is None:
-            return await doorway.bytes_of_federation(connection, owner, digest)
-        return await doorway.bytes_for_client(connection, owner, digest, client_id)
+        model = await reading.served_model(connection, wanted.federation_id, wanted.digest)
+    return None if model is None else model.num_bytes
 
 
-async def _readable_bytes(caller: Caller, owner: UUID, digest: str) -> int | None:
+async def _readable(caller: Caller, owner: UUID, digest: str) -> Found:
     client_id = caller.principal.client_id
     async with caller.context.coordinator.database.read() as connection:
         if client_id is None:
-            erasure_id = await doorway.superseded_by(connection, owner, digest)
-            if erasure_id is not None:
-                raise Rejected("superseded", f"erasure {erasure_id} superseded the model with these bytes")
-            return await doorway.recorded_bytes(connection, owner, digest)
-        return await doorway.bytes_for_client(connection, owner, digest, client_id)
+            return await reading.for_operator(connection, owner, digest)
+        return await reading.for_client(connection, owner, digest, client_id)
 
 
 def _announced_bytes(request: Request) -> int:
@@ -298,5 +300,7 @@ def _too_large(caller: Caller) -> Rejected:
     return Rejected("too-large", f"a blob may have {limit} bytes here (LETHE_MAX_BLOB_BYTES)")
 
 
-def _not_found(digest: str) -> Rejected:
+def _gone_or_missing(found: Found, digest: str) -> Rejected:
+    if found.taken_by is not None:
+        return Rejected("superseded", f"erasure {found.taken_by} took these bytes out of use")
     return Rejected("not-found", f"there is no blob {digest} for this credential")

@@ -71,7 +71,15 @@ async def get_lineage(checkpoint_id: UUID, caller: Reader) -> Response:
         200: {"content": _BYTES, "description": "The whole model as safetensors."},
         206: {"content": _BYTES, "description": "The range asked for."},
         304: {"description": "The caller has it."},
-        **problems("unauthenticated", "forbidden", "not-found", "superseded", "range-not-satisfiable"),
+        **problems(
+            "unauthenticated",
+            "forbidden",
+            "not-found",
+            "superseded",
+            "range-not-satisfiable",
+            "key-missing",
+            "blob-damaged",
+        ),
     },
 )
 async def download_model(request: Request, checkpoint_id: UUID, caller: Reader) -> Response:
@@ -80,7 +88,10 @@ async def download_model(request: Request, checkpoint_id: UUID, caller: Reader) 
     checkpoint = found.checkpoint
     if checkpoint.superseded_by is not None:
         raise Rejected("superseded", f"erasure {checkpoint.superseded_by} superseded this model; use its cohort's head")
-    return await send_blob(request, caller.context, found.federation_id, checkpoint.digest, checkpoint.bytes)
+    blobs = await caller.context.coordinator.storage.find(found.federation_id, [checkpoint.digest])
+    if checkpoint.digest not in blobs:
+        raise Rejected("not-found", f"the bytes of model {checkpoint_id} are not stored any more")
+    return await send_blob(request, caller.context, blobs[checkpoint.digest])
 
 
 async def _descent(caller: Caller, checkpoint_id: UUID) -> lineage.Descent:

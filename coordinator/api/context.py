@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from fastapi import Request
 
@@ -23,7 +24,7 @@ class Context:
     lookout: Lookout
     metrics: Metrics
     limits: Limits
-    readings: dict[str, asyncio.Task[bytes]] = field(default_factory=dict)
+    readings: dict[UUID, asyncio.Task[bytes]] = field(default_factory=dict)
     """Small blobs that are being read, by their place in the cache."""
     unready_because: str | None = "the coordinator is starting"
 

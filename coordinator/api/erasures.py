@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.responses import FileResponse
 
-from coordinator.api.auth import Caller, Follower, Judge, Petitioner, Previewer
+from coordinator.api.auth import ALLOWED, Caller, Follower, Judge, Petitioner, Previewer
 from coordinator.api.bodies import IfMatch, JsonRoute, answer, answer_page, expected_version, wanted_page
 from coordinator.api.problems import problems
 from coordinator.engine.messages import ApproveErasure, CancelErasure, DenyErasure, FileErasure, RetryErasure
+from coordinator.runtime.evidence import described
 from coordinator.runtime.preview import preview
 from coordinator.runtime.shell import InboxKey, Replayed
 from coordinator.store import accounts, erasures
-from coordinator.store.erasures import View
+from coordinator.store.database import NotReady
+from coordinator.store.erasures import Certified, View
 from coordinator.store.paging import Position
-from services.audit.certificate import PAYLOAD_TYPE
-from services.audit.keys import key_id, public_pem
+from services.audit import artefact_list, opening
+from services.audit.certificate import PAYLOAD_TYPE, artefact_root
+from services.audit.keys import KeyUnreadable, key_id, public_pem
 from services.core import digests
 from services.core.errors import Rejected
 from services.core.ids import uuid7
@@ -58,8 +63,11 @@ _FILING: Final = (
 
 @router.get("/erasure/discovery", response_model=Discovery, responses=problems(*_ALWAYS))
 async def discover_erasure(caller: Follower) -> Response:
-    """What can be forgotten here, how, and the public key that certificates are verified with."""
-    public = await caller.context.coordinator.erasing.public_key()
+    """What can be forgotten here, how, and the public keys that certificates are verified with."""
+    try:
+        keys = await asyncio.to_thread(caller.context.coordinator.signing_keys.public_keys)
+    except KeyUnreadable as error:
+        raise NotReady(described(error)) from error
     return answer(
         Discovery(
             scopes=["client", "samples"],
@@ -74,8 +82,8 @@ async def discover_erasure(caller: Follower) -> Response:
                 )
                 for name, method in sorted(METHODS.items())
             ],
-            public_key=public_pem(public).decode(),
-            key_id=key_id(public),
+            public_key=b"".join(map(public_pem, keys)).decode(),
+            key_id=key_id(keys[0]),
             legal_deadline_days=LEGAL_DAYS,
         )
     )
@@ -190,9 +198,58 @@ async def retry_erasure(erasure_id: UUID, caller: Judge, if_match: IfMatch = Non
 )
 async def get_certificate(erasure_id: UUID, caller: Follower) -> Response:
     """The evidence of a completed request. Keep the bytes: a certificate that is written anew does not verify."""
+    return Response((await _certified(caller, erasure_id)).envelope, media_type=PAYLOAD_TYPE)
+
+
+@router.get(
+    "/erasure-requests/{erasure_id}/certificate/artefacts",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "JSON lines: for each artefact its kind, digest and disposition, and the salt of its leaf.",
+            "content": {artefact_list.MEDIA_TYPE: {"schema": {"type": "string"}}},
+        },
+        **problems(*_ALWAYS, "certificate-not-ready"),
+    },
+)
+async def get_artefacts(erasure_id: UUID, caller: Follower) -> Response:
+    """The list that the certificate commits to by the root of a Merkle tree."""
+    certified = await _certified(caller, erasure_id)
+    root = artefact_root(certified.envelope)
+    if root is None:
+        raise Rejected("not-found", "a certificate of the first version lists its artefacts itself")
+    path = caller.context.coordinator.erasing.certifying.files.list_path(certified.request_id, root)
+    if not path.exists():
+        raise Rejected("not-found", "the list of this certificate is not kept here any more; its signature still holds")
+    return FileResponse(path, media_type=artefact_list.MEDIA_TYPE)
+
+
+@router.get(
+    "/erasure-requests/{erasure_id}/opening",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The request, the federation, the names of its clients, and the salt of their commitments.",
+            "content": {opening.MEDIA_TYPE: {"schema": {"type": "object"}}},
+        },
+        **problems(*_ALWAYS, "certificate-not-ready"),
+    },
+)
+async def get_opening(erasure_id: UUID, caller: Follower) -> Response:
+    """With it anybody can check whom the certificate is about. For whoever may file such a request; a client's own."""
+    certified = await _certified(caller, erasure_id)
+    principal = caller.principal
+    if principal.role not in ALLOWED["erase"] and principal.name != certified.requested_by:
+        raise Rejected("forbidden", f"a {principal.role} may not know whom the certificate is about")
+    path = caller.context.coordinator.erasing.certifying.files.opening_path(certified.request_id)
+    if not path.exists():
+        raise Rejected("not-found", "the opening of this certificate is not kept here any more")
+    return FileResponse(path, media_type=opening.MEDIA_TYPE)
+
+
+async def _certified(caller: Caller, erasure_id: UUID) -> Certified:
     async with caller.context.coordinator.database.read() as connection:
-        envelope = await erasures.certificate(connection, erasure_id, view_of(caller))
-    return Response(envelope.encode(), media_type=PAYLOAD_TYPE)
+        return await erasures.certificate(connection, erasure_id, view_of(caller))
 
 
 def view_of(caller: Caller) -> View:
@@ -212,8 +269,9 @@ async def _message(
         ids = await accounts.client_ids(connection, federation_id, wanted.subjects)
         now = await database.now(connection)
     alive = await caller.context.coordinator.bus.alive(map(str, ids.values()))
+    erasure_id = uuid7(now, os.urandom(10))
     return FileErasure(
-        erasure_id=uuid7(now, os.urandom(10)),
+        erasure_id=erasure_id,
         federation_id=federation_id,
         subjects=tuple(wanted.subjects),
         requested_by=caller.principal.name,
@@ -229,15 +287,19 @@ async def _message(
         audit=wanted.audit.model_dump(mode="json") if wanted.audit is not None else None,
         regulation=filed.regulation if filed is not None else "",
         needs_approval=filed is not None and filed.needs_approval,
-        callbacks=_callbacks(caller, filed) if filed is not None else (),
+        callbacks=await _callbacks(caller, filed, erasure_id) if filed is not None else (),
         offline=tuple(sorted(name for name, client_id in ids.items() if str(client_id) not in alive)),
     )
 
 
-def _callbacks(caller: Caller, filed: ErasureCreate) -> tuple[dict[str, Any], ...]:
+async def _callbacks(caller: Caller, filed: ErasureCreate, erasure_id: UUID) -> tuple[dict[str, Any], ...]:
+    notifying = caller.context.coordinator.notifying
     for callback in filed.callbacks:
-        caller.context.coordinator.notifying.check_url(callback.url)
-    return tuple(callback.model_dump() for callback in filed.callbacks)
+        notifying.check_url(callback.url)
+    try:
+        return await notifying.sealed(erasure_id, [callback.model_dump() for callback in filed.callbacks])
+    except OSError as error:
+        raise Rejected("unavailable", f"a callback's secret cannot be kept now: {described(error)}") from error
 
 
 def _deadline(wanted: datetime | None, now: datetime) -> datetime:

@@ -86,8 +86,13 @@ async def _get_blob(request: Request, digest: str) -> Response:
     return await blobs.get_blob(request, digest, await _may_download(request))
 
 
-async def _put_blob(request: Request, digest: str) -> Response:
-    return await blobs.put_blob(request, digest, await _may_upload(request))
+async def _put_blob(request: Request, digest: str) -> Response | None:
+    named = request.headers.get("lethe-task")
+    try:
+        task_id = UUID(named) if named is not None else None
+    except ValueError:
+        return None
+    return await blobs.put_blob(request, digest, await _may_upload(request), lethe_task=task_id)
 
 
 async def _submit(request: Request, task_id: str) -> Response | None:

@@ -43,8 +43,11 @@ async def get_readiness(request: Request) -> Response:
         return answer(Health(status="not-ready", checks={"coordinator": context.unready_because}), 503)
     checks = {"coordinator": "ok", "database": "ok"}
     checks |= {name: pulse.problem or "ok" for name, pulse in context.coordinator.supervisor.pulses.items()}
+    database = context.coordinator.database
+    if not database.gate.is_open:
+        checks["evidence"] = database.gate.reason
     try:
-        async with asyncio.timeout(LONGEST_CHECK_S), context.coordinator.database.write() as connection:
+        async with asyncio.timeout(LONGEST_CHECK_S), database.past_the_gate().write() as connection:
             await doorway.takes_writes(connection)
     except Exception as error:  # whatever it is, it is not ready
         log.warning("database.not-ready", error=str(error)[:200])

@@ -41,6 +41,9 @@ class Metrics:
         self._jobs_set_aside = Gauge(
             "lethe_jobs_set_aside", "Jobs that broke and wait for another attempt.", ["kind"], registry=registry
         )
+        self._plain_blobs = Gauge(
+            "lethe_plain_blobs", "Blobs of an earlier version that are not sealed yet.", registry=registry
+        )
         self._is_ready = Gauge("lethe_ready", "Whether the database answers.", registry=registry)
 
     def observe(self, event: Event) -> None:
@@ -66,6 +69,7 @@ class Metrics:
                 self._open_tasks.labels(status).set(count)
             for kind, count in figures.jobs_set_aside.items():
                 self._jobs_set_aside.labels(kind).set(count)
+            self._plain_blobs.set(figures.plain_blobs)
             oldest = figures.oldest_kernel_at
             self._oldest_kernel.set((now - oldest).total_seconds() if oldest is not None else 0)
         return generate_latest(self.registry)

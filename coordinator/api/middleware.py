@@ -30,9 +30,8 @@ class Doorkeeper:
         counted = _Counted(receive, send)
         started_at = time.perf_counter()
         try:
-            if context.unready_because is not None and scope["path"].startswith("/v1/"):
-                refusal = problem(Request(scope), "unavailable", context.unready_because)
-                await refusal(scope, receive, counted.send)
+            if (refused := _refused(context)) is not None and scope["path"].startswith("/v1/"):
+                await problem(Request(scope), *refused)(scope, receive, counted.send)
             else:
                 await self._app(scope, counted.receive, counted.send)
         except Exception as error:
@@ -46,6 +45,15 @@ class Doorkeeper:
             route = getattr(scope.get("route"), "path", "unknown")
             elapsed_s = time.perf_counter() - started_at
             context.metrics.answered(route, counted.status or 0, elapsed_s, counted.bytes_in, counted.bytes_out)
+
+
+def _refused(context: Context) -> tuple[str, str] | None:
+    """(code, detail) of the answer to everything while nothing can be served."""
+    if context.unready_because is not None:
+        return "unavailable", context.unready_because
+    if (fault := context.coordinator.database.gate.fault) is not None:
+        return "not-ready", fault
+    return None
 
 
 class _Counted:

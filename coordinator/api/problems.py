@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from coordinator.api.context import context_of
 from coordinator.blobs.port import StorageFull
-from coordinator.store.database import Unavailable
+from coordinator.store.database import NotReady, Unavailable
 from coordinator.store.faults import fault_of
 from services.core.errors import CODES, Rejected
 from services.wire.v1.resources import Problem
@@ -50,6 +50,8 @@ PROBLEMS: Final[dict[str, ProblemType]] = {
         ("too-stale", 409, None),
         ("already-submitted", 409, None),
         ("blob-missing", 409, None),
+        ("no-task", 409, None),
+        ("anothers-bytes", 409, None),
         ("upload-offset-mismatch", 409, None),
         ("precondition-failed", 412, None),
         ("precondition-required", 428, None),
@@ -76,6 +78,9 @@ PROBLEMS: Final[dict[str, ProblemType]] = {
         ("unsupported-media-type", 415, None),
         ("quota-exceeded", 413, None),
         ("storage-full", 507, 5),
+        ("blob-damaged", 503, None),
+        ("key-missing", 503, None),
+        ("not-ready", 503, 2),
         ("unavailable", 503, 1),
         ("too-many-requests", 429, 1),
         ("malformed-request", 400, None),
@@ -85,7 +90,7 @@ PROBLEMS: Final[dict[str, ProblemType]] = {
     )
 }
 
-_EVERYWHERE: Final = ("invalid-request", "internal", "unavailable", "too-many-requests", "request-timeout")
+_EVERYWHERE: Final = ("invalid-request", "internal", "unavailable", "not-ready", "too-many-requests", "request-timeout")
 """What every operation may answer."""
 _CODE_OF_STATUS: Final = {401: "unauthenticated", 403: "forbidden", 404: "not-found", 405: "method-not-allowed"} | {
     413: "too-large",
@@ -178,6 +183,10 @@ async def _on_http(request: Request, error: Exception) -> Response:
     return problem(request, code, detail, headers=error.headers)
 
 
+async def _on_not_ready(request: Request, error: Exception) -> Response:
+    return problem(request, "not-ready", str(error))
+
+
 async def _on_unavailable(request: Request, error: Exception) -> Response:
     log.warning("database.away", error=str(error)[:_LONGEST_TEXT])
     return problem(request, "unavailable", "the database cannot serve right now; try again")
@@ -203,6 +212,7 @@ ANSWERS: Final[dict[type[Exception], Callable[[Request, Exception], Awaitable[Re
     Rejected: _on_rejected,
     RequestValidationError: _on_invalid,
     HTTPException: _on_http,
+    NotReady: _on_not_ready,
     Unavailable: _on_unavailable,
     StorageFull: _on_storage_full,
     ClientDisconnect: _on_disconnect,

@@ -42,7 +42,7 @@ async def validate_run(body: RunValidate, caller: Operator) -> Response:
         now = await coordinator.database.now(connection)
     message = CreateRun(uuid7(now, os.urandom(10)), federation_id, body.spec)
     most = coordinator.settings.max_model_parameters
-    return answer(await rehearse(coordinator.database, coordinator.blobs, message, body.to_upload, most))
+    return answer(await rehearse(coordinator.database, coordinator.storage, message, body.to_upload, most))
 
 
 @router.post(
@@ -68,7 +68,7 @@ async def create_run(
     """Start training. The same key with the same body finds the run that the first request made."""
     coordinator = caller.context.coordinator
     federation_id = caller.federation(body.federation_id)
-    await check_files(coordinator.blobs, federation_id, body.spec, coordinator.settings.max_model_parameters)
+    await check_files(coordinator.storage, federation_id, body.spec, coordinator.settings.max_model_parameters)
     async with coordinator.database.read() as connection:
         await accounts.federation(connection, federation_id, caller.within)
         now = await coordinator.database.now(connection)

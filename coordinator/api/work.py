@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from coordinator.engine.react import client_key
 from coordinator.engine.work import Accepted, FailureNoted, Granted, Renewed
 from coordinator.runtime.granting import HEARTBEAT_EVERY_S, grant_of
 from services.core.errors import Rejected
+from services.wire.v1.caches import SUPERSEDED_HEADER
 from services.wire.v1.work import (
     PROTOCOL,
     Claim,
@@ -62,7 +64,8 @@ async def open_session(body: SessionRequest, caller: Worker) -> Response:
             heartbeat_every_s=HEARTBEAT_EVERY_S,
             max_wait_s=coordinator.settings.max_wait_s,
             max_blob_bytes=coordinator.settings.max_blob_bytes,
-        )
+        ),
+        headers=_superseded(client.superseded_at),
     )
 
 
@@ -83,7 +86,9 @@ async def claim_tasks(
     granted = await _poll(
         request, caller, min(wait_s, _longest_wait_s(coordinator.settings.max_wait_s, caller.client_id))
     )
-    headers = {"Preference-Applied": f"wait={wait_s:g}"} if prefer is not None else {}
+    headers = _superseded(caller.principal.superseded_at)
+    if prefer is not None:
+        headers["Preference-Applied"] = f"wait={wait_s:g}"
     if not granted:
         return Response(status_code=204, headers=headers)
     return answer(Claim.model_construct(tasks=[grant_of(one) for one in granted]), headers=headers)
@@ -100,7 +105,8 @@ async def renew_lease(task_id: UUID, body: Heartbeat, caller: Worker) -> Respons
     await coordinator.presence.hear(caller.client_id)
     message = RenewLease(task_id, caller.client_id, body.lease_token, body.progress)
     renewed: Renewed = await coordinator.shell.handle(message)
-    return answer(HeartbeatReply(lease_expires_at=renewed.until, directive=renewed.directive))
+    reply = HeartbeatReply(lease_expires_at=renewed.until, directive=renewed.directive)
+    return answer(reply, headers=_superseded(caller.principal.superseded_at))
 
 
 @router.put(
@@ -178,6 +184,11 @@ async def _claim(caller: Caller) -> Sequence[Granted]:
 async def _until_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _superseded(since: datetime | None) -> dict[str, str]:
+    """Tells a worker that it has to look at `/v1/superseded-models`. Older agents do not know the header."""
+    return {} if since is None else {SUPERSEDED_HEADER: since.isoformat()}
 
 
 def _asked_wait_s(prefer: str | None) -> float:

@@ -144,8 +144,8 @@ def begin_writing(fd: int) -> None:
 
 
 def create(path: Path) -> int:
-    """A new file to write, in a directory that may have to be made first."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    """A file to write, in a directory that may have to be made first."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     try:
         return os.open(path, flags, 0o600)
     except FileNotFoundError:
@@ -153,10 +153,11 @@ def create(path: Path) -> int:
         return os.open(path, flags, 0o600)
 
 
-def install(source: Path, target: Path) -> None:
-    """Rename a file whose bytes are on the disk to its final place, durably."""
+def install(source: Path, target: Path, is_durable: bool) -> None:
+    """Rename a file whose bytes are on the disk to its final place."""
     move(source, target)
-    sync_directory(target.parent)
+    if is_durable:
+        sync_directory(target.parent)
 
 
 def move(source: Path, target: Path) -> None:

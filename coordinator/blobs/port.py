@@ -1,117 +1,83 @@
-"""What the coordinator asks of a blob store.
+"""What the coordinator asks of a blob store: bytes under a name, of one federation.
 
-A blob is a safetensors file named by its sha256 and owned by one federation; equal bytes of two owners are stored
-twice, so that erasing one never touches the other. It is either complete and checked, or a *part*: the first bytes of
-one sender's upload, invisible to readers. All methods may be called from many tasks and processes at once.
+It knows nothing of what the bytes are: they come sealed, and a row of the database that is older than the first of them
+says whose they are and whether they are all there. Names are never used twice. All methods may be called from many
+tasks and processes at once.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+import errno
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from uuid import UUID
 
-from services.tensors.inspection import Inspection
+Produce = Callable[[], bytes]
+"""Makes the bytes that are to be written. It may take a while: the store calls it where it waits for its medium."""
 
 
 class StorageFull(OSError):
     """There is no room, or the medium takes no writes. Nothing was stored; the same call works once there is room."""
 
 
-@dataclass(frozen=True, slots=True)
-class Partial:
-    """The stream ended early; `offset` bytes are stored and the upload may go on from there."""
+class Moved(Exception):
+    """What is stored does not end where the caller left it."""
 
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Complete:
-    """The blob is durable and readable. `existed`: it was there already. What was sent was read and checked all the
-    same: whoever names a digest has not shown that it has the bytes."""
-
-    inspection: Inspection
-    num_bytes: int
-    existed: bool
+    def __init__(self, stored: int) -> None:
+        super().__init__(f"it ends at {stored}")
+        self.stored = stored
 
 
-Received = Partial | Complete
+class Missing(FileNotFoundError):
+    """There are no bytes under the name."""
 
-
-class Examined(NamedTuple):
-    """What a local file is."""
-
-    digest: str
-    inspection: Inspection
-    num_bytes: int
+    def __init__(self, name: str) -> None:
+        super().__init__(errno.ENOENT, "it is not stored here any more", name)
 
 
 @dataclass(frozen=True, slots=True)
-class StoredBlob:
-    digest: str
+class StoredBytes:
+    owner: UUID
+    name: str
     num_bytes: int
     modified_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class StoredPart:
-    """An unfinished upload; of its sender it tells only `sender_hash`."""
-
-    owner: UUID
-    sender: str
-    num_bytes: int
-
-
-def sender_hash(sender: str) -> str:
-    """What names a sender's parts."""
-    return hashlib.sha256(sender.encode()).hexdigest()[:24]
-
-
 class BlobStore(Protocol):
-    async def stat(self, owner: UUID, digest: str) -> int | None:
-        """Bytes of the complete blob."""
+    async def size(self, owner: UUID, name: str) -> int | None:
+        """How many bytes are stored; None where there are none."""
 
-    async def part_size(self, owner: UUID, digest: str, sender: str) -> int | None:
-        """Bytes stored of this sender's unfinished upload; None when there are none."""
+    async def append(self, owner: UUID, name: str, at: int, wanted_bytes: int, produce: Produce) -> int:
+        """Add what `produce` makes, about `wanted_bytes`, where the bytes must end at `at`; 0 begins them. Returns
+        where they end now. Raises `Moved`, `StorageFull`, and what `produce` raises."""
 
-    async def receive(
-        self, owner: UUID, digest: str, *, sender: str, offset: int, total: int, chunks: AsyncIterable[bytes]
-    ) -> Received:
-        """Append a stream to the sender's part; at `total` bytes check it and make it a blob.
+    async def truncate(self, owner: UUID, name: str, at: int, to: int) -> None:
+        """Cut off what a crash left half-written: they end at `at` and shall end at `to`. Raises `Moved`."""
 
-        What arrived stays when `chunks` raises. Rejects `upload-offset-mismatch` (with `offset=` the stored bytes) when
-        the part does not end at `offset`, also when another upload of the same sender has moved on meanwhile; and
-        `too-large`, `digest-mismatch`, `not-safetensors`, which drop the part. Raises `StorageFull`.
-        """
+    async def sync(self, owner: UUID, name: str) -> None:
+        """What was appended survives a loss of power. Raises `Missing`."""
 
-    def open(self, owner: UUID, digest: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """The bytes from `start` up to, not including, `end`. Rejects `not-found` and `range-not-satisfiable`."""
+    async def write(self, owner: UUID, name: str, wanted_bytes: int, produce: Produce) -> None:
+        """`append` and `sync` of something small. What comes together is written together."""
 
-    def local(self, owner: UUID, digests: Iterable[str]) -> AbstractAsyncContextManager[dict[str, Path]]:
-        """Complete blobs as files to read (never to write), valid inside the context. Rejects `not-found`."""
+    async def read(self, owner: UUID, name: str, start: int, end: int) -> bytes:
+        """The bytes of that range, as far as there are. Raises `Missing`."""
 
-    async def adopt(self, owner: UUID, path: Path, examined: Examined | None = None) -> Examined:
-        """Take a finished local file into the store; it need not be examined twice. The path is gone afterwards."""
+    def local(self, owner: UUID, names: Iterable[str]) -> AbstractAsyncContextManager[dict[str, Path]]:
+        """As files to read (never to write), valid inside the context. Raises `Missing`."""
 
-    async def delete(self, owner: UUID, *digests: str) -> None:
-        """Forget complete blobs, durably; nothing happens where there is none."""
+    async def adopt(self, owner: UUID, name: str, path: Path) -> None:
+        """Take a finished local file into the store, durably. The path is gone afterwards."""
 
-    def list(self, owner: UUID) -> AsyncIterator[StoredBlob]:
-        """Every complete blob of the owner, in no particular order."""
+    async def delete(self, owner: UUID, *names: str) -> None:
+        """Durably; nothing happens where there is none."""
 
-    async def parts(self) -> Sequence[StoredPart]:
-        """Every unfinished upload."""
-
-    async def drop_parts(self, owner: UUID, sender: str) -> None:
-        """Drop what this sender has not finished."""
-
-    async def sweep_parts(self, older_than_s: float, owner: UUID | None = None) -> int:
-        """Drop parts, of one owner or of all, to which nothing was added for so long; returns how many."""
+    def list(self) -> AsyncIterator[StoredBytes]:
+        """Everything, in no particular order."""
 
     async def probe(self) -> None:
         """Raise `StorageFull` when a small write fails."""

@@ -6,15 +6,12 @@ The bus belongs to one event loop: `publish`, `wake` and `waiter` are called on 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
-from uuid import UUID
+from typing import Final, Protocol
 
 from coordinator.bus.waiters import Waiter
 
-
-def cached_blob(federation_id: UUID, digest: str) -> str:
-    """The key of a small blob in the cache."""
-    return f"blob:{federation_id}:{digest}"
+CREDENTIALS_DROPPED: Final = "credentials-dropped"
+"""Topic: ids of credentials that replicas must read again, separated by commas."""
 
 
 class Bus(Protocol):

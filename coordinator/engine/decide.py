@@ -13,6 +13,7 @@ from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Blob, Job, State
+from services.core.errors import Rejected
 from services.core.figures import bounded
 from services.core.ids import IdSource
 from services.program.contract import Computed
@@ -108,28 +109,41 @@ def _dispatch(draft: Draft, message: m.Message) -> Any:
 
 
 def _record_blob(draft: Draft, message: m.RecordBlob) -> Blob:
-    by_client = message.uploaded_by is not None
-    if message.uploaded_by is not None:
-        work.working_client(draft, message.uploaded_by)
-    if known := draft.state.blobs.get((message.federation_id, message.digest)):
-        if known.uploaded_by is None:
-            return known
-        # A client's upload anew: retention of what it was before spares it. An operator's: it is the federation's now.
-        again = replace(known, created_at=draft.now, uploaded_by=known.uploaded_by if by_client else None)
-        draft.emit(e.BlobRecorded(again))
-        return again
-    blob = Blob(
-        federation_id=message.federation_id,
+    if message.client_id is not None:
+        work.working_client(draft, message.client_id)
+    blob = draft.state.blobs.get(message.blob_id)
+    if blob is None or blob.status == "dropping":
+        detail = "these bytes were given up while they were being recorded; send them again"
+        raise Rejected("upload-offset-mismatch", detail, offset=0)
+    if blob.status == "stored":
+        return blob
+    if blob.origin != "job" and (known := _checked_whose(draft, message, blob)) is not None:
+        return known
+    facts = message.facts
+    stored = replace(
+        blob,
         digest=message.digest,
-        num_bytes=message.num_bytes,
-        layout_digest=message.layout_digest,
-        updatable_digest=message.updatable_digest,
-        finite=message.finite,
-        created_at=draft.now,
-        uploaded_by=message.uploaded_by,
+        num_bytes=facts.num_bytes,
+        layout_digest=facts.layout_digest,
+        updatable_digest=facts.updatable_digest,
+        finite=facts.finite,
+        status="stored",
     )
-    draft.emit(e.BlobRecorded(blob))
-    return blob
+    draft.emit(e.BlobRecorded(stored, facts))
+    return stored
+
+
+def _checked_whose(draft: Draft, message: m.RecordBlob, blob: Blob) -> Blob | None:
+    """Nothing that an erasure took out comes back by an upload, and an operator's file is nobody's update. What a
+    kernel made is here already: a copy of it that nobody could trace back would outlive it."""
+    if (message.federation_id, message.digest) in draft.state.superseded:
+        detail = "an erasure took these bytes out of use; train from a model that is served"
+        raise Rejected("superseded", detail)
+    same = [b for b in draft.state.blobs.values() if b.digest == message.digest and b.id != blob.id]
+    if blob.origin == "operator" and any(b.origin == "task" for b in same):
+        detail = "these are the bytes of a client's update, which may have to be forgotten; upload something else"
+        raise Rejected("anothers-bytes", detail)
+    return next((b for b in same if b.origin == "job"), None) if blob.origin == "operator" else None
 
 
 def _start_program(draft: Draft, cohort_id: UUID) -> None:
@@ -167,8 +181,8 @@ def _job_done(draft: Draft, message: m.JobDone) -> bool:
         return False
     if message.blob is not None:
         _record_blob(draft, message.blob)
-    draft.emit(e.JobSettled(job.id, "done"))
     digest = message.blob.digest if message.blob is not None else None
+    draft.emit(e.JobSettled(job.id, "done", output=digest))
     programs.resume(draft, job.cohort_id, Computed(digest, bounded(message.figures)))
     return True
 

@@ -55,6 +55,10 @@ class Client:
     """The backdoor that it carries in its data, registered when it was enrolled or by its worker."""
     max_samples: int | None = None
     """The most samples that it may say it used, agreed when it was enrolled; None: any number."""
+    superseded_at: datetime | None = None
+    """The newest fence that took models away which its worker may have in its cache."""
+    dropped_at: datetime | None = None
+    """The fence up to which its worker has said, in this session, that it dropped them."""
 
     @property
     def key(self) -> UUID:
@@ -287,7 +291,7 @@ class Job:
     num_failures: int = 0
     error: str | None = None
     output: str | None = None
-    """kernel: the digest of the model it made, named before the bytes are stored."""
+    """kernel: the digest of the model it made."""
 
     @property
     def key(self) -> UUID:
@@ -378,7 +382,8 @@ class Erasure:
     regulation: str
     requested_by: str
     salt: str
-    """Keys the commitments to the subjects in the certificate; deleting it unlinks them."""
+    """Keys the commitments to the subjects in the certificate; empty once the request is settled: from then on only the
+    opening has it."""
     created_at: datetime
     legal_deadline: datetime
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -519,22 +524,51 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """What the door found out about a stored blob."""
+    """Stored bytes with one origin: what a client sent for a task, a kernel made, an operator uploaded, or a lossy copy
+    of an update. Equal bytes of two origins are two blobs; a digest is a name, never a permission."""
 
     table: ClassVar = "blobs"
+    id: UUID
     federation_id: UUID
-    digest: str
+    origin: Literal["task", "job", "operator", "copy"]
+    origin_id: UUID | None
+    """The task, the job, or the update that it is a copy of."""
+    client_id: UUID | None
+    """Whose data it was made of alone."""
+    cohort_id: UUID | None
+    epoch: int | None
+    digest: str | None
+    """Of the plain bytes; None while a kernel is still at them."""
+    num_bytes: int
+    """Plain; as announced until they are stored."""
+    layout_digest: str | None
+    updatable_digest: str | None
+    """Layout of the floating tensors alone: what an update of this model must look like."""
+    finite: bool | None
+    status: Literal["arriving", "stored", "dropping"]
+    key_name: str | None
+    client_key_name: str | None
+    data_key: bytes | None
+    created_at: datetime
+
+    @property
+    def key(self) -> UUID:
+        return self.id
+
+    @property
+    def is_plain(self) -> bool:
+        """An older version stored it, under its digest and not sealed."""
+        return self.data_key is None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of bytes, whoever they are from."""
+
     num_bytes: int
     layout_digest: str
     updatable_digest: str
-    """Layout of the floating tensors alone: what an update of this model must look like."""
     finite: bool
-    created_at: datetime
-    uploaded_by: UUID | None = None
-
-    @property
-    def key(self) -> tuple[UUID, str]:
-        return self.federation_id, self.digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -607,7 +641,11 @@ class State:
     """By checkpoint, where an erasure is planned; models without contributions are left out."""
     kept: Mapping[UUID, frozenset[str]] = field(default_factory=dict)
     """By update, where a method looks it up: what it has sealed copies of, as it was added to models."""
-    blobs: Mapping[tuple[UUID, str], Blob] = field(default_factory=dict)
+    blobs: Mapping[UUID, Blob] = field(default_factory=dict)
+    facts: Mapping[tuple[UUID, str], Facts] = field(default_factory=dict)
+    """By federation and digest: of bytes that are stored by anybody."""
+    superseded: frozenset[tuple[UUID, str]] = frozenset()
+    """(federation, digest) of models that an erasure superseded, among those that are about to be stored or used."""
 
     def put(self, *entities: Entity) -> State:
         return self.put_all(entities)

@@ -18,6 +18,7 @@ from coordinator.engine.entities import (
     Delivery,
     Erasure,
     Exclusion,
+    Facts,
     Hold,
     Job,
     Line,
@@ -231,6 +232,7 @@ class JobSettled:
     job_id: UUID
     status: Literal["done", "failed", "cancelled"]
     error: str | None = None
+    output: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +246,7 @@ class JobReturned:
 @dataclass(frozen=True, slots=True)
 class BlobRecorded:
     blob: Blob
+    facts: Facts
 
 
 @dataclass(frozen=True, slots=True)

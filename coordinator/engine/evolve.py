@@ -29,7 +29,8 @@ def evolve(state: State, event: e.Event) -> State:
         case e.SessionOpened(client_id=client_id, at=at, agent_version=version, devices=devices):
             client = replace(state.clients[client_id], last_seen_at=at, agent_version=version, devices=devices)
             client = replace(client, canary=event.canary or client.canary)
-            return state.put(replace(client, exclusions_acked=None))  # another machine may have another ledger
+            # Another machine may have another ledger and another cache.
+            return state.put(replace(client, exclusions_acked=None, dropped_at=None))
         case e.ClientRemoved(client_id=client_id):
             return state.put(replace(state.clients[client_id], status="removed"))
         case e.MemberJoined(member=member):
@@ -115,14 +116,16 @@ def evolve(state: State, event: e.Event) -> State:
             return state.put(replace(cohort, program_state=event.state, phase=event.phase, awaiting=event.awaiting))
         case e.JobRequested(job=job):
             return state.put(job)
-        case e.JobSettled(job_id=job_id, status=status, error=error):
-            return state.put(replace(state.jobs[job_id], status=status, error=error, due_at=None))
+        case e.JobSettled(job_id=job_id, status=status, error=error, output=output):
+            return state.put(replace(state.jobs[job_id], status=status, error=error, output=output, due_at=None))
         case e.JobReturned(job_id=job_id, not_before=not_before, error=error):
             job = state.jobs[job_id]
             num_failures = job.num_failures + event.counts_as_failure
             return state.put(replace(job, status="ready", due_at=not_before, error=error, num_failures=num_failures))
-        case e.BlobRecorded(blob=blob):
-            return state.put(blob)
+        case e.BlobRecorded(blob=blob, facts=facts):
+            assert blob.digest is not None
+            known = {**state.facts, (blob.federation_id, blob.digest): facts}
+            return state.put(blob).updated({"facts": known})
         case e.CheckpointPublished(checkpoint=checkpoint, contributions=contributions, parents=parents):
             cohort = state.cohorts[checkpoint.cohort_id]
             moved = replace(cohort, head_id=checkpoint.id, head_digest=checkpoint.digest, round=checkpoint.round)
@@ -247,7 +250,8 @@ def _move_erasure(state: State, event: e.ErasureMoved) -> State:
     news = {name: getattr(event, name) for name in ("fenced_at", "first_clean_at", "completed_at", "chosen")}
     moved = replace(moved, **{name: value for name, value in news.items() if value is not None})
     changed: list[Entity] = [moved]
-    if event.status in SETTLED:
+    if event.status in SETTLED:  # what the salt was for lies in the opening beside the certificate
+        changed[0] = replace(moved, salt="")
         changed += [replace(s, active=False) for s in state.subjects.values() if s.erasure_id == erasure.id]
     return state.put(*changed)
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from coordinator.engine.entities import Hold
+from coordinator.engine.entities import Facts, Hold
 from services.wire.v1.erasure import ErasureStatus
 from services.wire.v1.runs import RunSpec
 
@@ -170,13 +170,14 @@ class FailTask:
 
 @dataclass(frozen=True, slots=True)
 class RecordBlob:
+    """All bytes of an announced blob are stored, and were looked at."""
+
+    blob_id: UUID
     federation_id: UUID
     digest: str
-    num_bytes: int
-    layout_digest: str
-    updatable_digest: str
-    finite: bool
-    uploaded_by: UUID | None = None
+    facts: Facts
+    client_id: UUID | None = None
+    """Who sent it for a task."""
 
 
 # --- time -------------------------------------------------------------------------------------------------------------

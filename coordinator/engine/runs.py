@@ -16,6 +16,7 @@ from coordinator.engine.work import withdraw_task
 from services.core.errors import Rejected
 from services.core.figures import LARGEST
 from services.training.fats.spec import Fats
+from services.wire.v1.runs import RunSpec
 
 
 def create_run(draft: Draft, message: m.CreateRun) -> Run:
@@ -29,13 +30,7 @@ def create_run(draft: Draft, message: m.CreateRun) -> Run:
         raise Rejected("invalid-run", f"not enrolled in this federation: {', '.join(missing[:10])}; enrol them first")
     if not names:
         raise Rejected("invalid-run", "the federation has no clients; enrol some first")
-    for digest, what in ((spec.init, "init"), (spec.validation.data, "validation.data")):
-        if digest is not None and (message.federation_id, digest) not in draft.state.blobs:
-            raise Rejected("invalid-run", f"{what}: {digest} is not stored in this federation; upload it first")
-    if spec.init is not None and not draft.state.blobs[message.federation_id, spec.init].finite:
-        raise Rejected("invalid-run", f"init contains NaN, Inf or numbers beyond {LARGEST:g}; start from other weights")
-    if spec.init is not None and _is_superseded(draft, message.federation_id, spec.init):
-        raise Rejected("invalid-run", "init was superseded by an erasure; start from another model")
+    _check_named(draft, message.federation_id, spec)
     for field in ("clients_per_round", "quorum"):
         wanted = getattr(spec.training, field, None)
         if wanted is not None and wanted > len(names):
@@ -181,11 +176,25 @@ def stop_cohort(draft: Draft, cohort: Cohort) -> None:
         draft.emit(e.UpdatesDiscarded(tuple(sorted(buffered))))
 
 
-def _is_superseded(draft: Draft, federation_id: UUID, digest: str) -> bool:
-    """Whether these bytes are a model that must not be used any more, and not also one that may."""
-    same = [c for c in draft.state.checkpoints.values() if c.digest == digest]
-    own = [c for c in same if draft.state.runs[c.run_id].federation_id == federation_id]
-    return bool(own) and all(c.superseded_by is not None for c in own)
+def _check_named(draft: Draft, federation_id: UUID, spec: RunSpec) -> None:
+    """A run begins with an operator's file or with a model that is served, never with what a client sent: a client's
+    update would not be seen in its lineage."""
+    uploaded = {b.digest for b in draft.state.blobs.values() if b.origin == "operator" and b.status == "stored"}
+    served = {
+        c.digest
+        for c in draft.state.checkpoints.values()
+        if c.superseded_by is None and c.stored and draft.state.runs[c.run_id].federation_id == federation_id
+    }
+    if spec.init is not None and (federation_id, spec.init) in draft.state.superseded:
+        raise Rejected("invalid-run", "init was superseded by an erasure; start from another model")
+    for digest, what, places in (
+        (spec.init, "init", uploaded | served),
+        (spec.validation.data, "validation.data", uploaded),
+    ):
+        if digest is not None and digest not in places:
+            raise Rejected("invalid-run", f"{what}: {digest} is not stored in this federation; upload it first")
+    if spec.init is not None and not draft.state.facts[federation_id, spec.init].finite:
+        raise Rejected("invalid-run", f"init contains NaN, Inf or numbers beyond {LARGEST:g}; start from other weights")
 
 
 def _run(draft: Draft, run_id: UUID, expected_version: int | None) -> Run:

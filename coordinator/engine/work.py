@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import ENDED, Blob, Client, Cohort, Round, Run, Task, Update
+from coordinator.engine.entities import ENDED, Client, Cohort, Facts, Round, Run, Task, Update
 from coordinator.engine.programs import check_round
 from services.core.errors import InvariantBroken, Rejected
 from services.core.figures import LARGEST, MOST_SAMPLES, bounded, impossible
@@ -224,12 +224,12 @@ def working_client(draft: Draft, client_id: UUID) -> Client:
     return client if client.status == "erased" and client.needed_by is not None else active_client(draft, client_id)
 
 
-def _model(draft: Draft, run: Run, digest: str) -> Blob:
-    """The record of a model that a run's tasks start from. Whoever holds it may upload it again."""
-    blob = draft.state.blobs.get((run.federation_id, digest))
-    if blob is None:
+def _model(draft: Draft, run: Run, digest: str) -> Facts:
+    """What is known of a model that a run's tasks start from."""
+    facts = draft.state.facts.get((run.federation_id, digest))
+    if facts is None:
         raise InvariantBroken(f"model {digest} of run {run.name} is not stored here any more; upload it again")
-    return blob
+    return facts
 
 
 def _own_task(draft: Draft, task_id: UUID, client_id: UUID) -> Task:
@@ -277,10 +277,12 @@ def _check_result(draft: Draft, task: Task, message: m.SubmitResult, figures: Ma
         return
     if message.digest is None:
         raise Rejected("invalid-result", f"a task of kind {task.kind} must name its uploaded `update`")
-    federation_id = draft.state.runs[task.run_id].federation_id
-    blob = draft.state.blobs.get((federation_id, message.digest))
+    own = [b for b in draft.state.blobs.values() if b.origin_id == task.id and b.digest == message.digest]
+    blob = next((b for b in own if b.status == "stored"), None)
     if blob is None:
-        raise Rejected("blob-missing", f"{message.digest} is not stored here; upload it, then submit again")
+        raise Rejected(
+            "blob-missing", f"{message.digest} was not uploaded for this task; upload it for it, then submit again"
+        )
     if not blob.finite:
         detail = f"the update contains NaN, Inf or numbers beyond {LARGEST:g}; report the task as failed instead"
         raise Rejected("not-finite", detail)

@@ -19,6 +19,7 @@ from uuid import UUID
 import structlog
 from sqlalchemy.exc import IntegrityError
 
+from coordinator.bus.port import CREDENTIALS_DROPPED
 from coordinator.engine.messages import RemoveClient
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.settings import Settings, variable_of
@@ -29,8 +30,6 @@ from services.core.ids import uuid7
 from services.wire.v1.resources import ClientCreate, CredentialCreate, Federation, IssuedCredential
 
 log = structlog.get_logger()
-CREDENTIALS_DROPPED = "credentials-dropped"
-"""Topic: ids of credentials that other replicas must forget, separated by commas."""
 SHORTEST_ADMIN_TOKEN = 16
 _ISSUED = re.compile(r"lethe_([0-9a-f]{32})_([A-Za-z0-9_-]{1,200})")
 
@@ -129,12 +128,11 @@ async def remove_client(coordinator: Coordinator, client_id: UUID, within: UUID 
     """The client leaves its runs, and what it uploaded and nobody needs is deleted; returns its credentials, which work
     no longer. A crash in between leaves uploads to the daily sweep."""
     async with coordinator.database.read() as connection:
-        client = await accounts.client(connection, client_id, within)
+        await accounts.client(connection, client_id, within)
         credentials = await accounts.active_credentials(connection, client_id)
     await coordinator.shell.handle(RemoveClient(client_id))
     announce_dropped(coordinator, credentials)
-    await coordinator.blobs.drop_parts(client.federation_id, name_of_client(client_id))
-    await sweep_uploads(coordinator.database, coordinator.blobs, timedelta(0), client_id)
+    await sweep_uploads(coordinator.database, coordinator.storage, timedelta(0), client_id)
     return credentials
 
 

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import structlog
 
-from coordinator.blobs.port import BlobStore, StorageFull
+from coordinator.blobs.port import StorageFull
 from coordinator.bus.port import Bus
 from coordinator.engine.messages import DeadlinePassed, LeaseRanOut, Message, OpenRounds, ResumeRun, ReviewErasure
 from coordinator.engine.react import CLOCK
@@ -22,6 +22,7 @@ from coordinator.runtime.granting import CLAIM
 from coordinator.runtime.history import Keeping
 from coordinator.runtime.quarantine import Quarantine, Thing, pause_after
 from coordinator.runtime.shell import Shell
+from coordinator.runtime.storage import Storage
 from coordinator.runtime.supervision import Pulse
 from coordinator.runtime.sweeping import sweep_uploads
 from coordinator.store import outbox
@@ -47,11 +48,11 @@ class Clockwork:
         database: Database,
         bus: Bus,
         shell: Shell,
-        blobs: BlobStore,
+        storage: Storage,
         keeping: Keeping,
         quarantine: Quarantine,
     ) -> None:
-        self._database, self._bus, self._shell, self._blobs = database, bus, shell, blobs
+        self._database, self._bus, self._shell, self._storage = database, bus, shell, storage
         self._keeping, self._quarantine = keeping, quarantine
         self._looked_ahead_at = -LOOK_AHEAD_EVERY_S
 
@@ -118,7 +119,7 @@ class Clockwork:
 
     async def _has_room(self) -> bool:
         try:
-            await self._blobs.probe()
+            await self._storage.blobs.probe()
         except StorageFull:
             return False
         except Exception as error:  # whatever it is, messages that are due do not wait for it
@@ -129,7 +130,7 @@ class Clockwork:
     async def tidy(self) -> bool:
         """Drop what uploads and erasures left behind; whether all steps went well. None holds up another."""
         is_done = True
-        for step in (self._keeping.tidy, self._sweep_parts, self._sweep_uploads):
+        for step in (self._keeping.tidy, self._sweep_uploads):
             thing = Thing(f"tidying {step.__qualname__}", UUID(int=0))
             try:
                 await step()
@@ -139,11 +140,8 @@ class Clockwork:
                 is_done = False
         return is_done
 
-    async def _sweep_parts(self) -> None:
-        await self._blobs.sweep_parts(ABANDONED_AFTER_S)
-
     async def _sweep_uploads(self) -> None:
-        await sweep_uploads(self._database, self._blobs, timedelta(seconds=ABANDONED_AFTER_S))
+        await sweep_uploads(self._database, self._storage, timedelta(seconds=ABANDONED_AFTER_S))
 
 
 def _due(message: Message, owner: UUID) -> Due:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from uuid import UUID
 
 import structlog
 from sqlalchemy import make_url
@@ -17,8 +16,9 @@ from coordinator.bus.local import LocalBus
 from coordinator.bus.port import Bus
 from coordinator.engine.events import Event
 from coordinator.engine.react import CHORES, HISTORY, KERNELS, NOTICES, RETENTION
+from coordinator.keys.directory import DirectoryKeys
 from coordinator.runtime.clockwork import Clockwork
-from coordinator.runtime.erasure import SIGNING_KEY, Erasing
+from coordinator.runtime.erasure import Erasing
 from coordinator.runtime.evidence import Evidence
 from coordinator.runtime.granting import Granting
 from coordinator.runtime.history import Keeping
@@ -27,12 +27,18 @@ from coordinator.runtime.presence import Presence
 from coordinator.runtime.pump import Pump, Runner, chore_runner, kernel_runner
 from coordinator.runtime.quarantine import Quarantine
 from coordinator.runtime.quota import quota_of
+from coordinator.runtime.reception import Reception
+from coordinator.runtime.refencing import Refencing
 from coordinator.runtime.scratch import Scratch
-from coordinator.runtime.sealing_keys import SealingKeys
+from coordinator.runtime.sealing import Sealing
 from coordinator.runtime.settings import Settings
 from coordinator.runtime.shell import Shell
+from coordinator.runtime.signing import SigningKeys
+from coordinator.runtime.storage import Storage
 from coordinator.runtime.supervision import Supervisor
-from coordinator.store.database import Database
+from coordinator.runtime.upgrading import Upgrading
+from coordinator.runtime.uploads import Uploads
+from coordinator.store.database import Database, Unavailable
 from coordinator.tombstones.files import FileTombstoneLog
 from services.core.private_files import make_directory, tighten, tighten_directory
 
@@ -55,36 +61,47 @@ class Coordinator:
         self.bus = _bus(settings)
         self.presence = Presence(self.database, self.bus)
         self.blobs = _blob_store(settings, self.database)
-        self.quota = quota_of(settings, self.database, self.blobs)
-        self.shell = Shell(self.database, self.bus, observe=self._observe, stat=self._stat)
+        self.sealing = Sealing(self.database, DirectoryKeys(settings.evidence_path / "keys"))
+        self.storage = Storage(self.database, self.blobs, self.sealing, self.bus)
+        self.reception = Reception(self.storage)
+        self.quota = quota_of(settings, self.database)
+        self.shell = Shell(self.database, self.bus, observe=self._observe)
+        self.uploads = Uploads(self.database, self.shell, self.storage)
         self.quarantine = Quarantine()
         self.granting = Granting(self.database, self.shell, self.quarantine)
-        keys, self._scratch = SealingKeys(settings.evidence_path / "keys"), Scratch(settings.home / "scratch")
-        self.keeping = Keeping(self.database, self.blobs, keys, self._scratch)
-        tombstones = FileTombstoneLog(settings.evidence_path / "tombstones.jsonl")
-        key_path = settings.evidence_path / SIGNING_KEY
-        self.evidence = Evidence(self.database, self.bus, tombstones, key_path)
-        self.erasing = Erasing(self.database, self.shell, self.blobs, self.bus, tombstones, key_path, self.keeping)
-        self.notifying = Notifying(self.database, self.shell, settings.callback_hosts, key_path)
+        self._scratch = Scratch(settings.home / "scratch")
+        self.keeping = Keeping(self.database, self.storage, self._scratch)
+        self.tombstones = tombstones = FileTombstoneLog(settings.evidence_path / "tombstones.jsonl")
+        self.signing_keys = SigningKeys(settings.evidence_path)
+        refencing = Refencing(self.database, self.bus, tombstones, self.signing_keys, self._observe)
+        self.evidence = Evidence(self.database, self.bus, tombstones, self.signing_keys, refencing)
+        self.erasing = Erasing(
+            self.database, self.shell, self.storage, self.bus, tombstones, self.signing_keys, self.keeping
+        )
+        self.notifying = Notifying(self.database, self.shell, settings.callback_hosts, self.signing_keys)
+        self.upgrading = Upgrading(self.database, self.storage, self._scratch, settings.blob_path)
         self._kernels = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kernel")
         self.supervisor = Supervisor()
 
     async def start_api(self) -> None:
         """The coordinating role: timers and chores; kernels too unless compute processes do them."""
         await self._start()
-        if again := await self.erasing.refence():
-            log.warning("erasures.fenced-again", count=again, reason="the database is older than the tombstones")
-        clockwork = Clockwork(self.database, self.bus, self.shell, self.blobs, self.keeping, self.quarantine)
+        await self.evidence.open()
+        await self.upgrading.begin()
+        await self.erasing.release_salts()
+        await self._mend_old()
+        clockwork = Clockwork(self.database, self.bus, self.shell, self.storage, self.keeping, self.quarantine)
         self.supervisor.start("clockwork", clockwork.forever)
         self.supervisor.start("tidying", clockwork.tidy_forever)
         self.supervisor.start("evidence", self.evidence.watch)
-        chores = chore_runner(self.database, self.shell, self.blobs, self.erasing)
+        chores = chore_runner(self.database, self.shell, self.storage, self.erasing)
         self._start_pump("chores", CHORES, CHORE_KINDS, chores)
         # Apart from the chores: these must hold up no fence.
         self._start_pump("notices", NOTICES, ("notify",), self.notifying.run)
         self._start_pump("history", HISTORY, ("keep-updates",), self.keeping.run)
         self._start_pump("retention", RETENTION, ("collect-updates",), self.keeping.collect, rest_s=RETENTION_S)
         self.supervisor.start("presence", self.presence.forever)
+        self.supervisor.start("upgrade", self.upgrading.forever)
         if self.settings.compute == "threads":
             self._start_kernels()
 
@@ -110,15 +127,23 @@ class Coordinator:
             await self.bus.start()
             self.supervisor.start("shell", self.shell.forever)
 
+    async def _mend_old(self) -> None:
+        """What older releases left readable. A step that breaks is tried again at the next start and stops nobody."""
+        for step in (self.erasing.scrub_old, self.notifying.seal_old):
+            try:
+                if requests := await step():
+                    log.info("requests.mended", step=step.__name__, requests=requests)
+            except Unavailable:
+                raise
+            except Exception as error:
+                log.error("requests.not-mended", step=step.__name__, exc_info=error)
+
     def _observe(self, event: Event) -> None:
         for observer in self.observers:
             observer(event)
 
-    async def _stat(self, owner: UUID, digest: str) -> int | None:
-        return await self.blobs.stat(owner, digest)
-
     def _start_kernels(self) -> None:
-        runner = kernel_runner(self.database, self.shell, self.blobs, self.keeping, self._scratch, self._kernels)
+        runner = kernel_runner(self.database, self.shell, self.storage, self.keeping, self._scratch, self._kernels)
         self._start_pump("kernels", KERNELS, ("kernel",), runner)
 
     def _start_pump(self, name: str, bell: str, kinds: tuple[str, ...], run: Runner, *, rest_s: float = 0.0) -> None:
@@ -127,14 +152,24 @@ class Coordinator:
         self.supervisor.start(name, pump.forever)
 
 
+def private_places(settings: Settings) -> list[Path]:
+    """What is nobody else's with all that is in it, wherever it lies."""
+    places = [settings.blob_path, settings.evidence_path, settings.home / "scratch", settings.home / "admin.token"]
+    if settings.is_embedded:
+        places += database_files(settings)
+    return places
+
+
+def database_files(settings: Settings) -> list[Path]:
+    """SQLite: its file and those that it puts beside it."""
+    database = Path(make_url(settings.url).database or "")
+    return [database.with_name(database.name + suffix) for suffix in ("", "-wal", "-shm")]
+
+
 def _tighten(settings: Settings) -> None:
     """What is kept here is nobody else's: weights, tokens, keys. An older version made it readable for all."""
     left = [] if tighten_directory(settings.home) else [settings.home]
-    places = [settings.blob_path, settings.evidence_path, settings.home / "scratch", settings.home / "admin.token"]
-    if settings.is_embedded:
-        database = Path(make_url(settings.url).database or "")
-        places += [database.with_name(database.name + suffix) for suffix in ("", "-wal", "-shm")]
-    left += tighten(*places)
+    left += tighten(*private_places(settings))
     if left:
         log.warning("files.not-private", count=len(left), first=str(left[0]), reason="they belong to another user")
 

@@ -6,44 +6,41 @@ Each is a job of the outbox: it may be carried out twice, by two processes, and 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
-from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+import hashlib
+import hmac
+from datetime import timedelta
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import structlog
-from pydantic import JsonValue
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.blobs.port import BlobStore
-from coordinator.bus.port import Bus, cached_blob
+from coordinator.bus.port import CREDENTIALS_DROPPED, Bus
 from coordinator.crashpoints import crashpoint
-from coordinator.engine.entities import GIVEN_UP, Job, Line
-from coordinator.engine.messages import ApproveErasure, CompleteErasure, FenceErasure, FileErasure, HoldErasure
+from coordinator.engine.entities import Job
+from coordinator.engine.messages import CompleteErasure, FenceErasure, HoldErasure
 from coordinator.engine.react import EVIDENCE
+from coordinator.keys.port import KeyName
+from coordinator.runtime.certifying import Certifying, leavers
 from coordinator.runtime.evidence import TROUBLE, described
 from coordinator.runtime.history import Keeping
+from coordinator.runtime.reconciling import remove_orphans
 from coordinator.runtime.shell import Shell
-from coordinator.store import exclusions, inventory, outbox
+from coordinator.runtime.shredding import Shredding
+from coordinator.runtime.signing import SigningKeys
+from coordinator.runtime.storage import Storage
+from coordinator.store import accounts, blobs, caches, inventory, outbox, plain, scrubbing
+from coordinator.store import artefacts as artefact_rows
 from coordinator.store.database import Database, Unavailable
-from coordinator.store.inventory import Artefact, Dossier, Found
+from coordinator.store.inventory import Dossier, Found
 from coordinator.tombstones.port import ErasedSamples, FencedCohort, Tombstone, TombstoneLog
-from services.audit import predicate as p
-from services.audit.certificate import CertificateRefused, issue
-from services.audit.keys import KeyUnreadable, key_id, load_or_create_key
-from services.core import digests
+from services.audit.certificate import CertificateRefused
 from services.core.errors import InvariantBroken
-from services.wire.v1.erasure import LEGAL_DAYS
+from services.wire.v1.erasure import LEAVER_READS_DAYS
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 log = structlog.get_logger()
-SIGNING_KEY = "signing-key.pem"
-DELETED_AT_ONCE = 200
 
 
 class Erasing:
@@ -51,14 +48,19 @@ class Erasing:
         self,
         database: Database,
         shell: Shell,
-        blobs: BlobStore,
+        storage: Storage,
         bus: Bus,
         tombstones: TombstoneLog,
-        key_path: Path,
+        keys: SigningKeys,
         keeping: Keeping,
+        *,
+        scrubs: bool = True,
     ) -> None:
-        self._database, self._shell, self._blobs, self._bus = database, shell, blobs, bus
-        self._tombstones, self._key_path, self._keeping = tombstones, key_path, keeping
+        """`scrubs`: whether a purge takes out what rows say of a client. An experiment's figures are its result."""
+        self._database, self._shell, self._storage, self._bus = database, shell, storage, bus
+        self._tombstones, self._keys, self._keeping, self._scrubs = tombstones, keys, keeping, scrubs
+        self.certifying = Certifying(database, storage, keys)
+        self._shredding = Shredding(database, storage.sealing)
 
     async def run(self, job: Job) -> None:
         """Carry a step out. One that breaks is tried again by whoever runs jobs; until then the request says why."""
@@ -102,36 +104,70 @@ class Erasing:
                 if s.name in found.erasure.samples
             ),
             at=now,
+            requested_by=found.erasure.requested_by,
         )
         if found.erasure.awaits_fence:
             await asyncio.to_thread(self._tombstones.append, entry)
         crashpoint("erasure.after-tombstone")
         await self._shell.handle(FenceErasure(erasure_id, job.id))
+        await self._forget_tokens(leavers(found))
+        async with self._database.write() as connection:
+            await caches.order_drops(connection, erasure_id)
         crashpoint("erasure.after-fence")
+        self._bus.wake([EVIDENCE])  # who notes how far the database has come with the log
+
+    async def _forget_tokens(self, client_ids: list[UUID]) -> None:
+        """Nobody remembers them as they were before the fence."""
+        async with self._database.read() as connection:
+            dropped = await accounts.credentials_of(connection, client_ids)
+        if dropped:
+            self._bus.publish(CREDENTIALS_DROPPED, ",".join(map(str, dropped)))
 
     async def purge(self, job: Job) -> None:
-        """Delete what is derived from the leavers, check that it is gone, sign, complete."""
+        async with self._shredding.alone():
+            await self._purge(job)
+
+    async def _purge(self, job: Job) -> None:
+        """Delete what is derived from the leavers, destroy their keys, look for what is left, sign, complete."""
         erasure_id = UUID(job.params["erasure_id"])
         async with self._database.read() as connection:
-            leavers = _leavers(await inventory.dossier(connection, erasure_id))
-        keys = [Found("sealing-key", digests.of_bytes(key)) for key in await self._keeping.keys_of(leavers)]
+            found = await inventory.dossier(connection, erasure_id)
+            planned = await inventory.inventory(connection, found, None)
+            cohort_ids = {line.cohort_id for line in found.lines}
+            cohort_ids |= await inventory.cohorts_of(connection, planned)
+        doomed = await self._shredding.doomed(found, cohort_ids)
+        keys = [Found("sealing-key", digest) for digest in self._shredding.digests_of(doomed)]
         async with self._database.write() as connection:
             found = await inventory.dossier(connection, erasure_id)
+            await plain.hold_off(connection, found.erasure.federation_id)
             if not _may_purge(found, job):
                 return
-            artefacts = [*await inventory.inventory(connection, found), *keys]
-            listed = await inventory.record(connection, erasure_id, artefacts)
-            await inventory.mark_purged(connection, artefacts)
-            await inventory.forget_seeds(connection, [line.cohort_id for line in found.lines])
             now = await self._database.now(connection)
+            ends_at = now + timedelta(days=LEAVER_READS_DAYS)
+            artefacts = [*await inventory.inventory(connection, found, ends_at), *keys]
+            if self._scrubs:
+                artefacts += await scrubbing.scrub(connection, found, artefacts)
+            await inventory.record(connection, erasure_id, artefacts)
+            gone = await inventory.blobs_of(connection, found, artefacts)
+            await inventory.mark_purged(connection, artefacts)
+            await blobs.drop(connection, gone)
+            await caches.order_drops(connection, erasure_id)  # if the fence's process died before it did
+            await inventory.forget_seeds(connection, [line.cohort_id for line in found.lines])
             if found.erasure.scope == "client":
-                await outbox.revoke_credentials(connection, [s.client_id for s in found.subjects], now)
+                await accounts.end_credentials(connection, [s.client_id for s in found.subjects], now, ends_at)
         crashpoint("erasure.after-record")
-        await self._delete(found, listed, now)
+        await self._storage.delete_dropped()
+        doomed |= await self._made_meanwhile(found, doomed, cohort_ids)
+        await self._shredding.shred(found, doomed, cohort_ids)
+        crashpoint("erasure.after-keys")
+        await self._keeping.sweep()
+        await remove_orphans(self._database, self._storage.blobs)
+        await self._database.forget_pages()
         crashpoint("erasure.after-purge")
         try:
-            envelope = await self._certificate(found, listed, now)
-        except (InvariantBroken, CertificateRefused, KeyUnreadable) as problem:
+            await self._note_caches(found)
+            envelope = await self.certifying.certificate(found)
+        except (InvariantBroken, CertificateRefused) as problem:
             log.error("certificate.refused", erasure=str(erasure_id), error=str(problem))
             reason = f"the certificate was refused: {problem}"
             await self._shell.handle(HoldErasure(erasure_id, job.id, found.erasure.version, reason))
@@ -140,122 +176,49 @@ class Erasing:
         await self._shell.handle(CompleteErasure(erasure_id, job.id, found.erasure.version, envelope.decode()))
         await self._keeping.thin([line.cohort_id for line in found.lines])
 
-    async def _delete(self, found: Dossier, listed: list[Artefact], now: datetime) -> None:
-        """Records and bytes together, a few at a time: whoever uploads the same bytes meanwhile waits, then finds them
-        gone."""
-        federation_id = found.erasure.federation_id
-        stored = sorted((a for a in listed if a.kind not in ("key", "sealing-key")), key=lambda a: a.digest)
-        for some in inventory.batched(stored, DELETED_AT_ONCE):
+    async def _made_meanwhile(self, found: Dossier, doomed: set[KeyName], cohort_ids: set[UUID]) -> set[KeyName]:
+        """Keys that were made after the others were looked up, to seal what lay plain; nobody makes any from now on."""
+        late = await self._shredding.doomed(found, cohort_ids) - doomed
+        if late:
+            keys = [Found("sealing-key", digest) for digest in self._shredding.digests_of(late)]
             async with self._database.write() as connection:
-                forgotten = await inventory.forget_blobs(connection, federation_id, some)
-                await self._blobs.delete(federation_id, *forgotten)
-                for digest in forgotten:
-                    await self._bus.cache_drop(cached_blob(federation_id, digest))
-        await self._keeping.shred(_leavers(found))
-        if found.erasure.fenced_at is not None:  # whatever was not finished before the fence never will be
-            await self._blobs.sweep_parts((now - found.erasure.fenced_at).total_seconds(), federation_id)
+                await inventory.record(connection, found.erasure.id, keys)
+        return late
+
+    async def _note_caches(self, found: Dossier) -> None:
+        """What workers have said by now; who says nothing holds up no request."""
+        salt = bytes.fromhex(found.erasure.salt)
+        async with self._database.write() as connection:
+            said = await caches.of_request(connection, found.erasure.id)
+            named = {
+                f"sha256:{hmac.digest(salt, b'cache of ' + one.name.encode(), hashlib.sha256).hex()}": one.is_confirmed
+                for one in said
+            }
+            await artefact_rows.note_caches(connection, found.erasure.id, named)
 
     async def public_key(self) -> Ed25519PublicKey:
         """What certificates are verified with."""
-        return (await asyncio.to_thread(load_or_create_key, self._key_path)).public_key()
+        return (await asyncio.to_thread(self._keys.load)).public_key()
 
-    async def refence(self) -> int:
-        """Fence again what the log remembers and the database does not: it was restored from an older backup."""
-        entries = await asyncio.to_thread(self._tombstones.entries)
-        again = 0
-        for entry in entries:
-            async with self._database.read() as connection:
-                known = await outbox.erasure_status(connection, entry.request_id)
-                names = await outbox.names_to_erase(connection, list(entry.client_ids))
-                samples = {
-                    name: list(one.samples)
-                    for one in entry.samples
-                    for name in await outbox.names_to_erase(connection, [one.client_id])
-                }
-                now = await self._database.now(connection) + timedelta(seconds=1)
-            if known not in (None, "received", "awaiting_approval") or not names:
-                continue
-            if known is None:
-                await self._shell.handle(
-                    FileErasure(
-                        erasure_id=entry.request_id,
-                        federation_id=entry.federation_id,
-                        subjects=tuple(names),
-                        requested_by="the log of tombstones",
-                        legal_deadline=max(now, entry.at + timedelta(days=LEGAL_DAYS)),
-                        salt=os.urandom(32).hex(),
-                        scope=entry.scope,
-                        samples=samples,
-                        is_tombstoned=True,
-                    )
-                )
-            elif known == "awaiting_approval":
-                await self._shell.handle(ApproveErasure(entry.request_id))
-            await self._shell.handle(FenceErasure(entry.request_id, entry.request_id))
-            again += 1
-        return again
+    async def release_salts(self) -> None:
+        """Of requests that an earlier release completed; what cannot be written today is at the next start."""
+        try:
+            await self.certifying.release_salts()
+        except TROUBLE as error:
+            log.error("openings.unwritten", exc_info=error)
 
-    async def _certificate(self, found: Dossier, artefacts: list[Artefact], purged_at: datetime) -> bytes:
-        key = await asyncio.to_thread(load_or_create_key, self._key_path)
-        heads = served(found)
+    async def scrub_old(self) -> int:
+        """Take out of rows what an older release left there of clients that it erased; returns of how many requests.
+        Their certificates said nothing of it, and stand."""
         async with self._database.read() as connection:
-            dispositions = await self._dispositions(connection, found, artefacts, purged_at)
-            steps = await inventory.replayable_steps(connection, [head for _, head, _ in heads])
-            acknowledged = await exclusions.acknowledged(connection, found.erasure.id)
-            now = await self._database.now(connection)
-        counts: dict[p.ArtefactKind | Literal["cohort"], p.Count] = {}
-        for kind in sorted({a.kind for a in artefacts}):
-            planned = sum(a.kind == kind for a in artefacts)
-            counts[kind] = p.Count(planned=planned, done=sum(d.kind == kind for d in dispositions))
-        done = sum(line.done_at is not None for line in found.lines)
-        counts["cohort"] = p.Count(planned=len(found.lines), done=done)
-        predicate = p.ErasurePredicate(
-            request=_request(found, now),
-            method=p.Method(name=_method(found), parameters=_parameters(found)),
-            guarantee=p.Guarantee.plain(_guarantee(found)),
-            cohorts=tuple(outcome(found, line) for line in found.lines),
-            artefacts=tuple(dispositions),
-            counts=counts,
-            still_shaped_by=_still_shaped_by(found),
-            workers=p.Workers(
-                confirmed=_commitments(found, lambda client_id: client_id in acknowledged),
-                unconfirmed=_commitments(found, lambda client_id: client_id not in acknowledged),
-            ),
-            audit=tuple(_audit(found)),
-            replayable=p.Replayable.of(steps.num_replayable, steps.num_steps),
-            limits=(*p.STANDING_LIMITS, *_stopped_early(found)),
-            issuer=p.Issuer(coordinator_version=version("lethe"), key_id=key_id(key.public_key())),
-        )
-        return issue(predicate, [(name, digest) for name, _, digest in heads], key)
-
-    async def _dispositions(
-        self, connection: AsyncConnection, found: Dossier, artefacts: list[Artefact], purged_at: datetime
-    ) -> list[p.Artefact]:
-        """One for each artefact that is really gone, or whose bytes are those of a clean one."""
-        federation_id = found.erasure.federation_id
-        clean = await inventory.clean_digests(connection, federation_id, [a.digest for a in artefacts])
-        clean |= await inventory.needed_uploads(connection, federation_id, artefacts)
-        clean |= await inventory.uploaded_since(connection, federation_id, purged_at)
-        dispositions = []
-        for artefact in artefacts:
-            disposition: p.Disposition = "deleted"
-            reason = "its bytes and its record of them are deleted"
-            if artefact.kind == "key":
-                reason = "the credential is revoked"
-            elif artefact.kind == "sealing-key":
-                if await self._keeping.keys_of(_leavers(found)):
-                    raise InvariantBroken("a key of kept updates is still there after its purge")
-                reason = "the key is destroyed: whatever it sealed can be read by nobody, wherever a copy of it lies"
-            elif artefact.digest in clean:
-                disposition, reason = "superseded", "the same bytes are also of somebody who stays"
-            elif await self._blobs.stat(federation_id, artefact.digest) is not None:
-                raise InvariantBroken(f"{artefact.digest} is still stored after its purge")
-            elif artefact.kind == "blob":
-                reason = "it was never part of a model, and its bytes are deleted"
-            dispositions.append(
-                p.Artefact(kind=artefact.kind, digest=artefact.digest, disposition=disposition, reason=reason)
-            )
-        return dispositions
+            erasure_ids = await scrubbing.unscrubbed(connection)
+        for erasure_id in erasure_ids:
+            async with self._database.write() as connection:
+                found = await inventory.dossier(connection, erasure_id)
+                await scrubbing.scrub(connection, found, await inventory.inventory(connection, found, None))
+        if erasure_ids:
+            await self._database.forget_pages()
+        return len(erasure_ids)
 
 
 def _may_purge(found: Dossier, job: Job) -> bool:
@@ -263,127 +226,3 @@ def _may_purge(found: Dossier, job: Job) -> bool:
     if found.erasure.status == "requires_action":
         return job.num_failures > 0 and bool(found.erasure.fenced_at) and all(line.done_at for line in found.lines)
     return found.erasure.status == "verifying"
-
-
-def _leavers(found: Dossier) -> list[UUID]:
-    """Those who leave for good; who only forgets samples seals on with the same key."""
-    return [s.client_id for s in found.subjects] if found.erasure.scope == "client" else []
-
-
-def served(found: Dossier) -> list[tuple[str, UUID, str]]:
-    """(name, checkpoint, digest) of every model that is served now by the runs concerned."""
-    rows = [
-        (f"{found.runs[c.run_id].name}/{c.run_id}/{c.name}", c.head_id, c.head_digest)
-        for c in found.cohorts.values()
-        if c.head_id is not None and c.head_digest is not None and c.phase != "retired"
-    ]
-    return sorted(rows)
-
-
-def _method(found: Dossier) -> str:
-    if found.erasure.chosen is None:
-        raise InvariantBroken("a certificate without a method")
-    return found.erasure.chosen
-
-
-def _guarantee(found: Dossier) -> p.GuaranteeKind:
-    """Of what was done, which may be more than was asked for."""
-    return "approximate" if any(line.action == "unlearned" for line in found.lines) else "exact"
-
-
-def _audit(found: Dossier) -> Iterator[p.AuditFigure]:
-    """What was measured of the mended cohorts: of each leaver, beside the same figure of the model before the erasure,
-    and of those who remain; with the verdict on each figure that was judged."""
-    for line in found.lines:
-        if line.audit is None or line.action != "unlearned":
-            continue
-        judged = {(check.get("client"), check["name"]): check["why"] for check in line.audit["checks"]}
-        for name, value in sorted(line.audit["figures"].items()):
-            why = judged.get((None, name), "")
-            yield p.AuditFigure(name=f"{line.cohort_name}/{name}", value=value, reference_is=why)
-        for leaver, own in sorted(line.audit.get("leavers", {}).items()):
-            place = f"{line.cohort_name}/{p.commit(leaver, _salt(found))}"
-            for name, value in sorted(own["figures"].items()):
-                why = judged.get((leaver, name), "")
-                before = own["before"].get(name)
-                said = filter(None, ("" if before is None else "the model before the erasure", why))
-                yield p.AuditFigure(name=f"{place}/{name}", value=value, reference=before, reference_is="; ".join(said))
-
-
-def _salt(found: Dossier) -> bytes:
-    return bytes.fromhex(found.erasure.salt)
-
-
-def _parameters(found: Dossier) -> dict[str, JsonValue]:
-    return {"recovery_rounds": found.erasure.recovery_rounds, **found.erasure.params}
-
-
-def _commitments(found: Dossier, wanted: Callable[[UUID], bool]) -> tuple[str, ...]:
-    return tuple(sorted(p.commit(s.name, _salt(found)) for s in found.subjects if wanted(s.client_id)))
-
-
-def _request(found: Dossier, now: datetime) -> p.Request:
-    erasure = found.erasure
-    if erasure.fenced_at is None:
-        raise InvariantBroken("a certificate without a fence")
-    return p.Request(
-        id=erasure.id,
-        subjects=tuple(sorted(p.commit(s.name, _salt(found)) for s in found.subjects)),
-        scope=erasure.scope,
-        regulation=erasure.regulation,
-        submitted_at=erasure.created_at,
-        fenced_at=erasure.fenced_at,
-        first_clean_at=erasure.first_clean_at or erasure.fenced_at,
-        completed_at=now,
-        legal_deadline=erasure.legal_deadline,
-    )
-
-
-def outcome(found: Dossier, line: Line) -> p.CohortOutcome:
-    cohort = found.cohorts[line.cohort_id]
-    is_served = cohort.phase != "retired" and cohort.head_digest is not None
-    became: p.Outcome = line.action if is_served else "retired"
-    if became == "rolled-back" and line.rollback_digest is None:
-        became = "retrained"
-    return p.CohortOutcome(
-        run=line.run_id,
-        name=line.cohort_name,
-        epoch_before=line.epoch_before,
-        epoch_after=cohort.epoch,
-        round_at_fence=line.round_at_fence,
-        outcome=became,
-        rollback_point=line.rollback_digest if is_served else None,
-        parents=tuple(p.Parent(digest=s["digest"], weight=s["weight"]) for s in line.sources if is_served),
-        round_reached=cohort.round if is_served else 0,
-        head=cohort.head_digest if is_served else None,
-    )
-
-
-def _stopped_early(found: Dossier) -> tuple[str, ...]:
-    """Lines that never got back to the round they had, because nobody goes on with their run."""
-    stopped = []
-    for line in found.lines:
-        run, cohort = found.runs[line.run_id], found.cohorts[line.cohort_id]
-        if run.status in GIVEN_UP and line.action != "retired" and cohort.round < line.target_round:
-            where = f"Cohort {line.cohort_name} of run {run.id} stopped at round {cohort.round}"
-            stopped.append(f"{where}, before round {line.target_round}: the run is {run.status}.")
-    return tuple(stopped)
-
-
-def _still_shaped_by(found: Dossier) -> tuple[p.Influence, ...]:
-    kinds = {run.spec.topology.kind for run in found.runs.values()}
-    stop = any(run.spec.stop.accuracy is not None for run in found.runs.values())
-    evaluated = any(run.spec.validation.at_clients for run in found.runs.values())
-    shaped: list[tuple[p.Aspect, str]] = [
-        ("hyper-parameters", "The run's parameters were chosen while the leaver was a member."),
-        ("selection-state", "Which clients were drawn in past rounds depended on who was a member."),
-    ]
-    if "clusters" in kinds:
-        shaped.append(("cluster-assignment", "The clusters were formed with the leaver among the clients."))
-    if "tree" in kinds or "bi_model" in kinds:
-        shaped.append(("tree-shape", "The tree was built with the leaver among its leaves."))
-    if stop:
-        shaped.append(("stop-round", "The stop rule looks at accuracies of models that the leaver took part in."))
-    if evaluated:
-        shaped.append(("validation-by-its-evaluation-tasks", "Past models were judged on the leaver's data as well."))
-    return tuple(p.Influence(aspect=aspect, explanation=why) for aspect, why in sorted(shaped))

@@ -1,47 +1,50 @@
-"""The sealed history of a run's updates: kept after each round, thinned, unsealed for kernels; and retention, which
-drops the plain updates afterwards."""
+"""The history of a run's updates: kept after each round beyond what retention keeps, thinned, and read by kernels. And
+retention itself. A policy without loss keeps the updates as they were sent; any other keeps copies."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import tempfile
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import structlog
 
-from coordinator.blobs.port import BlobStore
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import Blob, Job
+from coordinator.keys.port import KeyStore, earlier_client_key
 from coordinator.runtime.scratch import Scratch
-from coordinator.runtime.sealing_keys import SealingKeys
-from coordinator.store import kept, outbox
+from coordinator.runtime.storage import SealedFile, Storage, name_of, not_found
+from coordinator.runtime.writing import SealedWriter
+from coordinator.store import blobs, kept, outbox
 from coordinator.store.database import Database
 from coordinator.store.kept import Copy, Wanted
 from services.core.errors import InvariantBroken, Rejected
 from services.history.coverage import cover
-from services.history.sealing import SALT_BYTES
+from services.history.sealed_before import restore_sealed
 from services.history.spec import UpdateHistory
 from services.history.store import Kept, keep, restore
+from services.sealing.envelope import new_data_key
+from services.sealing.segments import Seal
+from services.tensors.streams import Stored, StoredFile
 
 log = structlog.get_logger()
-SEALED_AT_ONCE: Final = 16
-_REFUSED: Final = Kept("", 0, 0.0, 0.0)
+KEPT_AT_ONCE: Final = 16
+_REFUSED: Final = Kept("", 0)
 """Stands for an update that cannot be kept."""
 
 
 class Keeping:
-    def __init__(self, database: Database, blobs: BlobStore, keys: SealingKeys, scratch: Scratch) -> None:
-        self._database, self._blobs, self._keys, self._scratch = database, blobs, keys, scratch
+    def __init__(self, database: Database, storage: Storage, scratch: Scratch) -> None:
+        self._database, self._storage, self._scratch = database, storage, scratch
 
     async def run(self, job: Job, token: str) -> None:
-        """A chore of the outbox: keep what the policy wants, drop what it does not, then the plain updates. It looks at
-        all rounds since the last one that was done, so that nothing is lost with a chore that was cut short."""
+        """A chore of the outbox: keep what the policy wants, drop what it does not, then what retention drops. It looks
+        at all rounds since the last one that was done, so that nothing is lost with a chore that was cut short."""
         if job.cohort_id is None:
             raise InvariantBroken("a history without a cohort")
         async with self._database.read() as connection:
@@ -49,17 +52,16 @@ class Keeping:
             if place.policy is None:
                 raise InvariantBroken("a history without a policy")
             found = await kept.wanted(connection, job.cohort_id, place.policy)
-        for first in range(0, len(found), SEALED_AT_ONCE):
-            if not await self._seal(job.federation_id, found[first : first + SEALED_AT_ONCE], place.policy):
+        for first in range(0, len(found), KEPT_AT_ONCE):
+            if not await self._keep_some(job.federation_id, found[first : first + KEPT_AT_ONCE], place.policy):
                 return  # another process is at the same; when the lease runs out it is seen how that ended
         if place.policy.window is not None or place.policy.budget_bytes is not None:
             await self.thin([job.cohort_id])
         await self.collect(job, token)
 
     async def collect(self, job: Job, token: str) -> None:
-        """Drop updates that retention no longer keeps: bytes first, then their records, in one transaction, so that a
-        record without bytes can only be left by a crash, and then this job runs again. While a method works on the
-        cohort it may read any of them; the chore of a later round drops them."""
+        """Drop updates that retention no longer keeps. While a method works on the cohort it may read any of them; the
+        chore of a later round drops them."""
         if job.cohort_id is None:
             raise InvariantBroken("retention without a cohort")
         async with self._database.write() as connection:
@@ -70,9 +72,10 @@ class Keeping:
                 up_to_round = max(up_to_round, *others, 0)
             if not place.is_unlearning:
                 found = await outbox.updates_to_collect(connection, job.cohort_id, job.epoch, up_to_round)
-                unused = await outbox.forget_updates(connection, job.federation_id, found) if found else []
-                await self._blobs.delete(job.federation_id, *unused)
+                if found:
+                    await outbox.forget_updates(connection, job.federation_id, found)
             await outbox.finish_chore(connection, job.id, token)
+        await self._storage.delete_dropped()
 
     async def thin(self, cohort_ids: Collection[UUID]) -> None:
         """Drop what is too much, and what is in no model any more; nothing while a request cuts the cohort."""
@@ -83,97 +86,117 @@ class Keeping:
                 if place.policy is None or await kept.is_being_erased(connection, place.cohort_id):
                     continue
                 superfluous = cover(await kept.bytes_by_round(connection, place.cohort_id), place.policy).dropped
-                dropped = await kept.drop(connection, place.cohort_id, superfluous)
-                await self._blobs.delete(place.federation_id, *dropped)
+                await kept.drop(connection, place.cohort_id, superfluous)
+        await self._storage.delete_dropped()
 
     async def tidy(self) -> None:
-        """What erasures left behind: copies of what is in no model any more, keys without an owner."""
+        """What erasures left behind: copies of what is in no model any more."""
         async with self._database.read() as connection:
             cohort_ids = await kept.cohorts_with_copies(connection)
         await self.thin(cohort_ids)
-        owners = await asyncio.to_thread(self._keys.owners)
-        async with self._database.read() as connection:
-            gone = await kept.erased_without_copies(connection, owners) if owners else []
-        await self.shred(gone)
-
-    async def keys_of(self, client_ids: Collection[UUID]) -> list[bytes]:
-        """Of those among the clients that have one."""
-        found = [await asyncio.to_thread(self._keys.find, client_id) for client_id in client_ids]
-        return [key for key in found if key is not None]
-
-    async def shred(self, client_ids: Collection[UUID]) -> None:
-        """Destroy the clients' keys, and what killed processes left unsealed."""
-        for client_id in client_ids:
-            await asyncio.to_thread(self._keys.destroy, client_id)
-        await self.sweep()
 
     async def sweep(self) -> None:
-        """Remove what killed processes left unsealed."""
+        """Remove what killed processes left in their scratch directories."""
         await asyncio.to_thread(self._scratch.sweep)
 
     @asynccontextmanager
-    async def local(self, owner: UUID, digests: Sequence[str]) -> AsyncIterator[dict[str, Path]]:
-        """Blobs as files to read, like those of the store; an update that is only in the history is unsealed."""
+    async def local(self, owner: UUID, digests: Sequence[str]) -> AsyncIterator[dict[str, Stored]]:
+        """Blobs for a kernel to read, like those of the storage; an update of which there is only a copy is made again
+        from it, sealed under a key that nobody keeps."""
         async with AsyncExitStack() as stack:
             try:
-                files = await stack.enter_async_context(self._blobs.local(owner, digests))
-            except Rejected as missing:
-                if missing.code != "not-found":
+                readable = await self._readable(owner, digests, stack)
+            except Rejected as rejected:
+                if rejected.code != "not-found":
                     raise
-                files = await self._unsealed(owner, digests, stack)
-            yield files
+                readable = await self._readable(owner, digests, stack)  # perhaps it has been sealed meanwhile
+            yield readable
 
-    async def _unsealed(self, owner: UUID, digests: Sequence[str], stack: AsyncExitStack) -> dict[str, Path]:
-        missing = [digest for digest in digests if await self._blobs.stat(owner, digest) is None]
+    async def _readable(self, owner: UUID, digests: Sequence[str], stack: AsyncExitStack) -> dict[str, Stored]:
+        found = await self._storage.find(owner, digests)
+        missing = [digest for digest in digests if digest not in found]
+        files = await stack.enter_async_context(self._storage.opened(list(found.values())))
+        readable = {digest: files[blob.id] for digest, blob in found.items()}
+        return readable | await self._restored(owner, missing, stack) if missing else readable
+
+    async def _restored(self, owner: UUID, missing: Sequence[str], stack: AsyncExitStack) -> dict[str, Stored]:
         async with self._database.read() as connection:
             copies = await kept.copies(connection, owner, missing)
-        names = [copies[digest].digest if digest in copies else digest for digest in digests]
-        files = await stack.enter_async_context(self._blobs.local(owner, names))
+        if lost := [digest for digest in missing if digest not in copies]:
+            raise not_found(lost[0])
+        stored = await stack.enter_async_context(self._storage.local(owner, [copy.digest for copy in copies.values()]))
         directory = stack.enter_context(self._scratch.directory())
-        for source, copy in copies.items():
-            out = directory / source.removeprefix("sha256:")
-            await asyncio.to_thread(self._restore, copy, files[copy.digest], out)
-            files[source] = out
-        return files
+        return {
+            source: await asyncio.to_thread(_restored, copy, stored[copy.digest], directory, self._storage.sealing.keys)
+            for source, copy in copies.items()
+        }
 
-    def _restore(self, copy: Copy, stored: Path, out: Path) -> None:
-        key = self._keys.find(copy.client_id)
-        if key is None:
-            raise Rejected("not-found", f"the key of client {copy.client_name}'s kept updates was destroyed")
-        restore(stored, out, copy.policy, key, copy.context, copy.digest)
-
-    async def _seal(self, federation_id: UUID, some: Sequence[Wanted], policy: UpdateHistory) -> bool:
-        """Named in the database first, then stored, then confirmed: whatever a crash leaves is found again. False:
+    async def _keep_some(self, federation_id: UUID, some: Sequence[Wanted], policy: UpdateHistory) -> bool:
+        """Announced in the database first, then stored, then confirmed: whatever a crash leaves is found again. False:
         another process is at some of it, too."""
-        with tempfile.TemporaryDirectory(prefix="lethe-sealed-") as directory:
-            paths = {one: Path(directory) / str(number) for number, one in enumerate(some)}
-            sealed = [(one, await self._keep(federation_id, one, paths[one], policy)) for one in some]
+        if policy.dtype == "fp32":
+            await self._keep_as_they_are(federation_id, some, policy)
+            return True
+        async with self._database.read() as connection:
+            now = await self._database.now(connection)
+        with self._scratch.directory() as directory:
+            made = {one: await self._copy(federation_id, one, directory / uuid4().hex, policy, now) for one in some}
             async with self._database.write() as connection:
-                now = await self._database.now(connection)
-                announced, left = await kept.announce(connection, sealed, policy, now)
+                announced = await kept.announce(connection, [(one, made[one][0]) for one in some], policy, now)
+                copies = [(blob, path) for one, _ in announced for _, blob, path in [made[one]] if blob is not None]
+                await blobs.announce(connection, [blob for blob, _ in copies])
             crashpoint("history.after-announcement")
-            await self._blobs.delete(federation_id, *left)
-            stored = [
-                await self._adopt(federation_id, paths[one], now) for one, copy in announced if copy is not _REFUSED
-            ]
+            for blob, path in copies:
+                await self._storage.blobs.adopt(federation_id, name_of(blob), path)
         crashpoint("history.after-adoption")
         async with self._database.write() as connection:
-            unwanted = [blob for blob in stored if not await kept.confirm(connection, blob)]
+            unwanted = [blob.id for blob, _ in copies if not await kept.confirm(connection, blob)]
+            await blobs.drop(connection, await kept.copies_of(connection, [one.update_id for one in some]))
             is_all = not await kept.are_being_sealed(connection, [one.update_id for one in some])
-        await self._blobs.delete(federation_id, *(blob.digest for blob in unwanted))
+        await self._storage.give_up(federation_id, unwanted)
         return is_all
 
-    async def _adopt(self, federation_id: UUID, path: Path, now: datetime) -> Blob:
-        digest, inspection, num_bytes = await self._blobs.adopt(federation_id, path)
-        layout = inspection.layout
-        return Blob(federation_id, digest, num_bytes, layout.digest(), layout.updatable().digest(), True, now)
+    async def _keep_as_they_are(self, federation_id: UUID, some: Sequence[Wanted], policy: UpdateHistory) -> None:
+        found = await self._storage.find(federation_id, [one.source for one in some])
+        as_they_are = [(one, Kept(one.source, found[one.source].num_bytes)) for one in some if one.source in found]
+        async with self._database.write() as connection:
+            await kept.announce(connection, as_they_are, policy, await self._database.now(connection))
 
-    async def _keep(self, federation_id: UUID, one: Wanted, out: Path, policy: UpdateHistory) -> Kept:
+    async def _copy(
+        self, federation_id: UUID, one: Wanted, path: Path, policy: UpdateHistory, now: datetime
+    ) -> tuple[Kept, Blob | None, Path]:
         try:
-            async with self._blobs.local(federation_id, [one.source]) as files:
-                key = await asyncio.to_thread(self._keys.find_or_make, one.client_id)
-                update, salt = files[one.source], os.urandom(SALT_BYTES)
-                return await asyncio.to_thread(keep, update, out, policy, key, salt, one.context)
+            async with self._storage.local(federation_id, [one.source]) as files:
+                blob = await self._storage.sealing.of_copy(
+                    federation_id, one.update_id, one.client_id, one.cohort_id, one.epoch, now
+                )
+                seal = await self._storage.sealing.seal_of(blob)
+                copy = await asyncio.to_thread(_kept, files[one.source], path, seal, policy)
+                return copy, replace(blob, digest=copy.digest, num_bytes=copy.num_bytes), path
         except Rejected as refused:
             log.warning("history.refused", update=str(one.update_id), round=one.round, error=str(refused))
-            return _REFUSED
+            return _REFUSED, None, path
+
+
+def _kept(update: Stored, path: Path, seal: Seal, policy: UpdateHistory) -> Kept:
+    with SealedWriter(path, seal) as out:
+        return keep(update, out, policy)
+
+
+def _restored(copy: Copy, stored: Stored, directory: Path, keys: KeyStore) -> Stored:
+    object_id = uuid4()
+    path, seal = directory / object_id.hex, Seal(new_data_key(), object_id)
+    with SealedWriter(path, seal) as out:
+        if isinstance(stored, StoredFile):
+            restore_sealed(stored.path, out, copy.policy, key_before(keys, copy), copy.context, copy.digest)
+        else:
+            restore(stored, out, copy.policy)
+    return SealedFile(path, seal)
+
+
+def key_before(keys: KeyStore, copy: Copy) -> bytes:
+    """What version 0.1 sealed the copy with."""
+    key = keys.find(earlier_client_key(copy.client_id))
+    if key is None:
+        raise not_found(copy.digest)
+    return key

@@ -6,9 +6,9 @@ import asyncio
 import base64
 import hashlib
 import hmac
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -18,12 +18,13 @@ import structlog
 
 from coordinator.engine.entities import Job
 from coordinator.engine.messages import SettleDelivery
+from coordinator.runtime.callback_secrets import KEY_FILE, CallbackSecrets, SecretUnreadable, is_sealed
 from coordinator.runtime.evidence import TROUBLE, described
 from coordinator.runtime.shell import Shell
-from coordinator.store import outbox
+from coordinator.runtime.signing import SigningKeys
+from coordinator.store import callbacks, outbox
 from coordinator.store.database import Database
 from coordinator.store.outbox import Parcel
-from services.audit.keys import load_or_create_key
 from services.core.errors import Rejected
 from services.wire.v1.erasure import secret_bytes
 
@@ -35,8 +36,10 @@ _GONE: Final = 410
 
 
 class Notifying:
-    def __init__(self, database: Database, shell: Shell, allowed_hosts: str, key_path: Path) -> None:
-        self._database, self._shell, self._key_path = database, shell, key_path
+    def __init__(self, database: Database, shell: Shell, allowed_hosts: str, keys: SigningKeys) -> None:
+        """The key of callbacks' secrets lies beside `keys`."""
+        self._database, self._shell, self._keys = database, shell, keys
+        self._secrets = CallbackSecrets(keys.directory / KEY_FILE)
         self._allowed = frozenset(host.strip().lower() for host in allowed_hosts.split(",") if host.strip())
 
     def check_url(self, url: str) -> None:
@@ -45,6 +48,28 @@ class Notifying:
             raise Rejected("callback-refused", f"callbacks are switched off here: the operator has to set {SETTING}")
         if not self._is_allowed(url):
             raise Rejected("callback-refused", f"the host of a callback is not among those that {SETTING} allows")
+
+    async def sealed(self, erasure_id: UUID, callbacks: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+        """As they are stored: {url, secret}, the secret readable by this coordinator alone."""
+        return tuple([await self._sealed_one(erasure_id, callback) for callback in callbacks])
+
+    async def seal_old(self) -> int:
+        """Seal the secrets that an older release stored as they came; returns of how many requests."""
+        async with self._database.read() as connection:
+            found = await callbacks.unsealed(connection)
+        if not found:
+            return 0
+        sealed = {erasure_id: await self.sealed(erasure_id, plain) for erasure_id, plain in found.items()}
+        async with self._database.write() as connection:
+            await callbacks.replace(connection, sealed)
+        await self._database.forget_pages()
+        return len(found)
+
+    async def _sealed_one(self, erasure_id: UUID, callback: Mapping[str, Any]) -> dict[str, Any]:
+        secret = callback["secret"]
+        if secret is not None and not is_sealed(secret):
+            secret = await asyncio.to_thread(self._secrets.seal, secret, erasure_id, callback["url"])
+        return {"url": callback["url"], "secret": secret}
 
     async def run(self, job: Job, token: str) -> None:
         """Carry one delivery job out: one attempt."""
@@ -65,6 +90,8 @@ class Notifying:
             headers, body = await self._signed(parcel, now)
         except TROUBLE as error:
             return described(error), False
+        except SecretUnreadable:
+            return "the key that its secret was sealed with is lost: restore it, or file again with a callback", False
         trust_env = urlsplit(parcel.delivery.url).hostname not in _LOOPBACK
         try:
             async with (
@@ -84,9 +111,11 @@ class Notifying:
         webhook_id, timestamp = str(parcel.delivery.id), str(int(now.timestamp()))
         content = f"{webhook_id}.{timestamp}.".encode() + body
         if parcel.secret is not None:
-            version, signature = "v1", hmac.digest(secret_bytes(parcel.secret), content, hashlib.sha256)
+            about = parcel.delivery
+            secret = await asyncio.to_thread(self._secrets.open, parcel.secret, about.erasure_id, about.url)
+            version, signature = "v1", hmac.digest(secret_bytes(secret), content, hashlib.sha256)
         else:
-            key = await asyncio.to_thread(load_or_create_key, self._key_path)
+            key = await asyncio.to_thread(self._keys.load)
             version, signature = "v1a", key.sign(content)
         headers = {
             "content-type": "application/json",

@@ -11,6 +11,7 @@ import contextlib
 import errno
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -18,11 +19,10 @@ from uuid import UUID, uuid4
 
 import structlog
 
-from coordinator.blobs.port import BlobStore, Examined, StorageFull
-from coordinator.blobs.reception import examine
+from coordinator.blobs.port import StorageFull
 from coordinator.bus.port import Bus
 from coordinator.crashpoints import crashpoint
-from coordinator.engine.entities import Job
+from coordinator.engine.entities import Blob, Facts, Job
 from coordinator.engine.messages import (
     JobDone,
     JobFailed,
@@ -37,13 +37,18 @@ from coordinator.runtime.history import Keeping
 from coordinator.runtime.quarantine import Quarantine, Thing, pause_after, reason_of
 from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.shell import Shell
+from coordinator.runtime.storage import Storage, name_of
 from coordinator.runtime.supervision import Pulse
-from coordinator.store import outbox, references
+from coordinator.runtime.writing import SealedWriter
+from coordinator.store import blobs, outbox, references
 from coordinator.store.database import Database, TimedOut, Unavailable
 from coordinator.store.faults import fault_of
 from services.core.errors import InvariantBroken, Rejected
 from services.registry.kernels import run_kernel
+from services.sealing.segments import Seal, Unreadable
 from services.tensors.errors import KernelFailed
+from services.tensors.inspection import InspectingWriter
+from services.tensors.streams import Stored
 
 log = structlog.get_logger()
 LOOK_EVERY_S = 0.5
@@ -172,41 +177,56 @@ Runner = Callable[[Job, str], Awaitable[None]]
 
 
 def kernel_runner(
-    database: Database, shell: Shell, blobs: BlobStore, keeping: Keeping, scratch: Scratch, executor: Executor
+    database: Database, shell: Shell, storage: Storage, keeping: Keeping, scratch: Scratch, executor: Executor
 ) -> Runner:
-    """Run a kernel over local files in the executor and take its model into the store."""
+    """Run a kernel over stored blobs in the executor and store what it makes."""
 
     async def run(job: Job, token: str) -> None:
         log.info("kernel.started", kernel=job.kernel, job=str(job.id), run=str(job.run_id), attempt=job.attempt)
-        if outcome := await _outcome(job, token, database, blobs, keeping, scratch, executor):
+        if outcome := await _outcome(job, token, database, storage, keeping, scratch, executor):
             if job.epoch > 0:
                 crashpoint("erasure.in-recovery")
-            await shell_patiently(shell, outcome)
+            is_wanted = await shell_patiently(shell, outcome)
+            if not is_wanted and isinstance(outcome, JobDone) and outcome.blob is not None:
+                await storage.give_up(job.federation_id, [outcome.blob.blob_id])
 
     return run
 
 
 async def _outcome(
-    job: Job, token: str, database: Database, blobs: BlobStore, keeping: Keeping, scratch: Scratch, executor: Executor
+    job: Job,
+    token: str,
+    database: Database,
+    storage: Storage,
+    keeping: Keeping,
+    scratch: Scratch,
+    executor: Executor,
 ) -> JobDone | JobFailed | None:
     """None: the result is not wanted any more, and was not stored."""
     loop = asyncio.get_running_loop()
+    if job.cohort_id is None:
+        raise InvariantBroken("a kernel without a cohort")
     try:
         with scratch.file() as out:
+            blob = await storage.sealing.of_job(job.federation_id, job.id, job.cohort_id, job.epoch, job.created_at)
+            seal = await storage.sealing.seal_of(blob)
             async with keeping.local(job.federation_id, job.inputs) as files:
                 crashpoint("kernel.before")
-                figures, made = await loop.run_in_executor(executor, _computed, job, files, out)
+                figures, made = await loop.run_in_executor(executor, _computed, job, files, out, seal)
                 crashpoint("kernel.after")
-            blob = None
+            record = None
             if made is not None:
-                if not await _name(database, job, token, made.digest):
+                digest, facts = made
+                blob = replace(blob, digest=digest, num_bytes=facts.num_bytes)
+                if not await _announce(database, blob, token):
                     return None
-                blob = await _adopt(job.federation_id, blobs, out, made)
+                await storage.blobs.adopt(job.federation_id, name_of(blob), out)
+                record = RecordBlob(blob.id, job.federation_id, digest, facts)
             crashpoint("kernel.after-adoption")
-            return JobDone(job.id, token, blob, figures)
+            return JobDone(job.id, token, record, figures)
     except StorageFull as error:
         return JobFailed(job.id, token, str(error), retryable=True, storage_full=True)
-    except (KernelFailed, Rejected) as error:
+    except (KernelFailed, Rejected, Unreadable) as error:
         return JobFailed(job.id, token, _reason(error), retryable=False)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _FULL:  # of the disk that kernels write to
@@ -217,35 +237,41 @@ async def _outcome(
         return JobFailed(job.id, token, f"{type(error).__name__}: {error}", retryable=True)
 
 
-def _reason(error: KernelFailed | Rejected) -> str:
+def _reason(error: KernelFailed | Rejected | Unreadable) -> str:
     if isinstance(error, Rejected) and (missing := error.extra.get("digest")):
         return f"{missing} is not stored any more; upload it again or restore it from a backup, then resume the run"
+    if isinstance(error, Unreadable):
+        return f"stored bytes are damaged: {error} Restore them from a backup, then resume the run"
     return str(error)
 
 
-def _computed(job: Job, files: Mapping[str, Path], out: Path) -> tuple[dict[str, Any], Examined | None]:
+def _computed(
+    job: Job, files: Mapping[str, Stored], out: Path, seal: Seal
+) -> tuple[dict[str, Any], tuple[str, Facts] | None]:
     """A kernel's figures, and what its model is if it made one."""
-    figures = run_kernel(job.kernel or "", dict(job.params), files, out)
-    return figures, examine(out) if out.exists() else None
+    with SealedWriter(out, seal) as sealed:
+        writer = InspectingWriter(sealed)
+        figures = run_kernel(job.kernel or "", dict(job.params), files, writer)
+        if sealed.is_empty:
+            return figures, None
+        digest, inspection, _ = writer.finish()
+    layout = inspection.layout
+    facts = Facts(inspection.num_bytes, layout.digest(), layout.updatable().digest(), inspection.finite)
+    return figures, (digest, facts)
 
 
-async def _name(database: Database, job: Job, token: str, digest: str) -> bool:
+async def _announce(database: Database, blob: Blob, token: str) -> bool:
     """Say what is about to be stored, so that an erasure finds it even if its record never comes."""
     while True:
         try:
             async with database.write() as connection:
-                return await outbox.name_output(connection, job.id, token, digest)
+                now = await database.now(connection)
+                return await blobs.announce_output(connection, replace(blob, created_at=now), token)
         except Unavailable:
             await asyncio.sleep(LOOK_EVERY_S)
 
 
-async def _adopt(federation_id: UUID, blobs: BlobStore, out: Path, made: Examined) -> RecordBlob:
-    digest, inspection, num_bytes = await blobs.adopt(federation_id, out, made)
-    layout = inspection.layout
-    return RecordBlob(federation_id, digest, num_bytes, layout.digest(), layout.updatable().digest(), inspection.finite)
-
-
-def chore_runner(database: Database, shell: Shell, blobs: BlobStore, erasing: Erasing) -> Runner:
+def chore_runner(database: Database, shell: Shell, storage: Storage, erasing: Erasing) -> Runner:
     async def run(job: Job, token: str) -> None:
         match job.kind:
             case "post":
@@ -253,8 +279,8 @@ def chore_runner(database: Database, shell: Shell, blobs: BlobStore, erasing: Er
                     await shell_patiently(shell, POSTS[job.params["message"]](job))
             case "drop-blob":
                 async with database.write() as connection:
-                    unused = await references.release(connection, job.federation_id, [job.params["digest"]])
-                    await blobs.delete(job.federation_id, *unused)
+                    await references.release(connection, job.federation_id, [job.params["digest"]])
+                await storage.delete_dropped()
             case "fence" | "purge":
                 await erasing.run(job)
             case _:

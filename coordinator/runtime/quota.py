@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from coordinator.blobs.port import BlobStore, sender_hash
 from coordinator.runtime.settings import Settings
 from coordinator.store import doorway
 from coordinator.store.database import Database
@@ -36,7 +35,6 @@ class Upload:
 
     federation_id: UUID
     client_id: UUID | None
-    sender: str
     wanted_bytes: int
     """All that is missing of the blob."""
     announced_bytes: int
@@ -50,12 +48,12 @@ class Room:
 
 
 class Quota:
-    def __init__(self, database: Database, blobs: BlobStore, client_bytes: int, federation_bytes: int) -> None:
-        self._database, self._blobs = database, blobs
+    def __init__(self, database: Database, client_bytes: int, federation_bytes: int) -> None:
+        self._database = database
         self._client_bytes, self._federation_bytes = client_bytes, federation_bytes
-        self._stored: Counter[UUID | str] = Counter()
-        """By federation, by client, and of unfinished uploads by the hash of their sender."""
-        self._arriving: Counter[UUID | str] = Counter()
+        self._stored: Counter[UUID] = Counter()
+        """By federation and by client; an unfinished upload counts with all that it announced."""
+        self._arriving: Counter[UUID] = Counter()
         self._counting = asyncio.Lock()
         self._counted_at, self._count_took_s = -RECOUNT_S, 0.0
 
@@ -81,18 +79,15 @@ class Quota:
                 self._stored.update(dict.fromkeys(subjects, upload.announced_bytes))
 
     async def count(self) -> None:
-        """Take the figures from the database and the blob store."""
+        """Take the figures from the database."""
         started_at = time.monotonic()
         async with self._database.read() as connection:
             found = await doorway.stored_bytes(connection)
-        stored: Counter[UUID | str] = Counter()
+        stored: Counter[UUID] = Counter()
         for federation_id, client_id, num_bytes in found:
             stored[federation_id] += num_bytes
             if client_id is not None:
                 stored[client_id] += num_bytes
-        for part in await self._blobs.parts():
-            stored[part.owner] += part.num_bytes
-            stored[part.sender] += part.num_bytes
         self._stored = stored
         self._counted_at = time.monotonic()
         self._count_took_s = self._counted_at - started_at
@@ -107,7 +102,7 @@ class Quota:
     def _excess(self, upload: Upload) -> Rejected | None:
         client_id, owner = upload.client_id, upload.federation_id
         if client_id is not None:
-            have = self._stored[client_id] + self._stored[sender_hash(upload.sender)] + self._arriving[client_id]
+            have = self._stored[client_id] + self._arriving[client_id]
             if have + upload.wanted_bytes > self._client_bytes:
                 return _exceeded("this client", have, upload, self._client_bytes, "LETHE_CLIENT_QUOTA_BYTES")
         have = self._stored[owner] + self._arriving[owner]
@@ -124,13 +119,12 @@ def _exceeded(who: str, have: int, upload: Upload, limit: int, setting: str) -> 
     return Rejected("quota-exceeded", detail)
 
 
-def quota_of(settings: Settings, database: Database, blobs: BlobStore) -> Quota:
+def quota_of(settings: Settings, database: Database) -> Quota:
     """As set; otherwise a client may fill half of the disk, and a federation three quarters."""
     disk_bytes = shutil.disk_usage(settings.blob_path).total if settings.blobs == "file" else UNKNOWN_DISK_BYTES
     client_bytes, federation_bytes = settings.client_quota_bytes, settings.federation_quota_bytes
     return Quota(
         database,
-        blobs,
         disk_bytes // 2 if client_bytes is None else client_bytes,
         disk_bytes * 3 // 4 if federation_bytes is None else federation_bytes,
     )

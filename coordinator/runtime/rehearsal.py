@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from datetime import datetime
+from dataclasses import replace
 from uuid import UUID
 
-from coordinator.blobs.port import BlobStore
 from coordinator.engine.decide import decide
-from coordinator.engine.entities import Blob, State
+from coordinator.engine.entities import Blob, Facts, State
 from coordinator.engine.messages import CreateRun, Envelope
+from coordinator.runtime.sealing import operators_blob
+from coordinator.runtime.storage import Storage
 from coordinator.store.database import Database
 from coordinator.store.slices import load
 from services.core.errors import Rejected
@@ -26,15 +27,19 @@ from services.wire.v1.runs import RunSpec
 
 
 async def rehearse(
-    database: Database, blobs: BlobStore, request: CreateRun, to_upload: Collection[str], max_parameters: int
+    database: Database, storage: Storage, request: CreateRun, to_upload: Collection[str], max_parameters: int
 ) -> RunValidation:
     """`to_upload`: digests that need not be stored yet; `max_parameters`: of a built-in model."""
     async with database.read() as connection:  # its locks go with it: nothing on it is kept
         now = await database.now(connection)
         state = await load(connection, [request], State())
-    state = state.put_all(_promised(request.federation_id, digest, now) for digest in to_upload)
+    state = state.put_all(
+        replace(operators_blob(request.federation_id, now, digest, 0), status="stored") for digest in to_upload
+    )
+    promised = {(request.federation_id, digest): Facts(0, "", "", finite=True) for digest in to_upload}
+    state = state.updated({"facts": {**promised, **state.facts}})
     decided = decide(state, Envelope(request, now, os.urandom(16))).state
-    await check_files(blobs, request.federation_id, request.spec, max_parameters)
+    await check_files(storage, request.federation_id, request.spec, max_parameters)
     run = decided.runs[request.run_id]
     return RunValidation(
         num_clients=run.num_clients,
@@ -43,33 +48,29 @@ async def rehearse(
     )
 
 
-async def check_files(blobs: BlobStore, federation_id: UUID, spec: RunSpec, max_parameters: int) -> None:
+async def check_files(storage: Storage, federation_id: UUID, spec: RunSpec, max_parameters: int) -> None:
     """Refuse a model that nobody can build, and stored files that do not fit it. What is not stored is passed over."""
     validate(spec.model, max_parameters)
-    if spec.init is not None and (layout := await _layout(blobs, federation_id, spec.init)):
+    if spec.init is not None and (layout := await _layout(storage, federation_id, spec.init)):
         check_init(spec.model, layout)
-    if spec.validation.data is not None and (layout := await _layout(blobs, federation_id, spec.validation.data)):
+    if spec.validation.data is not None and (layout := await _layout(storage, federation_id, spec.validation.data)):
         check_validation(layout)
 
 
-async def _layout(blobs: BlobStore, federation_id: UUID, digest: str) -> Layout | None:
+async def _layout(storage: Storage, federation_id: UUID, digest: str) -> Layout | None:
     """None: it is not stored."""
     try:
-        num_bytes = await blobs.stat(federation_id, digest)
-        if num_bytes is None:
+        blob = (await storage.find(federation_id, [digest])).get(digest)
+        if blob is None:
             return None
-        length = parse_length(await _read(blobs, federation_id, digest, 0, LENGTH_BYTES), num_bytes)
-        header = await _read(blobs, federation_id, digest, LENGTH_BYTES, LENGTH_BYTES + length)
+        length = parse_length(await _read(storage, blob, 0, LENGTH_BYTES), blob.num_bytes)
+        header = await _read(storage, blob, LENGTH_BYTES, LENGTH_BYTES + length)
     except Rejected as rejection:
         if rejection.code == "not-found":  # deleted meanwhile
             return None
         raise
-    return parse_header(header, num_bytes).layout
+    return parse_header(header, blob.num_bytes).layout
 
 
-async def _read(blobs: BlobStore, federation_id: UUID, digest: str, start: int, end: int) -> bytes:
-    return b"".join([chunk async for chunk in blobs.open(federation_id, digest, start, end)])
-
-
-def _promised(federation_id: UUID, digest: str, now: datetime) -> Blob:
-    return Blob(federation_id, digest, 0, "", "", finite=True, created_at=now)
+async def _read(storage: Storage, blob: Blob, start: int, end: int) -> bytes:
+    return b"".join([piece async for piece in storage.pieces(blob, start, end)])

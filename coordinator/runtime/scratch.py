@@ -44,6 +44,14 @@ class Scratch:
         with tempfile.TemporaryDirectory(dir=self._root, ignore_cleanup_errors=True) as name, _locked(Path(name)):
             yield Path(name)
 
+    def left_over(self) -> set[Path]:
+        """What nobody uses any more."""
+        found = set()
+        for path in self._root.iterdir() if self._root.exists() else ():
+            with contextlib.suppress(BlockingIOError, FileNotFoundError), _locked(path):
+                found.add(path)
+        return found
+
     def sweep(self) -> int:
         """Remove what nobody uses any more; returns how many directories."""
         num_swept = 0

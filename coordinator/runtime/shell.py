@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -28,7 +28,7 @@ from coordinator.engine.decide import decide
 from coordinator.engine.entities import State
 from coordinator.engine.events import Event
 from coordinator.engine.journal import Entry, entry
-from coordinator.engine.messages import Envelope, JobDone, Message, RecordBlob
+from coordinator.engine.messages import Envelope, Message
 from coordinator.engine.react import FollowUp, Wake, erasure_key, react, run_key
 from coordinator.engine.work import Refused
 from coordinator.gathering import others_have_come
@@ -41,7 +41,6 @@ from coordinator.store.slices import load
 from services.core.errors import InvariantBroken, Rejected
 
 log = structlog.get_logger()
-Stat = Callable[[UUID, str], Awaitable[int | None]]
 MAX_BATCH = 64
 ATTEMPTS = 4
 ATTEMPTS_IN_TIME = 2
@@ -100,14 +99,11 @@ class Shell:
         bus: Bus,
         entropy: Callable[[Message], bytes] = lambda message: os.urandom(16),
         observe: Callable[[Event], None] = lambda event: None,
-        stat: Stat | None = None,
     ) -> None:
-        """`stat`: how many bytes of a blob are stored; then none is recorded whose bytes are gone."""
         self._database = database
         self._bus = bus
         self._entropy = entropy
         self._observe = observe
-        self._stat = stat
         self._mailbox: deque[_Letter] = deque()
         self._bell = asyncio.Event()
         self._drainer: asyncio.Task[None] | None = None
@@ -210,7 +206,6 @@ class Shell:
                     await _remember(connection, letter.inbox_key, now)
             answers.append(answer)
         await write_changes(connection, before, work.state)
-        await self._check_stored(batch, answers)
         while work.follow_ups:
             messages = list(work.follow_ups)
             work.follow_ups.clear()
@@ -220,19 +215,6 @@ class Shell:
             await write_changes(connection, before, work.state)
         await self._write_journal(connection, work)
         return work, answers
-
-    async def _check_stored(self, batch: Sequence[_Letter], answers: Sequence[Answer]) -> None:
-        """Whoever deletes the bytes of a blob holds its row, which is written by now: bytes that are here stay. If they
-        are not, nothing of the batch is kept, and its messages are decided one by one."""
-        if self._stat is None:
-            return
-        for letter, answer in zip(batch, answers, strict=True):
-            recorded = letter.message.blob if isinstance(letter.message, JobDone) else letter.message
-            if answer.rejection is not None or not isinstance(recorded, RecordBlob):
-                continue
-            if await self._stat(recorded.federation_id, recorded.digest) is None:
-                detail = "these bytes were deleted while they were being recorded; send them again"
-                raise Rejected("upload-offset-mismatch", detail, offset=0)
 
     def _decide_one(self, work: _Work, message: Message) -> Answer:
         try:

@@ -1,5 +1,4 @@
-"""Uploads that nobody needs: records and bytes go in one transaction, so that nobody can record or name them in
-between."""
+"""Uploads that nobody needs."""
 
 from __future__ import annotations
 
@@ -7,27 +6,25 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from coordinator.blobs.port import BlobStore
-from coordinator.store import outbox, references
+from coordinator.runtime.storage import Storage
+from coordinator.store import blobs
 from coordinator.store.database import Database
 
-SWEPT_AT_ONCE: Final = 100
+SWEPT_AT_ONCE: Final = 200
 
 
 async def sweep_uploads(
-    database: Database, blobs: BlobStore, older_than: timedelta, client_id: UUID | None = None
+    database: Database, storage: Storage, older_than: timedelta, client_id: UUID | None = None
 ) -> int:
-    """Delete what clients, or one of them, uploaded so long ago and no row names; returns how many."""
-    num_swept, after = 0, None
+    """Give up what clients, or one of them, uploaded so long ago and never submitted, and what was begun and never
+    finished; returns how many."""
+    num_swept = 0
     while True:
         async with database.write() as connection:
             before = await database.now(connection) - older_than
-            found = await outbox.orphans(connection, before, SWEPT_AT_ONCE, client_id=client_id, after=after)
-            for federation_id in sorted({owner for owner, _ in found}):
-                own = [digest for owner, digest in found if owner == federation_id]
-                unused = await references.release(connection, federation_id, own)
-                await blobs.delete(federation_id, *unused)
-                num_swept += len(unused)
+            found = await blobs.abandoned(connection, before, client_id=client_id, most=SWEPT_AT_ONCE)
+            await blobs.drop(connection, found)
+        num_swept += len(found)
         if len(found) < SWEPT_AT_ONCE:
+            await storage.delete_dropped()
             return num_swept
-        after = found[-1]

@@ -1,20 +1,176 @@
-"""The last step of an upload: the record that makes the blob visible."""
+"""The beginning and the end of an upload: the row that announces it, and the record that makes it a blob."""
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from coordinator.engine.entities import Blob, Facts
 from coordinator.engine.messages import RecordBlob
-from coordinator.runtime.coordinator import Coordinator
-from coordinator.store import references
+from coordinator.gathering import others_have_come
+from coordinator.runtime.shell import Shell
+from coordinator.runtime.storage import Storage
+from coordinator.store import blobs as rows
+from coordinator.store import superseded
+from coordinator.store.blobs import HeldTask
+from coordinator.store.database import Database
 from services.core.errors import Rejected
+from services.tensors.inspection import Inspection
+from services.tensors.layout import REMEMBERED_TENSORS, Layout
 
 
-async def record_upload(coordinator: Coordinator, record: RecordBlob) -> None:
-    """Record a stored blob. The shell refuses the record of bytes that were deleted since; the sender begins again."""
-    try:
-        await coordinator.shell.handle(record)
-    except Rejected as rejected:
-        if rejected.code != "upload-offset-mismatch":  # the client was removed or erased while it sent this
-            async with coordinator.database.write() as connection:
-                unused = await references.release_unrecorded(connection, record.federation_id, record.digest)
-                await coordinator.blobs.delete(record.federation_id, *unused)
-        raise
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What somebody is about to send. `client_id` None: an operator."""
+
+    federation_id: UUID
+    client_id: UUID | None
+    task_id: UUID | None
+    """None: the only one that the client holds."""
+    digest: str
+    total: int
+
+
+class Uploads:
+    def __init__(self, database: Database, shell: Shell, storage: Storage) -> None:
+        self._database, self._shell, self._storage = database, shell, storage
+        self._waiting: list[tuple[Wanted, asyncio.Future[Blob]]] = []
+        self._working: asyncio.Task[None] | None = None
+
+    async def find(self, wanted: Wanted) -> Blob | None:
+        """What was announced before, by whoever sends the same again. Rejects `no-task`."""
+        async with self._database.read() as connection:
+            if wanted.client_id is None:
+                found = await rows.of_operators(connection, [wanted.federation_id], [wanted.digest])
+            else:
+                task = _task(wanted, await rows.held_tasks(connection, [wanted.client_id]))
+                found = await rows.of_tasks(connection, [task.id], [wanted.digest])
+        return found[0] if found else None
+
+    async def announce(self, wanted: Wanted) -> Blob:
+        """The blob that its bytes will be, also when some or all of them are there. Rejects `no-task`. What is asked
+        for together is announced together."""
+        outcome: asyncio.Future[Blob] = asyncio.get_running_loop().create_future()
+        self._waiting.append((wanted, outcome))
+        if self._working is None:
+            self._working = asyncio.create_task(self._work())
+        return await outcome
+
+    async def record(self, blob: Blob, inspection: Inspection) -> None:
+        """All is there. Whatever must not be stored after all, or is here already, is given up."""
+        assert blob.digest is not None
+        facts = await _facts(inspection)
+        try:
+            recorded = await self._shell.handle(
+                RecordBlob(blob.id, blob.federation_id, blob.digest, facts, blob.client_id)
+            )
+        except Rejected:
+            await self._storage.give_up(blob.federation_id, [blob.id])
+            raise
+        if recorded.id != blob.id:
+            await self._storage.give_up(blob.federation_id, [blob.id])
+
+    async def _work(self) -> None:
+        while self._waiting:
+            await others_have_come()
+            lot, self._waiting = self._waiting, []
+            try:
+                outcomes = await self._announce([wanted for wanted, _ in lot])
+            except Exception as error:
+                outcomes = [error] * len(lot)
+            for (_, outcome), result in zip(lot, outcomes, strict=True):
+                if outcome.done():  # whoever waited has gone
+                    continue
+                if isinstance(result, Exception):
+                    outcome.set_exception(result)
+                else:
+                    outcome.set_result(result)
+        self._working = None
+
+    async def _announce(self, lot: list[Wanted]) -> list[Blob | Exception]:
+        """The announcement may be lost with the database's host: without it the bytes are noise, and are swept."""
+        async with self._database.read() as connection:
+            now = await self._database.now(connection)
+            tasks = await rows.held_tasks(connection, {w.client_id for w in lot if w.client_id is not None})
+            refused = await _refused(connection, [w for w in lot if w.client_id is None])
+        outcomes: list[Blob | Exception] = []
+        for wanted in lot:
+            try:
+                if wanted.client_id is None:
+                    if rejected := refused.get((wanted.federation_id, wanted.digest)):
+                        raise rejected
+                    blob = await self._storage.sealing.of_operator(
+                        wanted.federation_id, wanted.digest, wanted.total, now
+                    )
+                else:
+                    task = _task(wanted, tasks)
+                    blob = await self._storage.sealing.of_task(
+                        wanted.federation_id, task, wanted.digest, wanted.total, now
+                    )
+                outcomes.append(blob)
+            except Exception as error:
+                outcomes.append(error)
+        new = [outcome for outcome in outcomes if isinstance(outcome, Blob)]
+        async with self._database.write(is_durable=False) as connection:
+            await rows.announce(connection, new)
+            found = await rows.by_id(connection, [blob.id for blob in new])
+            settled = {_place(blob): blob for blob in found}
+            if len(found) < len(new):  # somebody was at the same before
+                settled |= {_place(blob): blob for blob in await self._others(connection, new, settled)}
+        return [settled.get(_place(one), one) if isinstance(one, Blob) else one for one in outcomes]
+
+    async def _others(
+        self, connection: AsyncConnection, new: list[Blob], settled: dict[tuple[object, ...], Blob]
+    ) -> list[Blob]:
+        left = [blob for blob in new if _place(blob) not in settled]
+        digests = [blob.digest for blob in left if blob.digest is not None]
+        found = await rows.of_tasks(connection, [b.origin_id for b in left if b.origin_id is not None], digests)
+        return found + await rows.of_operators(connection, {b.federation_id for b in left}, digests)
+
+
+def _place(blob: Blob) -> tuple[object, ...]:
+    """What is one blob and not two."""
+    return blob.origin, blob.origin_id or blob.federation_id, blob.digest
+
+
+def _task(wanted: Wanted, held: list[HeldTask]) -> HeldTask:
+    own = [task for task in held if task.client_id == wanted.client_id]
+    if wanted.task_id is not None:
+        if found := [task for task in own if task.id == wanted.task_id]:
+            return found[0]
+        raise Rejected("no-task", f"this client holds no task {wanted.task_id}; drop this work, claim again")
+    if len(own) == 1:
+        return own[0]
+    if own:
+        detail = f"this client holds {len(own)} tasks; name the one that this is for in the Lethe-Task header"
+    else:
+        detail = "this client holds no task; claim one, and upload what it asks for"
+    raise Rejected("no-task", detail)
+
+
+async def _refused(connection: AsyncConnection, of_operators: list[Wanted]) -> dict[tuple[UUID, str], Rejected]:
+    """What operators may not even begin to send: a part of it would be kept like the whole."""
+    if not of_operators:
+        return {}
+    named = {(wanted.federation_id, wanted.digest) for wanted in of_operators}
+    gone = await superseded.superseded(connection, named, with_updates=True)
+    updates = await rows.are_updates(connection, named)
+    detail = "an erasure took these bytes out of use; upload something else"
+    refused = {one: Rejected("superseded", detail) for one in gone}
+    detail = "these are the bytes of a client's update, which may have to be forgotten; upload something else"
+    return refused | {one: Rejected("anothers-bytes", detail) for one in updates}
+
+
+async def _facts(inspection: Inspection) -> Facts:
+    """In a thread when there is much to do."""
+
+    def both() -> tuple[str, str]:
+        return layout.digest(), layout.updatable().digest()
+
+    layout: Layout = inspection.layout
+    few = len(layout.tensors) <= REMEMBERED_TENSORS
+    layout_digest, updatable_digest = both() if few else await asyncio.to_thread(both)
+    return Facts(inspection.num_bytes, layout_digest, updatable_digest, inspection.finite)

@@ -21,7 +21,8 @@ from services.wire.v1.work import MOST_MEMORY_MB
 
 @dataclass(frozen=True, slots=True)
 class KnownCredential:
-    """What it takes to judge a token. `client_status` and `client_name` are those of a client's credential."""
+    """What it takes to judge a token. `client_status` and `client_name` are those of a client's credential.
+    `revoked_at` may lie ahead: an erased client's ends some time after its erasure."""
 
     id: UUID
     role: str
@@ -31,15 +32,19 @@ class KnownCredential:
     client_status: str | None
     needed_by: UUID | None
     secret_hash: str
+    revoked_at: datetime | None
+    superseded_at: datetime | None
+    dropped_at: datetime | None
 
 
 _c = t.credentials.c
 _KNOWN = prepared(
     sa.select(_c.id, _c.role, _c.federation_id, _c.client_id)
     .add_columns(t.clients.c.name.label("client_name"), t.clients.c.status.label("client_status"))
-    .add_columns(t.clients.c.needed_by, _c.secret_hash)
+    .add_columns(t.clients.c.needed_by, _c.secret_hash, _c.revoked_at)
+    .add_columns(t.clients.c.superseded_at, t.clients.c.dropped_at)
     .outerjoin(t.clients, t.clients.c.id == _c.client_id)
-    .where(_c.id == sa.bindparam("credential"), _c.revoked_at.is_(None))
+    .where(_c.id == sa.bindparam("credential"))
 )
 
 
@@ -158,8 +163,22 @@ async def add_credential(
 
 async def revoke_credentials(connection: AsyncConnection, credential_ids: Sequence[UUID], now: datetime) -> None:
     c = t.credentials.c
-    active = c.id.in_(credential_ids) & c.revoked_at.is_(None)
+    active = c.id.in_(credential_ids) & (c.revoked_at.is_(None) | (c.revoked_at > now))
     await connection.execute(t.credentials.update().where(active).values(revoked_at=now))
+
+
+async def end_credentials(
+    connection: AsyncConnection, client_ids: Sequence[UUID], now: datetime, ends_at: datetime
+) -> None:
+    """From then on the clients' tokens are worth nothing; those that were revoked before stay so."""
+    c = t.credentials.c
+    own = c.client_id.in_(client_ids) & (c.revoked_at.is_(None) | (c.revoked_at > now))
+    await connection.execute(t.credentials.update().where(own).values(revoked_at=ends_at))
+
+
+async def credentials_of(connection: AsyncConnection, client_ids: Sequence[UUID]) -> list[UUID]:
+    own = t.credentials.c.client_id.in_(client_ids)
+    return list((await connection.execute(sa.select(t.credentials.c.id).where(own))).scalars())
 
 
 async def reinstate_credential(connection: AsyncConnection, credential_id: UUID, secret_hash: str) -> bool:

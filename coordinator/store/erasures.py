@@ -31,6 +31,16 @@ class View:
     about: UUID | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """The request that was carried out, its certificate as it was signed, and who filed the request that was asked
+    for."""
+
+    request_id: UUID
+    envelope: bytes
+    requested_by: str
+
+
 async def erasure(connection: AsyncConnection, erasure_id: UUID, view: View, now: datetime) -> ErasureRequest:
     row = await _row(connection, erasure_id, view)
     (found,) = await _requests(connection, [row], now)
@@ -69,18 +79,17 @@ async def has_settled(connection: AsyncConnection, erasure_id: UUID) -> bool:
     return (await connection.execute(statement)).scalar() in SETTLED
 
 
-async def certificate(connection: AsyncConnection, erasure_id: UUID, view: View) -> str:
-    """The envelope as it was signed; a duplicate has that of the request which was carried out."""
+async def certificate(connection: AsyncConnection, erasure_id: UUID, view: View) -> Certified:
+    """A duplicate has that of the request which was carried out."""
     row = await _row(connection, erasure_id, view)
-    statement = sa.select(t.certificates.c.envelope).where(
-        t.certificates.c.erasure_id == (row.duplicate_of or erasure_id)
-    )
+    carried_out = row.duplicate_of or erasure_id
+    statement = sa.select(t.certificates.c.envelope).where(t.certificates.c.erasure_id == carried_out)
     envelope: str | None = (await connection.execute(statement)).scalar_one_or_none()
     if envelope is None:
         raise Rejected(
             "certificate-not-ready", f"the request is {row.status}; a certificate is issued when it completes"
         )
-    return envelope
+    return Certified(carried_out, envelope.encode(), row.requested_by)
 
 
 # --- rows to resources ------------------------------------------------------------------------------------------------

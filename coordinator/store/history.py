@@ -69,8 +69,7 @@ async def _updates(
     statement = (
         sa.select(u.cohort_id, sa.func.count().label("num"), sa.func.avg(t.blobs.c.num_bytes).label("bytes"))
         .join(t.contributions, t.contributions.c.update_id == u.id)
-        .join(t.runs, t.runs.c.id == u.run_id)
-        .outerjoin(t.blobs, (t.blobs.c.federation_id == t.runs.c.federation_id) & (t.blobs.c.digest == u.digest))
+        .outerjoin(t.blobs, (t.blobs.c.origin_id == u.task_id) & (t.blobs.c.digest == u.digest))
         .where(u.cohort_id.in_(cohort_ids), u.client_id.not_in(leavers))
         .group_by(u.cohort_id)
     )
@@ -82,9 +81,10 @@ async def _model_bytes(connection: AsyncConnection, cohort_ids: Collection[UUID]
     """Of each cohort's head."""
     c = t.cohorts.c
     statement = (
-        sa.select(c.id, t.blobs.c.num_bytes)
+        sa.select(c.id, sa.func.max(t.blobs.c.num_bytes).label("num_bytes"))
         .join(t.runs, t.runs.c.id == c.run_id)
         .join(t.blobs, (t.blobs.c.federation_id == t.runs.c.federation_id) & (t.blobs.c.digest == c.head_digest))
         .where(c.id.in_(cohort_ids))
+        .group_by(c.id)
     )
     return {row.id: float(row.num_bytes) for row in await connection.execute(statement)}

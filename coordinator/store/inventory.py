@@ -13,14 +13,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine import surgery
 from coordinator.engine.entities import Checkpoint, Cohort, Erasure, Line, Run, Subject
-from coordinator.store import references
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch
 from coordinator.store.slices import load_lineage
+from services.audit.predicate import ArtefactKind, Disposition
 from services.core import digests
 from services.unlearning.methods import NOISY_KERNELS
 
-Kind = Literal["update", "history", "checkpoint", "merge", "blob", "key", "sealing-key"]
+ScrubbedKind = Literal["log-tail", "device", "figure", "canary", "failure-reason"]
+"""What is taken out of rows that stay; named by a keyed digest of what was there."""
 BATCH: Final = 10_000
 """A statement takes some 30 000 parameters on either back end."""
 V = TypeVar("V")
@@ -29,7 +30,7 @@ V = TypeVar("V")
 class Artefact(NamedTuple):
     """What a certificate accounts for. Credentials are named by the digest of their hash."""
 
-    kind: Kind
+    kind: ArtefactKind
     digest: str
 
 
@@ -37,9 +38,12 @@ class Artefact(NamedTuple):
 class Found:
     """An artefact and the row that names it; an upload has none but the blob's own."""
 
-    kind: Kind
+    kind: ArtefactKind
     digest: str
     row_id: UUID | None = None
+    disposition: Disposition | None = None
+    """None: it is looked up when the certificate is signed."""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +73,12 @@ async def dossier(connection: AsyncConnection, erasure_id: UUID) -> Dossier:
     )
 
 
-async def inventory(connection: AsyncConnection, found: Dossier) -> list[Found]:
+async def inventory(connection: AsyncConnection, found: Dossier, ends_at: datetime | None) -> list[Found]:
     """Everything that was made with the leavers' data, by the lineage and not by any mark: their updates, every model
     with one of these in its ancestry, the updates that anybody trained from such a model, what kernels made of all
     this, uploads that may belong to it and were never submitted, and the leavers' credentials.
+
+    `ends_at`: until when the leavers' credentials can read their own request.
 
     An update that is in a clean model is clean: it was trained from bytes that came out the same without the leaver."""
     leavers = {s.client_id for s in found.subjects}
@@ -85,11 +91,19 @@ async def inventory(connection: AsyncConnection, found: Dossier) -> list[Found]:
     run_ids = {checkpoint.run_id for checkpoint in lineage.checkpoints.values()}
     artefacts = [Found("merge" if c.kind == "merge" else "checkpoint", c.digest, c.id) for c in models]
     artefacts += await _derived(connection, found, leavers, run_ids, models)
-    artefacts += await _uploads(connection, found.erasure.federation_id, leavers, {c.cohort_id for c in models})
+    runs = {model.run_id for model in models} | {line.run_id for line in found.lines}
+    artefacts += await _unsubmitted(connection, found, leavers, runs)
+    artefacts += await _begun_by_operators(connection, found, {one.digest for one in artefacts})
     if found.erasure.scope == "client":
-        keys = sa.select(t.credentials.c.id, t.credentials.c.secret_hash).where(t.credentials.c.client_id.in_(leavers))
+        c = t.credentials.c
+        keys = sa.select(c.id, c.secret_hash, c.revoked_at).where(t.credentials.c.client_id.in_(leavers))
         for row in await connection.execute(keys):
-            artefacts.append(Found("key", digests.of_bytes(bytes.fromhex(row.secret_hash)), row.id))
+            digest = digests.of_bytes(bytes.fromhex(row.secret_hash))
+            if ends_at is None or (row.revoked_at is not None and row.revoked_at < ends_at):
+                artefacts.append(Found("credential", digest, row.id))
+            else:
+                until = f"it can only read its own request and certificate, until {ends_at:%Y-%m-%d}"
+                artefacts.append(Found("credential", digest, row.id, "reduced", until))
     return artefacts
 
 
@@ -109,25 +123,27 @@ async def _derived(
         (made_now if is_after else outputs).append(row)
     spared = {row.output for row in made_now}
     bases = {(c.cohort_id, c.digest) for c in models}
-    steps: dict[str, Found] = {}
+    steps: list[Found] = []
+    made_on_the_way: set[str] = set()
     updates: list[Found] = []
     known = {c.digest for c in models}
     while True:
         tainted, left = list[Any](), list[Any]()
         for row in waiting:
-            saw_it = (row.cohort_id, row.base_digest) in bases or row.base_digest in steps
+            saw_it = (row.cohort_id, row.base_digest) in bases or row.base_digest in made_on_the_way
             (tainted if is_own(row) or (saw_it and not row.is_clean) else left).append(row)
         updates += [Found("update", row.digest, row.id) for row in tainted]
         waiting = left
         known |= {row.digest for row in tainted}
         made = [row for row in outputs if row.output not in known and not known.isdisjoint(row.inputs)]
         clean = await clean_digests(connection, found.erasure.federation_id, sorted({row.output for row in made}))
-        new = {row.output: Found("blob", row.output, row.id) for row in made if row.output not in clean | spared}
+        new = [Found("step", row.output, row.id) for row in made if row.output not in clean | spared]
         if not new and not tainted:
             break
-        steps |= new
-        known |= new.keys()
-    return [*updates, *steps.values(), *await _calibrated(connection, updates), *await _copies(connection, updates)]
+        steps += new
+        made_on_the_way |= {step.digest for step in new}
+        known |= made_on_the_way
+    return [*updates, *steps, *await _calibrated(connection, updates), *await _copies(connection, updates)]
 
 
 async def _submissions(connection: AsyncConnection, leavers: set[UUID], run_ids: set[UUID]) -> list[Any]:
@@ -174,52 +190,171 @@ async def _calibrated(connection: AsyncConnection, derived: list[Found]) -> list
 
 
 async def _copies(connection: AsyncConnection, derived: list[Found]) -> list[Found]:
-    """Sealed copies of updates, also those that are not yet stored."""
+    """Lossy copies of updates, also those that are not yet stored."""
     k, found = t.kept_updates.c, []
     for ids in batched([one.row_id for one in derived], BATCH):
-        rows = await connection.execute(sa.select(k.id, k.digest).where(k.update_id.in_(ids), k.status != "dropped"))
-        found += [Found("history", row.digest, row.id) for row in rows]
+        mine = k.update_id.in_(ids) & (k.status != "dropped")
+        rows = await connection.execute(sa.select(k.id, k.digest, k.source).where(mine))
+        found += [Found("history", row.digest, row.id) for row in rows if row.digest != row.source]
     return found
 
 
-async def _uploads(
-    connection: AsyncConnection, federation_id: UUID, leavers: set[UUID], cohort_ids: set[UUID]
+async def _unsubmitted(
+    connection: AsyncConnection, found: Dossier, leavers: set[UUID], run_ids: set[UUID]
 ) -> list[Found]:
-    """Bytes that a leaver, or somebody who trained from a tainted model, uploaded and never submitted. Whose work is
-    clean uploads it again when the submission finds it missing. What a row names is not theirs alone: weights that a
-    run began with, or a validation set, which an operator chose."""
-    b = t.blobs.c
-    trained = sa.select(t.members.c.client_id).where(t.members.c.cohort_id.in_(cohort_ids))
-    submitted = sa.select(t.updates.c.digest).where(t.updates.c.digest == b.digest).exists()
-    rows = await connection.execute(
-        sa.select(b.digest).where(
-            b.federation_id == federation_id, b.uploaded_by.in_(leavers) | b.uploaded_by.in_(trained), ~submitted
-        )
+    """What leavers uploaded and never submitted, or never finished; and what anybody uploaded, or a kernel made, in
+    these runs for work that was cut off, by whichever request: nobody will ever ask for it again."""
+    b, u = t.blobs.c, t.updates.c
+    is_submitted = sa.exists().where(u.task_id == b.origin_id, u.digest == b.digest)
+    plain = t.blobs.alias("plain")
+    is_being_sealed = sa.exists().where(
+        plain.c.origin_id == b.origin_id, plain.c.digest == b.digest, plain.c.data_key.is_(None)
     )
-    uploaded = list(rows.scalars())
-    named: set[str] = set()
-    for some in batched(uploaded, BATCH):
-        named |= await references.named(connection, federation_id, some)
-    return [Found("blob", digest) for digest in uploaded if digest not in named]
+    is_left = (b.origin == "task") & ~is_submitted | ((b.origin == "job") & (b.status == "arriving") & ~is_being_sealed)
+    of_leavers = b.client_id.in_(leavers if found.erasure.scope == "client" else ())
+    of_runs = _is_cut_off(t.cohorts.c.run_id.in_(run_ids))
+    own = (b.federation_id == found.erasure.federation_id) & (b.status != "dropping")
+    rows = await connection.execute(
+        sa.select(b.id, b.origin, b.status, b.digest).where(own, is_left, of_leavers | of_runs)
+    )
+    artefacts = []
+    for row in rows:
+        kind: ArtefactKind = "step" if row.origin == "job" else "upload" if row.status == "stored" else "part"
+        artefacts.append(Found(kind, row.digest, row.id))
+    return artefacts
 
 
-async def record(connection: AsyncConnection, erasure_id: UUID, artefacts: list[Found]) -> list[Artefact]:
-    """Add to the request's list what is new; returns the whole list, also of what an earlier purge deleted."""
+async def _begun_by_operators(connection: AsyncConnection, found: Dossier, purged: set[str]) -> list[Found]:
+    """Uploads of the same bytes that operators have begun: they would be refused at their end."""
+    b, parts = t.blobs.c, list[Found]()
+    own = (b.federation_id == found.erasure.federation_id) & (b.origin == "operator") & (b.status == "arriving")
+    for some in batched(sorted(purged), BATCH):
+        rows = await connection.execute(sa.select(b.id, b.digest).where(own, b.digest.in_(some)))
+        parts += [Found("part", row.digest, row.id) for row in rows]
+    return parts
+
+
+async def blobs_of(connection: AsyncConnection, found: Dossier, artefacts: list[Found]) -> list[UUID]:
+    """The blobs that the artefacts are, whoever else has the same bytes. A model whose bytes a clean model of the same
+    cohort and epoch has as well is that one's, too, and stays."""
+    b, ids = t.blobs.c, set[UUID]()
+    own = (b.federation_id == found.erasure.federation_id) & (b.status != "dropping")
+    by_kind: dict[str, list[Found]] = {}
+    for artefact in artefacts:
+        by_kind.setdefault(artefact.kind, []).append(artefact)
+    updates = [a.row_id for a in by_kind.get("update", [])]
+    for some in batched(updates, BATCH):
+        of_task = sa.select(t.updates.c.task_id).where(t.updates.c.id.in_(some))
+        ids |= set((await connection.execute(sa.select(b.id).where(own, b.origin_id.in_(of_task)))).scalars())
+        ids |= set((await connection.execute(sa.select(b.id).where(own, b.origin_id.in_(some)))).scalars())  # copies
+    jobs_and_blobs = [a.row_id for kind in ("step", "upload", "part") for a in by_kind.get(kind, [])]
+    for some in batched(jobs_and_blobs, BATCH):
+        ids |= set(
+            (await connection.execute(sa.select(b.id).where(own, b.origin_id.in_(some) | b.id.in_(some)))).scalars()
+        )
+    models = [a for kind in ("checkpoint", "merge") for a in by_kind.get(kind, [])]
+    ids |= await _blobs_of_models(connection, own, [a.row_id for a in models])
+    gone = sorted({a.digest for a in (*models, *by_kind.get("step", []))})
+    ids |= await _same_bytes_before_the_cut(connection, own, gone)
+    ids |= await _blobs_of_calibrated(connection, own, updates)
+    if found.erasure.scope == "client":
+        of_leavers = b.client_id.in_([s.client_id for s in found.subjects])
+        ids |= set((await connection.execute(sa.select(b.id).where(own, of_leavers))).scalars())
+    return sorted(ids)
+
+
+async def cohorts_of(connection: AsyncConnection, artefacts: list[Found]) -> set[UUID]:
+    """Cohorts in which something was derived from the leavers, also those that the fence did not cut: of merged models,
+    or that had ended before. By rows that stay, so that an attempt after a crash finds the same."""
+    found: set[UUID] = set()
+    for table, kinds in ((t.updates, ("update",)), (t.checkpoints, ("checkpoint", "merge")), (t.jobs, ("step",))):
+        for ids in batched([a.row_id for a in artefacts if a.kind in kinds], BATCH):
+            mine = sa.select(table.c.cohort_id).where(table.c.id.in_(ids)).distinct()
+            found |= set((await connection.execute(mine)).scalars())
+    return found
+
+
+async def _blobs_of_models(
+    connection: AsyncConnection, own: sa.ColumnElement[bool], model_ids: list[UUID | None]
+) -> set[UUID]:
+    b, c = t.blobs.c, t.checkpoints.c
+    same = (c.cohort_id == b.cohort_id) & (c.epoch == b.epoch) & (c.digest == b.digest)
+    ids: set[UUID] = set()
+    for some in batched(model_ids, BATCH):
+        mine = (
+            sa.select(b.id).join(t.checkpoints, same).where(own, b.origin == "job", c.id.in_(some), ~_is_clean_model())
+        )
+        ids |= set((await connection.execute(mine)).scalars())
+    return ids
+
+
+def _is_clean_model() -> sa.ColumnElement[bool]:
+    """Of a blob: it is that of a model which is served, of the same cohort and epoch."""
+    b, clean = t.blobs.c, t.checkpoints.alias("clean")
+    return sa.exists().where(
+        clean.c.cohort_id == b.cohort_id,
+        clean.c.epoch == b.epoch,
+        clean.c.digest == b.digest,
+        clean.c.superseded_by.is_(None),
+        clean.c.stored,
+    )
+
+
+def _is_cut_off(*where: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """Of a blob: it was made for an epoch of its cohort that is over, or its cohort has ended."""
+    b, c = t.blobs.c, t.cohorts.c
+    return sa.exists().where(c.id == b.cohort_id, (c.phase == "retired") | (b.epoch < c.epoch), *where)
+
+
+async def _same_bytes_before_the_cut(
+    connection: AsyncConnection, own: sa.ColumnElement[bool], gone: list[str]
+) -> set[UUID]:
+    """What kernels made of the same bytes in cohorts that were cut or had ended, and nobody published."""
+    b = t.blobs.c
+    ids: set[UUID] = set()
+    for some in batched(gone, BATCH):
+        mine = sa.select(b.id).where(own, b.origin == "job", b.digest.in_(some), _is_cut_off(), ~_is_clean_model())
+        ids |= set((await connection.execute(mine)).scalars())
+    return ids
+
+
+async def _blobs_of_calibrated(
+    connection: AsyncConnection, own: sa.ColumnElement[bool], update_ids: list[UUID | None]
+) -> set[UUID]:
+    """What was kept in place of updates."""
+    b, c, u = t.blobs.c, t.contributions.c, t.updates.c
+    ids: set[UUID] = set()
+    for some in batched(update_ids, BATCH):
+        mine = (
+            sa.select(b.id)
+            .join(t.updates, u.cohort_id == b.cohort_id)
+            .join(t.contributions, (c.update_id == u.id) & (c.digest == b.digest))
+            .where(own, b.origin == "job", u.id.in_(some))
+        )
+        ids |= set((await connection.execute(mine)).scalars())
+    return ids
+
+
+async def record(connection: AsyncConnection, erasure_id: UUID, artefacts: list[Found]) -> None:
+    """Add to the request's list what is new; what an earlier purge deleted stays in it."""
     a = t.artefacts.c
     mine = sa.select(a.kind, a.digest).where(a.erasure_id == erasure_id)
     known = {Artefact(*row) for row in await connection.execute(mine)}
-    new = {Artefact(one.kind, one.digest) for one in artefacts} - known
-    if new:
-        rows = [{"erasure_id": erasure_id, "kind": one.kind, "digest": one.digest} for one in new]
+    new = {Artefact(one.kind, one.digest): one for one in artefacts}
+    rows = [
+        {"erasure_id": erasure_id, **name._asdict(), "disposition": one.disposition, "reason": one.reason}
+        for name, one in new.items()
+        if name not in known
+    ]
+    if rows:
         await connection.execute(t.artefacts.insert(), rows)
-    return sorted(known | new)
 
 
 async def mark_purged(connection: AsyncConnection, artefacts: list[Found]) -> None:
-    """The records of updates and models stay; they say from now on that their bytes are gone. Those of sealed copies
+    """The records of updates and models stay; they say from now on that their bytes are gone. Those of the history
     go."""
-    for ids in batched([a.row_id for a in artefacts if a.kind == "history"], BATCH):
-        await connection.execute(t.kept_updates.delete().where(t.kept_updates.c.id.in_(ids)))
+    for ids in batched([a.row_id for a in artefacts if a.kind == "update"], BATCH):
+        await connection.execute(t.kept_updates.delete().where(t.kept_updates.c.update_id.in_(ids)))
     for table, kinds in ((t.updates, ("update",)), (t.checkpoints, ("checkpoint", "merge"))):
         for ids in batched([a.row_id for a in artefacts if a.kind in kinds], BATCH):
             await connection.execute(table.update().where(table.c.id.in_(ids)).values(stored=False))
@@ -230,33 +365,6 @@ async def forget_seeds(connection: AsyncConnection, cohort_ids: list[UUID]) -> N
     j = t.jobs.c
     noisy = j.cohort_id.in_(cohort_ids) & j.kernel.in_(NOISY_KERNELS)
     await connection.execute(t.jobs.update().where(noisy).values(params={}))
-
-
-async def forget_blobs(connection: AsyncConnection, federation_id: UUID, listed: list[Artefact]) -> list[str]:
-    """Drop the records of blobs that nothing clean refers to; returns their digests: the caller deletes these bytes
-    before it commits."""
-    digests = {a.digest for a in listed}
-    await references.hold(connection, federation_id, digests)
-    needed = await clean_digests(connection, federation_id, sorted(digests))
-    needed |= await needed_uploads(connection, federation_id, listed)
-    return await references.drop(connection, federation_id, digests, needed)
-
-
-async def needed_uploads(connection: AsyncConnection, federation_id: UUID, listed: list[Artefact]) -> set[str]:
-    """Those that were listed only because a leaver may have uploaded them, and that a row names since, or an operator
-    uploaded as well. What is derived from a leaver is deleted whoever names it."""
-    derived = {a.digest for a in listed if a.kind != "blob"}
-    needed: set[str] = set()
-    for some in batched(sorted({a.digest for a in listed} - derived), BATCH):
-        j, b = t.jobs.c, t.blobs.c
-        of_kernels = sa.select(j.output).where(j.federation_id == federation_id, j.output.in_(some))
-        made = set((await connection.execute(of_kernels)).scalars())
-        stored = sa.select(b.digest, b.uploaded_by).where(b.federation_id == federation_id, b.digest.in_(some))
-        rows = (await connection.execute(stored.where(references.IS_RECORDED))).all()
-        uploads = {row.digest for row in rows} - made
-        needed |= {row.digest for row in rows if row.uploaded_by is None} & uploads
-        needed |= await references.named(connection, federation_id, uploads - needed)
-    return needed
 
 
 async def clean_digests(connection: AsyncConnection, federation_id: UUID, listed: list[str]) -> set[str]:
@@ -274,12 +382,6 @@ async def clean_digests(connection: AsyncConnection, federation_id: UUID, listed
         )
         clean |= set((await connection.execute(calibrated)).scalars())
     return clean
-
-
-async def uploaded_since(connection: AsyncConnection, federation_id: UUID, since: datetime) -> set[str]:
-    """Bytes that arrived after a purge: from somebody who stays, as leavers are barred."""
-    own = (t.blobs.c.federation_id == federation_id) & (t.blobs.c.created_at > since)
-    return set((await connection.execute(sa.select(t.blobs.c.digest).where(own))).scalars())
 
 
 def batched(values: list[V], size: int) -> Iterator[list[V]]:
@@ -310,11 +412,13 @@ async def replayable_steps(connection: AsyncConnection, head_ids: list[UUID]) ->
         t.jobs.c.epoch >= t.rounds.c.epoch,
         t.jobs.c.params["up_to_round"].as_integer() >= t.rounds.c.number,
     )
+    k = t.kept_updates.c
+    is_kept = sa.exists().where(k.update_id == t.updates.c.id, k.status == "stored", k.digest == k.source)
     missing_update = (
         sa.select(t.contributions.c.checkpoint_id)
         .join(t.updates, t.updates.c.id == t.contributions.c.update_id)
         .outerjoin(t.rounds, t.rounds.c.id == t.updates.c.consumed_by)
-        .where(t.contributions.c.checkpoint_id == c.id, ~t.updates.c.stored | will_be_dropped)
+        .where(t.contributions.c.checkpoint_id == c.id, ~t.updates.c.stored | (will_be_dropped & ~is_kept))
         .exists()
     )
     rows = await connection.execute(

@@ -1,4 +1,4 @@
-"""The sealed history of updates: which are to be kept, which are, and which were dropped."""
+"""The history of updates: which are kept beyond retention, as they are or as lossy copies, and which were dropped."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.entities import SETTLED, Blob, Cohort, Run
+from coordinator.store import blobs
 from coordinator.store import tables as t
-from coordinator.store.rows import fetch_by, to_row
+from coordinator.store.rows import fetch_by
 from services.core.ids import uuid7
 from services.history.spec import UpdateHistory
 from services.history.store import Kept
@@ -25,6 +26,8 @@ SOURCE = sa.func.coalesce(t.contributions.c.digest, t.updates.c.digest)
 IN_MODELS = t.contributions.join(t.checkpoints, t.checkpoints.c.id == t.contributions.c.checkpoint_id).join(
     t.updates, t.updates.c.id == t.contributions.c.update_id
 )
+IS_LOSSY = k.digest != k.source
+"""Of a kept update: it is a copy, and not the update as it was sent."""
 LIVE = t.checkpoints.c.superseded_by.is_(None)
 IS_COPIED = sa.exists().where(k.update_id == t.updates.c.id, k.source == SOURCE, k.status == "stored")
 """Of an update in a model: it has a sealed copy."""
@@ -55,26 +58,20 @@ class Wanted:
     base_digest: str
     source: str
 
-    @property
-    def context(self) -> bytes:
-        return context_of(self.cohort_id, self.round, self.update_id, self.source)
-
-
-def context_of(cohort_id: UUID, round: int, update_id: UUID, source: str) -> bytes:
-    """What a sealed copy is bound to."""
-    return f"{cohort_id}/{round}/{update_id}/{source}".encode()
+    epoch: int
+    """Of the task that it answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A sealed copy, and what it takes to read it."""
+    """A lossy copy, and how it is read."""
 
-    client_id: UUID
-    client_name: str
     source: str
     digest: str
     policy: UpdateHistory
+    client_id: UUID
     context: bytes
+    """What version 0.1 bound it to."""
 
 
 async def places(connection: AsyncConnection, cohort_ids: Collection[UUID]) -> list[Place]:
@@ -101,7 +98,7 @@ async def wanted(connection: AsyncConnection, cohort_id: UUID, policy: UpdateHis
     is_settled = sa.exists().where(k.update_id == u.id, k.source == SOURCE, k.status != "sealing")
     statement = (
         sa.select(u.run_id, c.cohort_id, c.round, u.id.label("update_id"), u.client_id, u.client_name)
-        .add_columns(u.base_round, u.base_digest, SOURCE.label("source"))
+        .add_columns(u.base_round, u.base_digest, SOURCE.label("source"), u.epoch)
         .select_from(IN_MODELS.join(t.clients, t.clients.c.id == u.client_id))
         .where(c.cohort_id == cohort_id, LIVE, (c.round - 1) % policy.interval == 0)
         .where(u.stored, t.clients.c.status != "erased", SOURCE.is_not(None), ~is_settled)
@@ -114,12 +111,12 @@ async def wanted(connection: AsyncConnection, cohort_id: UUID, policy: UpdateHis
 
 
 async def announce(
-    connection: AsyncConnection, sealed: Sequence[tuple[Wanted, Kept]], policy: UpdateHistory, now: datetime
-) -> tuple[list[tuple[Wanted, Kept]], list[str]]:
-    """Name what is about to be stored; returns what may be, and digests that earlier attempts left behind. What was
-    purged meanwhile, or kept by another process, is left out."""
-    ids = [one.update_id for one, _ in sealed]
-    places = sa.select(t.cohorts.c.id).join(t.runs).where(t.cohorts.c.id.in_({one.cohort_id for one, _ in sealed}))
+    connection: AsyncConnection, copies: Sequence[tuple[Wanted, Kept]], policy: UpdateHistory, now: datetime
+) -> list[tuple[Wanted, Kept]]:
+    """Note what is kept, or about to be; returns what may be. What was purged meanwhile, or kept by another process, is
+    left out."""
+    ids = [one.update_id for one, _ in copies]
+    places = sa.select(t.cohorts.c.id).join(t.runs).where(t.cohorts.c.id.in_({one.cohort_id for one, _ in copies}))
     await connection.execute(places.with_for_update(read=True, key_share=True))  # as the new rows will, but in order
     rows = await connection.execute(
         sa.select(t.updates.c.id).where(t.updates.c.id.in_(ids), t.updates.c.stored).with_for_update()
@@ -127,8 +124,8 @@ async def announce(
     stored = set(rows.scalars())
     found = await connection.execute(sa.select(t.kept_updates).where(k.update_id.in_(ids)))
     known = {(row.update_id, row.source): row for row in found}
-    announced, left = [], []
-    for one, copy in sealed:
+    announced = []
+    for one, copy in copies:
         before = known.get((one.update_id, one.source))
         if one.update_id not in stored or (before is not None and before.status != "sealing"):
             continue
@@ -136,29 +133,29 @@ async def announce(
         if before is None:
             await connection.execute(t.kept_updates.insert().values(id=uuid7(now, os.urandom(10)), **values))
         else:
-            left.append(before.digest)
             await connection.execute(t.kept_updates.update().where(k.id == before.id).values(**values))
         announced.append((one, copy))
-    return announced, left
+    return announced
 
 
 def _values(one: Wanted, copy: Kept, policy: UpdateHistory, now: datetime) -> dict[str, Any]:
     return {
-        **{name: getattr(one, name) for name in Wanted.__slots__},
+        **{name: getattr(one, name) for name in Wanted.__slots__ if name != "epoch"},
         **{name: getattr(copy, name) for name in ("digest", "num_bytes", "largest_error", "relative_error")},
         "dtype": policy.dtype,
         "compression": policy.compression,
-        "status": "sealing" if copy.num_bytes else "dropped",
+        "status": ("stored" if copy.digest == one.source else "sealing") if copy.num_bytes else "dropped",
         "kept_at": now,
     }
 
 
 async def confirm(connection: AsyncConnection, blob: Blob) -> bool:
-    """The bytes are stored; False when nobody wants them any more."""
-    mine = (k.digest == blob.digest) & (k.status == "sealing")
+    """The bytes of a copy are stored; False when nobody wants them any more."""
+    mine = (k.update_id == blob.origin_id) & (k.digest == blob.digest) & (k.status == "sealing")
     changed = await connection.execute(t.kept_updates.update().where(mine).values(status="stored"))
     if changed.rowcount:
-        await connection.execute(t.blobs.insert().values(**to_row(blob)))
+        own = (t.blobs.c.id == blob.id) & (t.blobs.c.status == "arriving")
+        await connection.execute(t.blobs.update().where(own).values(status="stored", num_bytes=blob.num_bytes))
     return bool(changed.rowcount)
 
 
@@ -200,14 +197,23 @@ async def bytes_by_round(connection: AsyncConnection, cohort_id: UUID) -> dict[i
     return {row.round: int(row.num_bytes) for row in await connection.execute(statement)}
 
 
-async def drop(connection: AsyncConnection, cohort_id: UUID, rounds: Collection[int]) -> list[str]:
-    """Forget the copies of these rounds, and those of what is in no model any more; returns their digests."""
+async def drop(connection: AsyncConnection, cohort_id: UUID, rounds: Collection[int]) -> None:
+    """Forget the copies of these rounds, and those of what is in no model any more. Of an update that is kept as it is,
+    retention decides from now on."""
     superfluous = (k.cohort_id == cohort_id) & (k.status == "stored") & (k.round.in_(rounds) | ~IN_LIVE_MODEL)
-    digests = list((await connection.execute(sa.select(k.digest).where(superfluous))).scalars())
-    if digests:
-        await connection.execute(t.kept_updates.update().where(k.digest.in_(digests)).values(status="dropped"))
-        await connection.execute(t.blobs.delete().where(t.blobs.c.digest.in_(digests)))
-    return digests
+    rows = (await connection.execute(sa.select(k.id, k.update_id, k.digest).where(superfluous))).all()
+    if not rows:
+        return
+    await connection.execute(t.kept_updates.update().where(k.id.in_([r.id for r in rows])).values(status="dropped"))
+    await blobs.drop(connection, await copies_of(connection, [row.update_id for row in rows]))
+
+
+async def copies_of(connection: AsyncConnection, update_ids: Collection[UUID]) -> list[UUID]:
+    """The blobs of copies that no row of the history names any more."""
+    b = t.blobs.c
+    is_kept = sa.exists().where(k.update_id == b.origin_id, k.digest == b.digest, k.status != "dropped")
+    own = (b.origin == "copy") & b.origin_id.in_(update_ids) & (b.status != "dropping") & ~is_kept
+    return list((await connection.execute(sa.select(b.id).where(own))).scalars())
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -229,18 +235,13 @@ async def copies(connection: AsyncConnection, federation_id: UUID, sources: Coll
     statement = (
         sa.select(t.kept_updates)
         .join(t.runs, t.runs.c.id == k.run_id)
-        .where(t.runs.c.federation_id == federation_id, k.source.in_(sources), k.status == "stored")
+        .where(t.runs.c.federation_id == federation_id, k.source.in_(sources), k.status == "stored", IS_LOSSY)
     )
-    found = {}
-    for row in await connection.execute(statement):
-        policy = UpdateHistory(dtype=row.dtype, compression=row.compression)
-        context = context_of(row.cohort_id, row.round, row.update_id, row.source)
-        found[row.source] = Copy(row.client_id, row.client_name, row.source, row.digest, policy, context)
-    return found
+    return {row.source: copy_of(row) for row in await connection.execute(statement)}
 
 
-async def erased_without_copies(connection: AsyncConnection, client_ids: Collection[UUID]) -> list[UUID]:
-    """Those among the clients that were erased and have nothing left to unseal."""
-    has_copies = sa.exists().where(k.client_id == t.clients.c.id)
-    gone = t.clients.c.id.in_(client_ids) & (t.clients.c.status == "erased") & ~has_copies
-    return list((await connection.execute(sa.select(t.clients.c.id).where(gone))).scalars())
+def copy_of(row: Any) -> Copy:
+    """Of a row of the history."""
+    policy = UpdateHistory(dtype=row.dtype, compression=row.compression)
+    context = f"{row.cohort_id}/{row.round}/{row.update_id}/{row.source}".encode()
+    return Copy(row.source, row.digest, policy, row.client_id, context)

@@ -130,14 +130,21 @@ def _family(checkpoint_id: UUID, goes_on: sa.ColumnElement[bool]) -> sa.CTE:
 
 
 def _checkpoints() -> sa.Select[Any]:
-    own_blob = (t.blobs.c.federation_id == t.runs.c.federation_id) & (t.blobs.c.digest == t.checkpoints.c.digest)
+    num_bytes = (
+        sa.select(sa.func.max(t.blobs.c.num_bytes))
+        .where(
+            t.blobs.c.federation_id == t.runs.c.federation_id,
+            t.blobs.c.digest == t.checkpoints.c.digest,
+            t.blobs.c.status == "stored",
+        )
+        .scalar_subquery()
+    )
     return (
         sa.select(t.checkpoints, t.runs.c.federation_id, t.runs.c.spec)
         .add_columns(t.cohorts.c.name.label("cohort"), t.cohorts.c.head_id)
-        .add_columns(sa.func.coalesce(t.blobs.c.num_bytes, 0).label("bytes"))
+        .add_columns(sa.func.coalesce(num_bytes, 0).label("bytes"))
         .join(t.runs, t.runs.c.id == t.checkpoints.c.run_id)
         .join(t.cohorts, t.cohorts.c.id == t.checkpoints.c.cohort_id)
-        .outerjoin(t.blobs, own_blob)
     )
 
 

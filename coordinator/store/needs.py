@@ -59,7 +59,7 @@ class Needs:
     """Clients whose own rows change, and nothing else."""
     leaving: set[UUID] = field(default_factory=set)
     clients: set[UUID] = field(default_factory=set)
-    named: set[tuple[UUID, str]] = field(default_factory=set)
+    mentioned: set[tuple[UUID, str]] = field(default_factory=set)
     """(federation, client name) of those a new run is formed from, when it names few."""
     joining: set[tuple[UUID, str]] = field(default_factory=set)
     """(federation, client name) of those who join a run; it matters whether a request is about to forget them."""
@@ -69,8 +69,15 @@ class Needs:
     """Federations whose clients a new run is formed from."""
     models: set[str] = field(default_factory=set)
     """Digests: every checkpoint with these bytes is needed."""
-    blobs: set[tuple[UUID | None, str]] = field(default_factory=set)
-    """(federation, digest); the federation is filled in from the task's run where it is None."""
+    blobs: set[UUID] = field(default_factory=set)
+    """Blobs that are about to be recorded."""
+    uploads: set[tuple[UUID, str]] = field(default_factory=set)
+    """(task, digest) of what is submitted."""
+    named: set[tuple[UUID, str]] = field(default_factory=set)
+    """(federation, digest) of what is used by its name, or must not be: every blob with these bytes, and
+    whether an erasure superseded a model with them."""
+    superseded: set[tuple[UUID, str]] = field(default_factory=set)
+    """(federation, digest): only whether an erasure superseded a model with these bytes."""
 
 
 def needs_of(messages: Iterable[m.Message]) -> Needs:
@@ -80,10 +87,10 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
             case m.CreateRun(run_id=run_id, federation_id=federation_id, spec=spec):
                 needs.runs.add(run_id)
                 if spec.clients is not None and len(spec.clients) <= MAX_NAMED:
-                    needs.named |= {(federation_id, name) for name in spec.clients}
+                    needs.mentioned |= {(federation_id, name) for name in spec.clients}
                 else:
                     needs.federations.add(federation_id)
-                needs.blobs |= {(federation_id, d) for d in (spec.init, spec.validation.data) if d is not None}
+                needs.named |= {(federation_id, d) for d in (spec.init, spec.validation.data) if d is not None}
                 if spec.init is not None:
                     needs.models.add(spec.init)
             case m.JoinRun(run_id=run_id, federation_id=federation_id, clients=clients):
@@ -156,11 +163,11 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
                 needs.submitted.add(task_id)
                 needs.clients.add(client_id)
                 if digest is not None:
-                    needs.blobs.add((None, digest))
-            case m.RecordBlob(federation_id=federation_id, digest=digest, uploaded_by=uploaded_by):
-                needs.blobs.add((federation_id, digest))
-                if uploaded_by is not None:
-                    needs.clients.add(uploaded_by)
+                    needs.uploads.add((task_id, digest))
+            case m.RecordBlob(blob_id=blob_id, federation_id=federation_id, digest=digest, client_id=sender_id):
+                needs.blobs.add(blob_id)
+                (needs.named if sender_id is None else needs.superseded).add((federation_id, digest))
+                needs.clients |= {sender_id} if sender_id is not None else set()
             case m.LeaseRanOut(task_id=task_id):
                 needs.tasks.add(task_id)
             case m.DeadlinePassed(round_id=round_id):
@@ -176,7 +183,7 @@ def needs_of(messages: Iterable[m.Message]) -> Needs:
             case m.JobDone(job_id=job_id, blob=blob):
                 needs.jobs.add(job_id)
                 if blob is not None:
-                    needs.blobs.add((blob.federation_id, blob.digest))
+                    needs.blobs.add(blob.blob_id)
             case m.JobFailed(job_id=job_id):
                 needs.jobs.add(job_id)
     return needs

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.engine.entities import Delivery, Job
 from coordinator.engine.messages import DeadlinePassed, LeaseRanOut, Message
 from coordinator.engine.work import MAX_BACKOFF
-from coordinator.store import references
+from coordinator.store import blobs, references
 from coordinator.store import tables as t
 from coordinator.store.prepared import prepared
 from coordinator.store.rows import to_entity
@@ -91,7 +91,6 @@ async def lease_unread(
 _OWN = (t.jobs.c.id == sa.bindparam("job")) & (t.jobs.c.lease_token == sa.bindparam("token"))
 _HELD = t.jobs.update().where(_OWN, t.jobs.c.status == "leased")
 _RENEW = prepared(_HELD.values(due_at=sa.bindparam("until", type_=t.jobs.c.due_at.type)))
-_NAME = prepared(_HELD.values(output=sa.bindparam("digest")))
 _RETURN = prepared(
     _HELD.values(
         status="ready",
@@ -106,11 +105,6 @@ _FINISH = prepared(t.jobs.update().where(_OWN).values(status="done", due_at=None
 async def renew_job(connection: AsyncConnection, job_id: UUID, token: str, until: datetime) -> bool:
     """Keep a long kernel's lease; False when somebody else has the job or nobody wants it any more."""
     return bool((await connection.execute(_RENEW, {"job": job_id, "token": token, "until": until})).rowcount)
-
-
-async def name_output(connection: AsyncConnection, job_id: UUID, token: str, digest: str) -> bool:
-    """Note what a kernel made before it is stored; False when nobody wants it any more."""
-    return bool((await connection.execute(_NAME, {"job": job_id, "token": token, "digest": digest})).rowcount)
 
 
 async def return_job(
@@ -272,7 +266,11 @@ async def take_collections(connection: AsyncConnection, cohort_id: UUID, epoch: 
     return [params["up_to_round"] for _, params in waiting]
 
 
-_is_being_sealed = sa.exists().where(t.kept_updates.c.update_id == t.updates.c.id, t.kept_updates.c.status == "sealing")
+_kept = t.kept_updates.c
+_is_kept_otherwise = sa.exists().where(
+    _kept.update_id == t.updates.c.id,
+    (_kept.status == "sealing") | ((_kept.status == "stored") & (_kept.digest == _kept.source)),
+)
 _COLLECTABLE = prepared(
     sa.select(t.updates.c.id, t.updates.c.digest)
     .join(t.rounds, t.rounds.c.id == t.updates.c.consumed_by)
@@ -282,7 +280,7 @@ _COLLECTABLE = prepared(
         t.updates.c.digest.is_not(None),
         t.rounds.c.epoch <= sa.bindparam("epoch"),
         t.rounds.c.number <= sa.bindparam("up_to_round"),
-        ~_is_being_sealed,
+        ~_is_kept_otherwise,
     )
 )
 
@@ -291,42 +289,26 @@ async def updates_to_collect(
     connection: AsyncConnection, cohort_id: UUID, epoch: int, up_to_round: int
 ) -> list[tuple[UUID, str]]:
     """Stored updates of a cohort that its retention policy no longer keeps: (update id, digest). What came after an
-    erasure is not judged by the rounds before it. One that is being sealed, maybe by another process, stays until it
-    is."""
+    erasure is not judged by the rounds before it. One that the history keeps as it is stays, and one that is being
+    copied, maybe by another process, until it is."""
     wanted = {"cohort": cohort_id, "epoch": epoch, "up_to_round": up_to_round}
     found = await connection.execute(_COLLECTABLE, wanted)
     return [(row.id, row.digest) for row in found]
 
 
 _ids: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
-_digests: sa.BindParameter[Any] = sa.bindparam("digests", expanding=True)
 _DROP_UPDATES = prepared(t.updates.update().where(t.updates.c.id.in_(_ids)).values(stored=False))
 _made_of = t.contributions.c
 _CALIBRATED = prepared(sa.select(_made_of.digest).where(_made_of.update_id.in_(_ids), _made_of.digest.is_not(None)))
-_sent_before = sa.exists().where(
-    t.updates.c.id.in_(_ids), t.updates.c.digest == t.blobs.c.digest, t.updates.c.received_at >= t.blobs.c.created_at
-)
-_UPLOADED_AGAIN = prepared(
-    sa.select(t.blobs.c.digest).where(
-        t.blobs.c.federation_id == sa.bindparam("owner"),
-        t.blobs.c.digest.in_(_digests),
-        t.blobs.c.uploaded_by.is_not(None),
-        ~_sent_before,
-    )
-)
 
 
-async def forget_updates(connection: AsyncConnection, federation_id: UUID, found: list[tuple[UUID, str]]) -> list[str]:
-    """Mark updates as no longer stored and drop the records of blobs that nothing refers to any more; returns their
-    digests. What was uploaded again, to be submitted again, stays."""
-    ids, digests = [update_id for update_id, _ in found], {digest for _, digest in found}
-    digests |= set((await connection.execute(_CALIBRATED, {"ids": ids})).scalars())
-    await references.hold(connection, federation_id, digests)
+async def forget_updates(connection: AsyncConnection, federation_id: UUID, found: list[tuple[UUID, str]]) -> None:
+    """Mark updates as no longer stored and give up their blobs, and what was kept in their place."""
+    ids = [update_id for update_id, _ in found]
+    calibrated = set((await connection.execute(_CALIBRATED, {"ids": ids})).scalars())
     await connection.execute(_DROP_UPDATES, {"ids": ids})
-    wanted = {"owner": federation_id, "ids": ids, "digests": list(digests)}
-    needed = set((await connection.execute(_UPLOADED_AGAIN, wanted)).scalars())
-    needed |= await references.named(connection, federation_id, digests - needed)
-    return await references.drop(connection, federation_id, digests, needed)
+    await blobs.drop(connection, await blobs.of_updates(connection, ids))
+    await references.release(connection, federation_id, calibrated)
 
 
 _WAITING_JOB = prepared(
@@ -346,30 +328,6 @@ async def has_job(
     """Whether it is worth a writing transaction to try and lease one."""
     wanted = {"kinds": list(kinds), "now": now, "ahead": _beyond(now, lease_s)}
     return (await connection.execute(_WAITING_JOB, wanted)).first() is not None
-
-
-async def orphans(
-    connection: AsyncConnection,
-    older_than: datetime,
-    limit: int = 100,
-    *,
-    client_id: UUID | None = None,
-    after: tuple[UUID, str] | None = None,
-) -> list[tuple[UUID, str]]:
-    """Clients' uploads, or one client's, that are neither an update nor a model: (federation, digest), in that order,
-    beyond `after`. Other rows may name them yet: give them to `references.release`."""
-    b = t.blobs.c
-    statement = sa.select(b.federation_id, b.digest).where(
-        b.uploaded_by.is_not(None) if client_id is None else b.uploaded_by == client_id,
-        b.created_at < older_than,
-        ~sa.exists().where(t.updates.c.digest == b.digest, t.updates.c.stored),
-        ~sa.exists().where(t.checkpoints.c.digest == b.digest, t.checkpoints.c.stored),
-    )
-    if after is not None:
-        owner, digest = after
-        statement = statement.where((b.federation_id > owner) | ((b.federation_id == owner) & (b.digest > digest)))
-    found = await connection.execute(statement.order_by(b.federation_id, b.digest).limit(limit))
-    return [(row.federation_id, row.digest) for row in found]
 
 
 _BUSY = t.cohorts.c.phase.in_(("starting", "asking", "computing"))
@@ -409,11 +367,6 @@ async def cohorts_with(connection: AsyncConnection, client_ids: list[UUID]) -> l
         .order_by(t.cohorts.c.run_id, t.cohorts.c.id)
     )
     return [(row.run_id, row.id, row.epoch) for row in await connection.execute(statement)]
-
-
-async def revoke_credentials(connection: AsyncConnection, client_ids: list[UUID], now: datetime) -> None:
-    own = t.credentials.c.client_id.in_(client_ids) & t.credentials.c.revoked_at.is_(None)
-    await connection.execute(t.credentials.update().where(own).values(revoked_at=now))
 
 
 async def erasure_status(connection: AsyncConnection, erasure_id: UUID) -> str | None:

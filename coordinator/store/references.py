@@ -1,13 +1,8 @@
-"""Which rows name a blob, and how blobs that none names are given up.
+"""Which rows name bytes by their digest, and how what kernels made is given up when none does.
 
 Every column that can hold the digest of a blob is listed here, once: with the condition under which its row still needs
 the bytes, or with the reason why it never does. A test compares the lists with the tables, so that a new column cannot
-be forgotten. Whatever deletes blobs asks `release`; an erasure, which must delete what is derived from its leavers
-whoever names it, asks `named` for the uploads that it only suspects.
-
-Deleting and naming exclude each other by the lock on the blob's row. Whoever deletes takes it (`hold`) before it looks
-who names the blob, and deletes the bytes before it commits; whoever names a blob reads its row with a lock
-(`slices.load`), so that it either comes first and is seen, or waits and finds the row gone.
+be forgotten. What a client sent for a task needs no such look: its task alone names it.
 """
 
 from __future__ import annotations
@@ -15,17 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, cast
 from uuid import UUID
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from coordinator.store import blobs
 from coordinator.store import tables as t
 from coordinator.store.prepared import prepared
-from coordinator.store.sqlite import SqliteConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +64,6 @@ NAMED_BY: Final = (  # those that an index answers first
     # A task that stands by takes the model of its round when it is promoted.
     Reference(t.tasks.c.model_digest, sa.and_(t.IS_CLAIMABLE_OR_LEASED, sa.true())),
     Reference(t.tasks.c.work, sa.and_(t.IS_CLAIMABLE_OR_LEASED, t.tasks.c.work.is_not(None))),
-    Reference(t.jobs.c.output, _is_open_kernel),
     Reference(t.jobs.c.inputs, _is_open_kernel),
     Reference(t.jobs.c.params, _is_open_kernel),
     Reference(t.cohorts.c.head_digest, t.cohorts.c.phase != "retired"),
@@ -90,9 +82,14 @@ NAMES_NO_BLOB: Final[dict[sa.Column[Any], str]] = {
     t.blobs.c.digest: "the blob itself",
     t.blobs.c.layout_digest: "of a layout",
     t.blobs.c.updatable_digest: "of a layout",
+    t.evidence_state.c.digest: "of a line of the tombstone log",
+    t.signing_keys.c.key_id: "of a key",
     t.clients.c.exclusions: "of a list of samples",
     t.clients.c.exclusions_acked: "of a list of samples",
     t.inbox.c.fingerprint: "of a request",
+    t.jobs.c.output: "a record of the past",
+    t.evidence_state.c.digest: "of the log of tombstones",
+    t.signing_keys.c.key_id: "of a public key",
     t.tasks.c.result_digest: "the update's own row names it",
     t.updates.c.base_digest: "a record of the past; the checkpoint names it while it is stored",
     t.kept_updates.c.base_digest: "a record of the past; the checkpoint names it while it is stored",
@@ -122,49 +119,6 @@ _NAMED = prepared(sa.union_all(*(reference.found for reference, is_text in _is_t
 _MENTIONS = prepared(sa.union_all(*(reference.found for reference, is_text in _is_text.items() if is_text)))
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
-_of_owner = (t.blobs.c.federation_id == sa.bindparam("owner")) & t.blobs.c.digest.in_(
-    sa.bindparam("digests", expanding=True)
-)
-_NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
-"""When the row was made of a blob that has none, to have something to lock."""
-IS_RECORDED: Final = t.blobs.c.created_at != _NEVER
-_HOLD_ABSENT = prepared(insert(t.blobs).on_conflict_do_nothing())
-_HOLD = prepared(sa.select(t.blobs.c.digest).where(_of_owner).order_by(t.blobs.c.digest).with_for_update())
-_DROP = prepared(t.blobs.delete().where(_of_owner))
-_DROP_ABSENT = prepared(t.blobs.delete().where(_of_owner, ~IS_RECORDED))
-_RECORDED = prepared(sa.select(t.blobs.c.digest).where(_of_owner, IS_RECORDED))
-
-
-async def hold(connection: AsyncConnection, federation_id: UUID, digests: Collection[str]) -> None:
-    """Lock the rows of these blobs until the transaction ends. One that has no row gets one until `drop`, so that
-    an upload which is just being recorded is waited for. SQLite has one writer at a time: nobody is to be held off."""
-    writer: object = connection
-    if isinstance(writer, SqliteConnection):
-        return
-    absent = {
-        "federation_id": federation_id,
-        "num_bytes": 0,
-        "layout_digest": "",
-        "updatable_digest": "",
-        "finite": False,
-        "created_at": _NEVER,
-        "uploaded_by": None,
-    }
-    if wanted := sorted(digests):
-        await connection.execute(_HOLD_ABSENT, [{"digest": digest, **absent} for digest in wanted])
-        await connection.execute(_HOLD, {"owner": federation_id, "digests": wanted})
-
-
-async def drop(connection: AsyncConnection, federation_id: UUID, held: Collection[str], needed: set[str]) -> list[str]:
-    """Drop the records of the held blobs but of the needed ones; returns their digests. The caller deletes their bytes
-    before it commits: until then nobody can record or name them."""
-    unused = sorted(set(held) - needed)
-    if unused:
-        await connection.execute(_DROP, {"owner": federation_id, "digests": unused})
-    if kept := sorted(needed.intersection(held)):
-        await connection.execute(_DROP_ABSENT, {"owner": federation_id, "digests": kept})
-    return unused
-
 
 async def named(connection: AsyncConnection, federation_id: UUID, digests: Collection[str]) -> set[str]:
     """Those of the federation's blobs that some row needs."""
@@ -179,14 +133,19 @@ async def named(connection: AsyncConnection, federation_id: UUID, digests: Colle
     return wanted & found
 
 
-async def release(connection: AsyncConnection, federation_id: UUID, digests: Collection[str]) -> list[str]:
-    """Drop the records of those blobs that no row needs; returns their digests, as `drop` does."""
-    await hold(connection, federation_id, digests)
-    return await drop(connection, federation_id, digests, await named(connection, federation_id, digests))
+_MADE = prepared(
+    sa.select(t.blobs.c.id, t.blobs.c.digest).where(
+        t.blobs.c.federation_id == _owner,
+        t.blobs.c.digest.in_(_digests),
+        t.blobs.c.origin == "job",
+        t.blobs.c.status == "stored",
+    )
+)
 
 
-async def release_unrecorded(connection: AsyncConnection, federation_id: UUID, digest: str) -> list[str]:
-    """Like `release`, of bytes that have no record: somebody else may have sent and recorded the same."""
-    await hold(connection, federation_id, [digest])
-    found = await connection.execute(_RECORDED, {"owner": federation_id, "digests": [digest]})
-    return await drop(connection, federation_id, [digest], set(found.scalars()))
+async def release(connection: AsyncConnection, federation_id: UUID, digests: Collection[str]) -> None:
+    """Give up what kernels made and no row needs; the caller has the bytes deleted after the commit."""
+    unused = set(digests) - await named(connection, federation_id, digests)
+    if unused:
+        made = await connection.execute(_MADE, {"owner": federation_id, "digests": sorted(unused)})
+        await blobs.drop(connection, [row.id for row in made])

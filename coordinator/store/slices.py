@@ -26,6 +26,7 @@ from coordinator.engine.entities import (
     Entity,
     Erasure,
     Exclusion,
+    Facts,
     Job,
     Line,
     Member,
@@ -39,7 +40,7 @@ from coordinator.engine.entities import (
 )
 from coordinator.engine.families import NEWCOMER, WALKS_ITS_HISTORY
 from coordinator.engine.programs import answers_to, is_filled
-from coordinator.store import history, kept
+from coordinator.store import history, kept, superseded
 from coordinator.store import tables as t
 from coordinator.store.needs import Needs, needs_of, steps_program
 from coordinator.store.prepared import prepared
@@ -85,14 +86,39 @@ _OPEN_TASKS = prepared(
 )
 
 
-_BLOBS = prepared(
-    sa.select(t.blobs).where(
-        t.blobs.c.federation_id.in_(sa.bindparam("owners", expanding=True)),
-        t.blobs.c.digest.in_(sa.bindparam("digests", expanding=True)),
-    )
+_own: sa.ColumnElement[bool] = t.blobs.c.federation_id.in_(
+    sa.bindparam("owners", expanding=True)
+) & t.blobs.c.digest.in_(sa.bindparam("digests", expanding=True))
+_FACTS = prepared(
+    sa.select(
+        t.blobs.c.federation_id,
+        t.blobs.c.digest,
+        t.blobs.c.num_bytes,
+        t.blobs.c.layout_digest,
+        t.blobs.c.updatable_digest,
+        t.blobs.c.finite,
+    ).where(_own, t.blobs.c.status == "stored")
 )
-_BLOBS_TO_NAME = prepared(_BLOBS.order_by(t.blobs.c.digest).with_for_update(read=True, key_share=True))
-"""Whoever is about to name a blob holds off those who would delete it; see `references`."""
+_BLOBS = prepared(  # locked: whoever gives one up meanwhile has done so, or finds it recorded
+    sa.select(t.blobs)
+    .where(t.blobs.c.id.in_(sa.bindparam("keys", expanding=True)))
+    .order_by(t.blobs.c.id)
+    .with_for_update()
+)
+_UPLOADS = prepared(
+    sa.select(t.blobs)
+    .where(t.blobs.c.origin_id.in_(sa.bindparam("keys", expanding=True)), t.blobs.c.status == "stored")
+    .order_by(t.blobs.c.id)
+    .with_for_update()
+    .with_for_update(read=True, key_share=True)
+)
+"""Whoever is about to name a blob holds off those who would give it up; see `references`."""
+_NAMED_BLOBS = prepared(
+    sa.select(t.blobs)
+    .where(_own, t.blobs.c.origin != "copy", t.blobs.c.status == "stored")
+    .order_by(t.blobs.c.id)
+    .with_for_update(read=True, key_share=True)
+)
 
 
 def _only_claims(needs: Needs) -> bool:
@@ -153,8 +179,8 @@ class _Loader:
             await self._add_by(Client, t.clients.c.id, client_ids)
         if leaver_ids or needs.acknowledging:
             await self._add_by(Exclusion, t.exclusions.c.client_id, leaver_ids | needs.acknowledging)
-        if needs.named:
-            wanted = sa.tuple_(t.clients.c.federation_id, t.clients.c.name).in_(sorted(needs.named, key=str))
+        if needs.mentioned:
+            wanted = sa.tuple_(t.clients.c.federation_id, t.clients.c.name).in_(sorted(needs.mentioned, key=str))
             await self._add(Client, wanted)
         await self._load_what_newcomers_are_measured_against()
         await self._load_rounds_to_walk()
@@ -470,8 +496,24 @@ class _Loader:
         self.state = replace(self.state, samples={**self.state.samples, **samples})
 
     async def _load_blobs(self) -> None:
-        federations = {run.federation_id for run in self.state.runs.values()}
-        keys = {(f, d) for owner, d in self.needs.blobs for f in ([owner] if owner else federations)}
+        needs = self.needs
+        if needs.blobs:
+            await self._add_found(Blob, _BLOBS, needs.blobs)
+        if needs.uploads:
+            await self._add_found(Blob, _UPLOADS, {task_id for task_id, _ in needs.uploads})
+        if needs.named:
+            owners, digests = {f for f, _ in needs.named}, {d for _, d in needs.named}
+            rows = await self.connection.execute(_NAMED_BLOBS, {"owners": list(owners), "digests": list(digests)})
+            self._merge(Blob, [to_entity(Blob, row) for row in rows])
+        for wanted, with_updates in ((needs.superseded, False), (needs.named, True)):
+            if wanted:
+                found = await superseded.superseded(self.connection, wanted, with_updates=with_updates)
+                self.state = self.state.updated({"superseded": self.state.superseded | found})
+        await self._load_facts()
+
+    async def _load_facts(self) -> None:
+        """Of the models of tasks that are handed out or answered, and of what a run names."""
+        keys = set(self.needs.named)
         for task in self.state.tasks.values():
             if task.id in self.needs.submitted or task.client_id in self.needs.claimants:
                 federation = self.state.runs[task.run_id].federation_id
@@ -479,8 +521,13 @@ class _Loader:
                 stream = self.state.cohorts[task.cohort_id].stream_round_id
                 if stream is not None:
                     keys.add((federation, self.state.rounds[stream].model_digest))
-        if keys := keys - self.state.blobs.keys():
+        if keys := keys - self.state.facts.keys():
             owners, digests = {f for f, _ in keys}, {d for _, d in keys}
-            statement = _BLOBS_TO_NAME if self.needs.blobs else _BLOBS
-            rows = await self.connection.execute(statement, {"owners": list(owners), "digests": list(digests)})
-            self._merge(Blob, [to_entity(Blob, row) for row in rows])
+            rows = await self.connection.execute(_FACTS, {"owners": list(owners), "digests": list(digests)})
+            found = {
+                (row.federation_id, row.digest): Facts(
+                    row.num_bytes, row.layout_digest, row.updatable_digest, row.finite
+                )
+                for row in rows
+            }
+            self.state = self.state.updated({"facts": {**self.state.facts, **found}})

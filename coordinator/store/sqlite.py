@@ -11,6 +11,7 @@ import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -18,13 +19,25 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool, StaticPool
 
 from coordinator.store.documents import from_text, to_text
+from coordinator.store.gate import MARK_QUERY, Gate, Mark
 from coordinator.store.prepared import Found, Plans, driver, run
 from services.core.private_files import FILE_MODE
 
 T = TypeVar("T")
-PRAGMAS: Final = ("busy_timeout=5000", "journal_mode=WAL", "busy_timeout=0", "synchronous=FULL", "foreign_keys=ON")
+PRAGMAS: Final = (
+    "busy_timeout=5000",
+    "journal_mode=WAL",
+    "busy_timeout=0",
+    "synchronous=FULL",
+    "foreign_keys=ON",
+    "secure_delete=ON",  # what a row no longer holds is overwritten in its page, whatever the build's default
+)
 BUSY_ATTEMPTS: Final = 200
 """How often to ask for the write lock, up to 50 ms apart, before giving up (about ten seconds)."""
+
+
+class LogInUse(Exception):
+    """Another process reads or writes all the time: the write-ahead log could not be emptied."""
 
 
 class SqliteConnection:
@@ -51,8 +64,9 @@ class SqliteConnection:
 class Sqlite:
     """One open connection serves all readers, as each statement sees what is committed; another serves the writer."""
 
-    def __init__(self, path: str, *, is_scratch: bool = False) -> None:
+    def __init__(self, path: str, *, is_scratch: bool = False, gate: Gate | None = None) -> None:
         is_in_memory = path in ("", ":memory:")
+        self._path, self._gate = path, gate or Gate()
         self._engine = sa.create_engine(
             "sqlite://",
             creator=lambda: _connect(path, is_scratch),
@@ -64,6 +78,9 @@ class Sqlite:
         self._is_scratch = is_scratch
         self._writing = asyncio.Lock()
         self._open: dict[str, SqliteConnection] = {}
+        self._file: tuple[int, int] | None = None
+        self._outdated: list[SqliteConnection] = []
+        """Of a file that is not there any more; others may still be at them."""
         self._plans = Plans()
 
     @asynccontextmanager
@@ -89,10 +106,31 @@ class Sqlite:
         with self._kept("read") as connection:
             yield connection
 
+    def was_replaced(self) -> bool:
+        """Whether the file is another one since it was opened. Then that one is opened next."""
+        found = file_of(self._path)
+        if found is None or self._file in (None, found):  # none: what is open is better than an empty one
+            return False
+        self._file = None
+        self._outdated += self._open.values()
+        self._open.clear()
+        return True
+
+    async def forget_pages(self) -> None:
+        """Empty the write-ahead log, which holds pages as they were before the last changes."""
+        async with self._writing:
+            with self._kept("write") as connection:
+                for attempt in range(BUSY_ATTEMPTS):
+                    if await _in_thread(_empty_log, connection.driver):
+                        return
+                    await asyncio.sleep(min(0.05, 0.001 * 2**attempt))
+        raise LogInUse("the database's write-ahead log is in use by another process all the time")
+
     def close(self) -> None:
-        for connection in self._open.values():
+        for connection in (*self._open.values(), *self._outdated):
             connection.close()
         self._open.clear()
+        self._outdated.clear()
         self._engine.dispose()
 
     @contextmanager
@@ -103,6 +141,8 @@ class Sqlite:
             opened = self._engine.connect()
             opened.begin()  # says nothing to SQLite: whoever uses it finds a transaction and leaves its end to us
             connection = self._open[use] = SqliteConnection(opened, self._plans)
+            self._file = self._file or file_of(self._path)
+            self._gate.admits(lambda: _mark_of(connection.driver))
         try:
             yield connection
         except sa.exc.SQLAlchemyError:
@@ -125,6 +165,25 @@ def _connect(path: str, is_scratch: bool) -> sqlite3.Connection:
     if is_scratch:
         connection.execute("PRAGMA synchronous=OFF")
     return connection
+
+
+def file_of(path: str) -> tuple[int, int] | None:
+    """Which file it is; None: there is none."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _mark_of(connection: sqlite3.Connection) -> Mark | None:
+    try:
+        row = connection.execute(MARK_QUERY).fetchone()
+    except sqlite3.OperationalError as error:
+        if "no such table" not in str(error):
+            raise sa.exc.DBAPIError.instance(MARK_QUERY, None, error, sqlite3.Error, hide_parameters=True) from error
+        return None  # an older schema: whoever compares says so
+    return None if row is None else Mark(*row)
 
 
 @contextmanager
@@ -150,10 +209,24 @@ async def _begin(connection: sqlite3.Connection) -> None:
 
 
 async def _commit(connection: sqlite3.Connection) -> None:
+    await _in_thread(run, connection, "COMMIT")
+
+
+async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
     """To its end, even when whoever waits for it is cancelled: SQLite must not be used otherwise meanwhile."""
-    committing = asyncio.get_running_loop().run_in_executor(None, run, connection, "COMMIT")
+    working = asyncio.get_running_loop().run_in_executor(None, work, *arguments)
     try:
-        await asyncio.shield(committing)
+        return await asyncio.shield(working)
     except asyncio.CancelledError:
-        await asyncio.wait([committing])
+        await asyncio.wait([working])
         raise
+
+
+def _empty_log(connection: sqlite3.Connection) -> bool:
+    """False: somebody is in the way."""
+    text = "PRAGMA wal_checkpoint(TRUNCATE)"
+    try:
+        is_busy, _, _ = connection.execute(text).fetchone()
+    except sqlite3.Error as error:
+        raise sa.exc.DBAPIError.instance(text, None, error, sqlite3.Error, hide_parameters=True) from error
+    return not is_busy

@@ -16,6 +16,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
     String,
@@ -30,6 +31,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
+from services.audit.predicate import ArtefactKind, Disposition
 from services.wire.v1.erasure import ErasureStatus
 
 metadata = MetaData(
@@ -66,6 +68,8 @@ def _one_of(column: str, *values: str) -> CheckConstraint:
     return CheckConstraint(f"{column} IN ({', '.join(repr(v) for v in values)})", name=f"known_{column}")
 
 
+SCRUBBED_KINDS: Final = ("log-tail", "device", "figure", "canary", "failure-reason")
+"""Of artefacts: what an erasure takes out of rows that stay (scrubbing.py)."""
 _CLAIMABLE_OR_LEASED: Final = "status IN ('ready', 'leased')"
 _OPEN_TASK: Final = "status IN ('standby', 'ready', 'leased')"
 _LEASED_TASK: Final = "status = 'leased'"
@@ -109,6 +113,8 @@ clients = Table(
     Column("needed_by", Uuid),
     Column("canary", Json),
     Column("max_samples", BigInteger),
+    Column("superseded_at", Instant),
+    Column("dropped_at", Instant),
     _one_of("status", "active", "removed", "erased"),
     # A client's name is its identity in seeds and in the order of aggregation: never two in one federation.
     UniqueConstraint("federation_id", "name"),
@@ -507,12 +513,16 @@ certificates = Table(
 artefacts = Table(
     "artefacts",
     metadata,
-    # What a request found to purge: recorded before anything is deleted, so that the certificate lists all of it.
+    # What a request found to purge: recorded before anything is deleted, so that the certificate lists all of it. What
+    # became of it is looked up when the certificate is signed, unless whoever dealt with it has said so before.
     Column("erasure_id", Uuid, ForeignKey("erasures.id"), nullable=False),
     Column("kind", String(16), nullable=False),
-    Column("digest", String(71), nullable=False),
+    Column("digest", String(71), nullable=False, index=True),
+    Column("disposition", String(32)),
+    Column("reason", Text, nullable=False, server_default=""),
     PrimaryKeyConstraint("erasure_id", "kind", "digest"),
-    _one_of("kind", "update", "history", "checkpoint", "merge", "blob", "key", "sealing-key"),
+    _one_of("kind", *get_args(ArtefactKind)),
+    _one_of("disposition", *get_args(Disposition)),
 )
 
 deliveries = Table(
@@ -550,15 +560,49 @@ erasure_log = Table(
 blobs = Table(
     "blobs",
     metadata,
+    # Also the name that the bytes lie under. The row is written before the first of them.
+    Column("id", Uuid, primary_key=True),
     Column("federation_id", Uuid, ForeignKey("federations.id"), nullable=False),
-    Column("digest", String(71), nullable=False),
+    Column("origin", String(8), nullable=False),
+    Column("origin_id", Uuid, index=True),
+    Column("client_id", Uuid, ForeignKey("clients.id"), index=True),
+    Column("cohort_id", Uuid, ForeignKey("cohorts.id"), index=True),
+    Column("epoch", Integer),
+    Column("digest", String(71)),
     Column("num_bytes", BigInteger, nullable=False),
-    Column("layout_digest", String(71), nullable=False),
-    Column("updatable_digest", String(71), nullable=False),
-    Column("finite", Boolean, nullable=False),
+    Column("layout_digest", String(71)),
+    Column("updatable_digest", String(71)),
+    Column("finite", Boolean),
+    Column("status", String(10), nullable=False),
+    Column("key_name", String(100), index=True),
+    Column("client_key_name", String(100)),
+    # Of the bytes, itself sealed under the keys that are named; none while they lie plain, as older versions left them.
+    Column("data_key", LargeBinary),
     Column("created_at", Instant, nullable=False),
-    Column("uploaded_by", Uuid, ForeignKey("clients.id")),
-    PrimaryKeyConstraint("federation_id", "digest"),
+    _one_of("origin", "task", "job", "operator", "copy"),
+    _one_of("status", "arriving", "stored", "dropping"),
+    # What is stored is known.
+    CheckConstraint("status <> 'stored' OR digest IS NOT NULL", name="known_when_stored"),
+    # Whatever is sealed names its key.
+    CheckConstraint("data_key IS NULL OR key_name IS NOT NULL", name="key_named"),
+    Index("ix_blobs_digest", "federation_id", "digest"),
+    Index("ix_blobs_unsettled", "created_at", **_where("status <> 'stored'")),
+    Index("ix_blobs_plain", "id", **_where("data_key IS NULL")),
+    # Bytes have one origin, and an origin has the same bytes once; twice while plain ones are being sealed.
+    Index(
+        "uq_blobs_of_task",
+        "origin_id",
+        "digest",
+        unique=True,
+        **_where("origin = 'task' AND status <> 'dropping' AND data_key IS NOT NULL"),
+    ),
+    Index(
+        "uq_blobs_of_operator",
+        "federation_id",
+        "digest",
+        unique=True,
+        **_where("origin = 'operator' AND status <> 'dropping' AND data_key IS NOT NULL"),
+    ),
 )
 
 journal_heads = Table(
@@ -592,4 +636,36 @@ inbox = Table(
     Column("made", Uuid, nullable=False),
     Column("created_at", Instant, nullable=False),
     PrimaryKeyConstraint("principal", "route", "key"),
+)
+
+evidence_state = Table(
+    "evidence_state",
+    metadata,
+    # One row: every entry of the log of tombstones up to this position is fenced in this database.
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("num_tombstones", BigInteger, nullable=False),
+    Column("digest", String(71), nullable=False),
+    CheckConstraint("id = 1", name="only_one"),
+)
+
+signing_keys = Table(
+    "signing_keys",
+    metadata,
+    # Public keys of this installation's certificates, the one that signs now last.
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("key_id", String(71), nullable=False),
+    Column("public_key", Text, nullable=False),
+    Column("recorded_at", Instant, nullable=False),
+    UniqueConstraint("key_id"),
+)
+
+incidents = Table(
+    "incidents",
+    metadata,
+    # What happened to the evidence and somebody confirmed; later certificates say so.
+    Column("id", Uuid, primary_key=True),
+    Column("at", Instant, nullable=False),
+    Column("kind", String(40), nullable=False),
+    Column("explanation", Text, nullable=False),
+    Column("reported_by", String(80), nullable=False),
 )

@@ -2,13 +2,14 @@
 
 A line is appended and fsynced before `append` returns. A crash in the middle of a write leaves a piece of a line at the
 end; nobody was told of it, and it is cut off. Any other deviation is `LogCorrupt`. What no file can show by itself is
-that whole lines are missing at its end.
+that whole lines are missing at its end: the database knows how many there must be.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from uuid import UUID
 
 from pydantic import ValidationError
 
-from coordinator.tombstones.port import LogCorrupt, Tombstone
+from coordinator.tombstones.port import Contents, LogCorrupt, Stamp, Tombstone
 from services.core import digests
 from services.wire.message import Digest, Message
 
@@ -73,6 +74,40 @@ class FileTombstoneLog:
             return ()
         return tuple(chain.entries)
 
+    def contents(self) -> Contents:
+        try:
+            with self._opened(create=False) as fd:
+                if not self._chain.is_in(fd):
+                    self._chain = _Chain()
+                self._chain.follow(fd)
+                chain, stamp = self._chain, _stamp(os.fstat(fd))
+                return Contents(tuple(chain.entries), (FIRST_PREVIOUS, *chain.digests), stamp)
+        except FileNotFoundError:
+            self._chain = _Chain()
+            return Contents((), (FIRST_PREVIOUS,), None)
+
+    def salvage(self) -> int:
+        chain = _Chain()
+        with self._opened(create=False) as fd:
+            try:
+                chain.follow(fd)
+                return 0
+            except LogCorrupt:
+                data = _read_from(fd, 0)
+        whole = self._path.with_name(f".{self._path.name}-{os.getpid()}")
+        _write_durably(whole, data[: chain.num_bytes])
+        self._path.replace(_free_name(self._path))
+        whole.replace(self._path)
+        _sync_directory(self._path.parent)
+        self._chain = _Chain()
+        return len(data) - chain.num_bytes
+
+    def stamp(self) -> Stamp | None:
+        try:
+            return _stamp(self._path.stat())
+        except FileNotFoundError:
+            return None
+
     @contextlib.contextmanager
     def _opened(self, *, create: bool) -> Iterator[int]:
         """The file, alone: the lock belongs to this opening, so it also holds off other threads."""
@@ -95,10 +130,20 @@ class _Chain:
 
     def __init__(self) -> None:
         self.entries: list[Tombstone] = []
+        self.digests: list[str] = []
         self.num_bytes = 0
         self._last = FIRST_PREVIOUS
+        self._last_line = b""
         self._of_request: dict[UUID, list[int]] = {}
         self._file: tuple[int, int] | None = None
+
+    def is_in(self, fd: int) -> bool:
+        """Whether the file still has what was read, as far as its last line tells."""
+        status = os.fstat(fd)
+        if self._file not in (None, (status.st_dev, status.st_ino)) or status.st_size < self.num_bytes:
+            return False
+        num_bytes = len(self._last_line)
+        return os.pread(fd, num_bytes, self.num_bytes - num_bytes) == self._last_line
 
     def follow(self, fd: int) -> None:
         status = os.fstat(fd)
@@ -117,7 +162,8 @@ class _Chain:
         index = len(self.entries)
         self.entries.append(record.entry)
         self._of_request.setdefault(record.entry.request_id, []).append(index)
-        self._last = record.digest
+        self.digests.append(record.digest)
+        self._last, self._last_line = record.digest, line
         self.num_bytes += len(line)
         return index
 
@@ -126,7 +172,7 @@ class _Chain:
         return next((index for index in known if self.entries[index].says_the_same_as(entry)), None)
 
     def next_line(self, entry: Tombstone) -> bytes:
-        record = {"index": len(self.entries), "previous": self._last, "entry": entry.model_dump(mode="json")}
+        record = {"index": len(self.entries), "previous": self._last, "entry": _document(entry)}
         return _encode({**record, "digest": digests.of_json(record)})
 
     def _check(self, line: bytes) -> _Line:
@@ -151,6 +197,15 @@ class _Chain:
         else:
             os.ftruncate(fd, self.num_bytes)
             os.fsync(fd)
+
+
+def _document(entry: Tombstone) -> dict[str, Any]:
+    """Without what older entries do not have: their digests stay what they were."""
+    return entry.model_dump(mode="json", exclude=None if entry.requested_by is not None else {"requested_by"})
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _encode(record: dict[str, Any]) -> bytes:
@@ -180,13 +235,24 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def _try_to_write(path: Path) -> None:
+    try:
+        _write_durably(path, bytes(PROBE_BYTES))
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _write_durably(path: Path, data: bytes) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        _write_all(fd, bytes(PROBE_BYTES))
+        _write_all(fd, data)
         os.fsync(fd)
     finally:
         os.close(fd)
-        path.unlink(missing_ok=True)
+
+
+def _free_name(path: Path) -> Path:
+    """For what is put aside: nothing is overwritten."""
+    return next(place for n in itertools.count(1) if not (place := path.with_name(f"{path.name}.damaged-{n}")).exists())
 
 
 def _make_directory(path: Path) -> None:

@@ -1,20 +1,22 @@
 """What the coordinator asks of the log of tombstones.
 
 An entry is written before the fence commits. A database that was restored from an older backup lacks the fence; the log
-does not, and the coordinator fences again before it becomes ready. The log holds ids, epochs and row numbers of
-samples, never names or data.
+does not, and the coordinator fences again before it becomes ready. The database in turn knows how far it has come with
+the log, so that a log that lost entries is noticed. The log holds ids, epochs and row numbers of samples, never names
+or data.
 Methods block on the disk: call them from a thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol
 from uuid import UUID
 
 from pydantic import AwareDatetime, Field
 
-from services.wire.message import Id, Message
+from services.wire.message import Digest, Id, Message
 
 
 class LogCorrupt(Exception):
@@ -42,10 +44,25 @@ class Tombstone(Message):
     cohorts: tuple[FencedCohort, ...]
     samples: tuple[ErasedSamples, ...] = ()
     at: AwareDatetime
+    requested_by: Annotated[str, Field(min_length=1, max_length=80)] | None = Field(
+        default=None, description="Who filed the request: the id of a client or a credential. Older entries lack it."
+    )
 
     def says_the_same_as(self, other: Tombstone) -> bool:
-        """Apart from when it was said."""
-        return self.model_copy(update={"at": other.at}) == other
+        """Apart from when it was said, and on whose request."""
+        return self.model_copy(update={"at": other.at, "requested_by": other.requested_by}) == other
+
+
+Stamp = tuple[int, ...]
+"""Differs when the log may have changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    entries: tuple[Tombstone, ...]
+    digests: tuple[Digest, ...]
+    """The one with index n names the log's first n entries: there is one more than entries."""
+    stamp: Stamp | None
 
 
 class TombstoneLog(Protocol):
@@ -61,6 +78,17 @@ class TombstoneLog(Protocol):
 
     def entries(self) -> tuple[Tombstone, ...]:
         """All of them, oldest first, after checking every byte. Raises `LogCorrupt`."""
+
+    def contents(self) -> Contents:
+        """All there is now, even if entries that were there before are not: whoever calls knows what must be there.
+        What was checked before is not checked again. Raises `LogCorrupt`."""
+
+    def salvage(self) -> int:
+        """Put a damaged log aside and go on with the lines before the first that is wrong. Returns how many bytes were
+        left out; 0: nothing is wrong with it, and nothing was done."""
+
+    def stamp(self) -> Stamp | None:
+        """Cheap. None: there is no log."""
 
 
 def newest_epochs(entries: Iterable[Tombstone]) -> dict[tuple[UUID, UUID], int]:

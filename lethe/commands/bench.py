@@ -13,7 +13,9 @@ from lethe.failures import UNUSABLE, CommandFailed
 from lethe.target import examples
 
 SOURCE_ROOT: Final = Path(__file__).parents[2]
-WHICH: Final = "Which: coordination, training, longpoll, erasure, assignment, forgetting, exact, knot, scale, storm."
+WHICH: Final = (
+    "Which: coordination, training, longpoll, erasure, certificate, assignment, forgetting, exact, knot, scale, storm."
+)
 
 HELP: dict[str, Any] = {
     # What follows the name is the benchmark's own, its --help included.

@@ -11,21 +11,74 @@ from lethe.target import connect, examples
 
 app = typer.Typer(no_args_is_help=True, help="Certificates of erasure, and the public key they are verified with.")
 
+RequestId = Annotated[
+    str, typer.Argument(metavar="ID|CLIENT", help="The erasure request's id, or the forgotten client's name.")
+]
+
 
 @app.command(**examples("lethe certificates get hospital-b -o certificate.json"))
 def get(
     context: typer.Context,
-    id: Annotated[
-        str, typer.Argument(metavar="ID|CLIENT", help="The erasure request's id, or the forgotten client's name.")
-    ],
+    id: RequestId,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write it, byte for byte as it was signed.")],
 ) -> None:
-    """The certificate of a completed request. Keep the file as it is: written anew it does not verify."""
+    """The certificate of a completed request, and its list of artefacts beside it. Keep the files as they are: written
+    anew they do not verify."""
+    from lethe.client import ProblemAnswered
+    from lethe.printing import say
+    from services.audit.artefact_list import path_beside
+
+    beside = path_beside(output)
+    with connect(context) as coordinator:
+        path = f"/v1/erasure-requests/{coordinator.erasure_id(id)}/certificate"
+        say(f"{output}: {coordinator.download(path, output)} bytes")
+        try:
+            say(f"{beside}: {coordinator.download(f'{path}/artefacts', beside)} bytes")
+        except ProblemAnswered as problem:
+            if problem.code != "not-found":
+                raise
+            beside.unlink(missing_ok=True)  # that of an earlier certificate would not fit this one
+            say(f"no list beside it: {problem.message}")
+
+
+@app.command(**examples("lethe certificates opening hospital-b -o opening.json"))
+def opening(
+    context: typer.Context,
+    id: RequestId,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write it.")],
+) -> None:
+    """What shows whom a certificate is about: `lethe verify --client NAME --opening FILE`. Give it to nobody else."""
     from lethe.printing import say
 
     with connect(context) as coordinator:
-        num_bytes = coordinator.download(f"/v1/erasure-requests/{coordinator.erasure_id(id)}/certificate", output)
+        num_bytes = coordinator.download(f"/v1/erasure-requests/{coordinator.erasure_id(id)}/opening", output)
+    output.chmod(0o600)
     say(f"{output}: {num_bytes} bytes")
+
+
+@app.command(**examples("lethe certificates prove --list certificate.list.jsonl --digest sha256:… -o proof.json"))
+def prove(
+    artefacts: Annotated[Path, typer.Option("--list", help="The list of artefacts beside the certificate.")],
+    digest: Annotated[str, typer.Option(help="Of the artefact.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the proof.")],
+) -> None:
+    """Prove that one artefact is on a certificate's list, for somebody who must not see the others. Needs no network;
+    `lethe verify --inclusion FILE` checks it."""
+    from lethe.failures import UNUSABLE, CommandFailed
+    from lethe.printing import say
+    from services.audit.artefact_list import ListInvalid
+    from services.audit.inclusion import ProofInvalid, to_bytes
+    from services.audit.inclusion import prove as prove_inclusion
+
+    try:
+        with artefacts.open("rb") as file:
+            proof = to_bytes(prove_inclusion(file, digest))
+        output.write_bytes(proof)
+    except OSError as error:
+        raise CommandFailed(f"cannot use {error.filename}: {error.strerror}", exit_code=UNUSABLE) from error
+    except (ListInvalid, ProofInvalid) as invalid:
+        raise CommandFailed(str(invalid)) from invalid
+    say(f"{output}: {len(proof)} bytes")
 
 
 @app.command(**examples("lethe certificates key -o lethe.pub.pem"))

@@ -35,7 +35,7 @@ def demo(
 
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise CommandFailed(f"{directory} is not empty", next_step="choose another --dir", exit_code=UNUSABLE)
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     started = time.monotonic()
     try:
         outcome = play(console, directory=directory, keep=keep, rounds=rounds, limit_s=LIMIT_S)

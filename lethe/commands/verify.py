@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
-from lethe.failures import UNUSABLE, CommandFailed, require
+from lethe.failures import INCOMPLETE, UNUSABLE, CommandFailed, require
 from lethe.target import AsJson, connect, examples
 
 if TYPE_CHECKING:
     from lethe.replaying import Findings
-    from services.audit.certificate import Statement
+    from services.audit.certificate import AnyStatement
     from services.audit.verification import Verdict
 
 HELP = examples(
     "lethe verify certificate.json --key lethe.pub.pem",
+    "lethe verify certificate.json --key lethe.pub.pem --client hospital-b --opening opening.json",
+    "lethe verify certificate.json --key lethe.pub.pem --inclusion proof.json",
     "lethe --url https://lethe.example.org verify certificate.json --key lethe.pub.pem --replay",
 )
+MARKS: Final = {True: "ok  ", False: "FAIL", None: "n/a "}
 
 
 def verify(
@@ -28,6 +32,15 @@ def verify(
     model_digest: Annotated[
         str | None, typer.Option("--model", help="Also: the model with this digest must be one it speaks of.")
     ] = None,
+    artefacts: Annotated[
+        Path | None,
+        typer.Option("--list", help="Its list of artefacts; when absent, the file .list.jsonl beside it."),
+    ] = None,
+    inclusion: Annotated[
+        Path | None, typer.Option(help="In place of the list: a proof that one artefact is on it.")
+    ] = None,
+    client: Annotated[str | None, typer.Option(help="Also: it must be about this client, by --opening.")] = None,
+    opening: Annotated[Path | None, typer.Option(help="The opening of the certificate's pseudonyms.")] = None,
     replay: Annotated[
         bool, typer.Option("--replay", help="Recompute the served models from the updates that the coordinator keeps.")
     ] = False,
@@ -35,12 +48,23 @@ def verify(
 ) -> None:
     """Verify a certificate of erasure. Needs no network, unless it is to replay.
 
-    Exit code 0: it holds; 1: it does not, or nothing could be replayed; 2: a file cannot be read.
+    Exit code 0: it holds; 1: it does not, or nothing could be replayed; 2: a file cannot be read; 3: it holds, but the
+    list of artefacts is not at hand.
     """
     require("verify", "cryptography")
-    from services.audit.verification import check
+    from services.audit.verification import Beside, check
 
-    verdict = check(_read(certificate), _read(key), model_digest=model_digest)
+    if (client is None) != (opening is None):
+        raise CommandFailed("--client and --opening go together", exit_code=UNUSABLE)
+    data = _read(certificate)
+    with ExitStack() as stack:
+        beside = Beside(
+            list=_list(stack, certificate, data, artefacts),
+            inclusion=_read(inclusion) if inclusion is not None else None,
+            client=client,
+            opening=_read(opening) if opening is not None else None,
+        )
+        verdict = check(data, _read(key), model_digest=model_digest, beside=beside)
     findings = None
     if verdict.valid and replay:
         assert verdict.statement is not None
@@ -49,12 +73,35 @@ def verify(
         _print_json(verdict, findings)
     else:
         _print(verdict, findings)
-    failed = [one.name for one in verdict.checks if not one.ok]
-    if failed:
-        reason = next(one.detail for one in verdict.checks if not one.ok)
-        raise CommandFailed(f"the certificate is not valid ({failed[0]}): {reason}")
+    if failed := [one for one in verdict.checks if one.ok is False]:
+        raise CommandFailed(f"the certificate is not valid ({failed[0].name}): {failed[0].detail}")
     if findings is not None and not findings.passed:
         raise CommandFailed(f"the replay fails: {findings.why_not}")
+    if not verdict.complete:
+        raise CommandFailed(
+            "the signature holds; list not at hand",
+            next_step="lethe certificates get fetches it with the certificate, or name it: --list FILE",
+            exit_code=INCOMPLETE,
+        )
+
+
+def _list(stack: ExitStack, certificate: Path, data: bytes, given: Path | None) -> BinaryIO | None:
+    """The file that was given, or the one that lies beside the certificate under the usual name."""
+    from services.audit.artefact_list import path_beside
+    from services.audit.certificate import CertificateInvalid, artefact_root
+
+    if given is None:
+        try:
+            has_list = artefact_root(data) is not None
+        except CertificateInvalid:  # the verdict says why
+            has_list = False
+        given = path_beside(certificate)
+        if not has_list or not given.exists():
+            return None
+    try:
+        return stack.enter_context(given.open("rb"))
+    except OSError as error:
+        raise CommandFailed(f"cannot read {given}: {error.strerror or error}", exit_code=UNUSABLE) from error
 
 
 def _read(path: Path) -> bytes:
@@ -64,7 +111,7 @@ def _read(path: Path) -> bytes:
         raise CommandFailed(f"cannot read {path}: {error.strerror or error}", exit_code=UNUSABLE) from error
 
 
-def _replay(context: typer.Context, statement: Statement, quiet: bool) -> Findings:
+def _replay(context: typer.Context, statement: AnyStatement, quiet: bool) -> Findings:
     from lethe.printing import say
     from lethe.replaying import replay_served
 
@@ -74,7 +121,7 @@ def _replay(context: typer.Context, statement: Statement, quiet: bool) -> Findin
 
 def _print(verdict: Verdict, findings: Findings | None) -> None:
     for one in verdict.checks:
-        print(f"{'ok  ' if one.ok else 'FAIL'}  {one.name:<12} {one.detail}")
+        print(f"{MARKS[one.ok]}  {one.name:<12} {one.detail}")
     if findings is not None:
         word = "ok  " if findings.passed else "FAIL"
         print(f"{word}  {'replay':<12} {findings.report.replayed} of {findings.report.total} steps: {findings.verdict}")
@@ -88,6 +135,7 @@ def _print_json(verdict: Verdict, findings: Findings | None) -> None:
 
     document: dict[str, Any] = {
         "valid": verdict.valid and (findings is None or findings.passed),
+        "complete": verdict.complete,
         "checks": [{"name": one.name, "ok": one.ok, "detail": one.detail} for one in verdict.checks],
     }
     if findings is not None:

@@ -15,12 +15,13 @@ from uuid import uuid4
 from rich.console import Console
 
 from lethe import run_file
-from lethe.aftermath import Aftermath, aftermath
+from lethe.aftermath import Aftermath, aftermath, figures_now
 from lethe.client import Client, Record
 from lethe.demo.processes import Child, Processes
 from lethe.replaying import Findings, replay_served
 from lethe.watching import RoundLine, RunView, watch
-from services.audit.verification import Verdict, check
+from services.audit.artefact_list import path_beside
+from services.audit.verification import Beside, Verdict, check
 
 CLINICS: Final = tuple(f"clinic-{letter}" for letter in "abcdef")
 NUM_PROCESSES: Final = 3
@@ -89,8 +90,9 @@ class Story:
                 raise DemoFailed("the coordinator was never killed")
             self._say(f"\n2. an influence tree: {self._rounds} rounds; only the whole federation's model is shown")
             runs[TREE] = self._train(client, federation_id, TREE, shown=("root",))
+            noted = {name: figures_now(client, run["id"]) for name, run in runs.items()}
             request = self._forget(client, federation_id)
-            aftermaths = {name: aftermath(client, run["id"], request) for name, run in runs.items()}
+            aftermaths = {name: aftermath(client, run["id"], request, noted[name]) for name, run in runs.items()}
             _check_untouched(aftermaths)
             verdict, findings = self._verify(client, request)
             return Outcome(url, self._killed_in_round, request, aftermaths, verdict, findings)
@@ -193,10 +195,16 @@ class Story:
 
     def _verify(self, client: Client, request: Record) -> tuple[Verdict, Findings]:
         certificate, key = self._directory / "certificate.json", self._directory / "lethe.pub.pem"
-        client.download(f"/v1/erasure-requests/{request['id']}/certificate", certificate)
+        artefacts, opening = path_beside(certificate), self._directory / "opening.json"
+        path = f"/v1/erasure-requests/{request['id']}"
+        client.download(f"{path}/certificate", certificate)
+        client.download(f"{path}/certificate/artefacts", artefacts)
+        client.download(f"{path}/opening", opening)
         key.write_text(client.get("/v1/erasure/discovery")["public_key"], "utf-8")
-        verdict = check(certificate.read_bytes(), key.read_bytes())
-        if not verdict.valid or verdict.statement is None:
+        with artefacts.open("rb") as file:
+            beside = Beside(list=file, client=LEAVER, opening=opening.read_bytes())
+            verdict = check(certificate.read_bytes(), key.read_bytes(), beside=beside)
+        if not (verdict.valid and verdict.complete) or verdict.statement is None:
             raise DemoFailed(f"the certificate is not valid: {verdict.checks}")
         findings = replay_served(client, verdict.statement, lambda text: None)
         if not findings.passed:

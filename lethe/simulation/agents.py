@@ -10,12 +10,12 @@ import asyncio
 import math
 from collections.abc import Iterable
 from concurrent.futures import Executor, Future
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
 from coordinator.engine import events as e
+from coordinator.engine.entities import Task
 from coordinator.engine.messages import (
     AcknowledgeExclusions,
     ClaimTasks,
@@ -47,7 +47,7 @@ class InHand:
     """A task that an agent works on."""
 
     piece: Piece
-    client_id: UUID
+    task: Task
     name: str
     ends_s: float
     seconds: float
@@ -132,7 +132,7 @@ class Agents:
             if self._is_stacked(piece):
                 self._groups.setdefault(together, []).append((task.id, piece))
             if task.status == "leased":
-                in_hand = InHand(piece, task.client_id, f"{client}/{work}", ends_s, whole(drawn), together)
+                in_hand = InHand(piece, task, f"{client}/{work}", ends_s, whole(drawn), together)
                 self._hold(task.id, in_hand)
 
     def _hold(self, task_id: UUID, in_hand: InHand) -> None:
@@ -152,7 +152,7 @@ class Agents:
         task_id = self._by_name[name]
         in_hand = self._in_hand[task_id]
         grant = in_hand.piece.grant
-        renewed = await self._site.shell.handle(RenewLease(task_id, in_hand.client_id, grant.lease_token))
+        renewed = await self._site.shell.handle(RenewLease(task_id, in_hand.task.client_id, grant.lease_token))
         grant = grant.model_copy(update={"lease_expires_at": renewed.until})
         self._in_hand[task_id] = replace(in_hand, piece=replace(in_hand.piece, grant=grant))
         self._plan_renewal(self._in_hand[task_id])
@@ -207,14 +207,12 @@ class Agents:
         wanted = {
             digest for p in pieces for digest in (p.grant.weights, *(p.grant.work.blobs() if p.grant.work else ()))
         }
-        async with AsyncExitStack() as stack:
-            files = await stack.enter_async_context(self._site.blobs.local(self._site.federation_id, sorted(wanted)))
-            batch = Batch(pieces, files)
-            if self._pool is None:
-                computed: Future[list[Outcome]] = Future()
-                computed.set_result(self._trainer.carry_out(batch))
-            else:
-                computed = self._pool.submit(carry_out_there, batch)
+        batch = Batch(pieces, await self._site.fetch(sorted(wanted)))
+        if self._pool is None:
+            computed: Future[list[Outcome]] = Future()
+            computed.set_result(self._trainer.carry_out(batch))
+        else:
+            computed = self._pool.submit(carry_out_there, batch)
         for position, (task_id, _) in enumerate(members):
             outcome = _one_of(computed, position)
             if task_id in self._in_hand:
@@ -241,13 +239,15 @@ class Agents:
     async def _messages(self, task_id: UUID, in_hand: InHand, outcome: Outcome) -> list[Message]:
         token = in_hand.piece.grant.lease_token
         if isinstance(outcome, Failure):
-            return [FailTask(task_id, in_hand.client_id, token, outcome.retryable, outcome.reason, outcome.log_tail)]
+            return [
+                FailTask(task_id, in_hand.task.client_id, token, outcome.retryable, outcome.reason, outcome.log_tail)
+            ]
         records: list[RecordBlob] = []
         if outcome.update is not None:
-            records.append(await self._site.take_in(outcome.update.path, in_hand.client_id))
+            records.append(await self._site.take_in(outcome.update.path, in_hand.task))
         digest = records[0].digest if records else None
         metrics = {**outcome.metrics, "seconds": in_hand.seconds}
-        return [*records, SubmitResult(task_id, in_hand.client_id, token, digest, outcome.num_samples, metrics)]
+        return [*records, SubmitResult(task_id, in_hand.task.client_id, token, digest, outcome.num_samples, metrics)]
 
 
 def _claimed_s(granted: Granted) -> float:

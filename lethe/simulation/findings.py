@@ -15,6 +15,7 @@ from lethe.simulation.clock import virtual_s
 from lethe.simulation.results import ErasureRow, Results, RoundRow, ServedRow, SummaryRow
 from lethe.simulation.site import Site
 from services.registry.kernels import run_kernel
+from services.tensors.streams import FileWriter
 from services.training.rounds import EVALUATION_BATCH
 
 
@@ -46,7 +47,7 @@ async def _judged(site: Site, run: Run | None, one: Published) -> Published:
     """Not every method has its models judged; those that are still stored are judged here."""
     data = run.spec.validation.data if run is not None else None
     is_wanted = one.kind == "forgotten" and accuracy_of(one.metrics) is None
-    if run is None or data is None or not is_wanted or await site.blobs.stat(site.federation_id, one.digest) is None:
+    if run is None or data is None or not is_wanted or not await site.storage.find(site.federation_id, [one.digest]):
         return one
     params = {
         "model": run.spec.model.model_dump(),
@@ -54,8 +55,8 @@ async def _judged(site: Site, run: Run | None, one: Published) -> Published:
         "data": data,
         "batch_size": EVALUATION_BATCH,
     }
-    async with site.blobs.local(site.federation_id, [one.digest, data]) as files:
-        figures = run_kernel("evaluate_model", params, files, Path())
+    async with site.storage.local(site.federation_id, [one.digest, data]) as inputs:
+        figures = run_kernel("evaluate_model", params, inputs, FileWriter(Path()))  # which stays unused
     return replace(one, metrics={f"validation_{name}": value for name, value in figures.items()})
 
 

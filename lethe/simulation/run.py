@@ -229,7 +229,7 @@ class _Simulation:
 
     async def _take_in(self, arrays: dict[str, Array]) -> str:
         path = self._home / "scratch" / "taken-in.safetensors"
-        codec.write(path, arrays)
+        codec.write_file(path, arrays)
         stored = await self._site.take_in(path)
         await self._site.shell.handle(stored)
         return stored.digest

@@ -3,6 +3,8 @@
 A certificate is a file in one form only (`to_bytes`): changing any byte of it makes `verify_bytes` fail. That is why
 key ids must be those of the keys that match, signatures are sorted by key id, and each of them must be by a key that
 the verifier was given. Ed25519 signs deterministically: the same claim under the same key is the same file.
+
+Two versions of the claim are read, by what the statement says of its predicate's type; only the newer one is issued.
 """
 
 from __future__ import annotations
@@ -12,13 +14,15 @@ import binascii
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field, ValidationError
 
 from services.audit import canonical
 from services.audit.canonical import Malformed
 from services.audit.keys import key_id
 from services.audit.objections import objections
-from services.audit.predicate import PREDICATE_TYPE, ErasurePredicate, Label
+from services.audit.predicate import PREDICATE_TYPE, ErasurePredicate, Statement
+from services.audit.v1 import predicate as first
+from services.audit.v1.objections import objections as objections_to_first
 from services.core.digests import is_digest
 from services.wire.message import Digest, Message
 
@@ -29,6 +33,8 @@ STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
 MAX_BYTES: Final = 64 * 2**20
 
+AnyStatement = Statement | first.Statement
+"""What a verified certificate says, in either version."""
 Stage = Literal["form", "signatures", "statement", "claims"]
 """In the order in which a certificate is checked."""
 
@@ -50,27 +56,6 @@ class CertificateRefused(ValueError):
         self.reasons = tuple(reasons)
 
 
-class SubjectDigest(Message):
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-class Subject(Message):
-    name: Label
-    digest: SubjectDigest
-
-
-class Statement(Message):
-    type: Literal["https://in-toto.io/Statement/v1"] = Field(alias="_type")
-    subject: tuple[Subject, ...]
-    predicate_type: Literal["https://lethe.dev/attestation/erasure/v1"] = Field(alias="predicateType")
-    predicate: ErasurePredicate
-
-    @property
-    def subjects(self) -> list[tuple[str, str]]:
-        """(name, digest) of every model that was served when the certificate was issued."""
-        return [(subject.name, f"sha256:{subject.digest.sha256}") for subject in self.subject]
-
-
 class Signature(Message):
     keyid: Digest
     sig: str
@@ -80,6 +65,12 @@ class Envelope(Message):
     payload: str
     payload_type: Literal["application/vnd.in-toto+json"] = Field(alias="payloadType")
     signatures: Annotated[tuple[Signature, ...], Field(min_length=1)]
+
+
+class _Typed(BaseModel):
+    """The one field of a statement that says how to read the rest."""
+
+    predicate_type: str = Field(alias="predicateType")
 
 
 def issue(predicate: ErasurePredicate, subjects: Sequence[tuple[str, str]], key: Ed25519PrivateKey) -> bytes:
@@ -134,7 +125,7 @@ def to_bytes(envelope: dict[str, Any]) -> bytes:
     return canonical.encode(envelope) + b"\n"
 
 
-def verify(envelope: dict[str, Any], public_keys: Iterable[Ed25519PublicKey]) -> Statement:
+def verify(envelope: dict[str, Any], public_keys: Iterable[Ed25519PublicKey]) -> AnyStatement:
     try:
         certificate = to_bytes(envelope)
     except (TypeError, ValueError) as error:
@@ -142,24 +133,27 @@ def verify(envelope: dict[str, Any], public_keys: Iterable[Ed25519PublicKey]) ->
     return verify_bytes(certificate, public_keys)
 
 
-def verify_bytes(certificate: bytes, public_keys: Iterable[Ed25519PublicKey]) -> Statement:
+def verify_bytes(certificate: bytes, public_keys: Iterable[Ed25519PublicKey]) -> AnyStatement:
     """The statement, read from exactly the bytes that were signed: use it, and do not parse the file again.
 
     `public_keys` are those the verifier trusts, the issuer's among them. Raises `CertificateInvalid`.
     """
     envelope, payload = _open(certificate)
     _check_signatures(envelope, payload, public_keys)
-    try:
-        found = canonical.decode(payload, Statement, "payload")
-    except Malformed as malformed:
-        raise CertificateInvalid("statement", str(malformed)) from None
+    found, reasons = _read(payload)
     if found.predicate.issuer.key_id not in {signature.keyid for signature in envelope.signatures}:
         raise CertificateInvalid("claims", f"it is not signed by its issuer's key {found.predicate.issuer.key_id}")
     if found.subjects != sorted(found.subjects):
         raise CertificateInvalid("claims", "the subjects are not sorted by name")
-    if reasons := objections(found.predicate, found.subjects):
+    if reasons:
         raise CertificateInvalid("claims", "; ".join(reasons))
     return found
+
+
+def artefact_root(certificate: bytes) -> str | None:
+    """By which the list beside a certificate of one's own making is found; None: its first version had no list."""
+    found, _ = _read(_open(certificate)[1])
+    return found.predicate.artefacts.root if isinstance(found, Statement) else None
 
 
 def pre_authentication_encoding(payload_type: str, payload: bytes) -> bytes:
@@ -183,6 +177,25 @@ def _open(certificate: bytes) -> tuple[Envelope, bytes]:
         return envelope, _decode_base64(envelope.payload, "the payload")
     except Malformed as malformed:
         raise CertificateInvalid("form", str(malformed)) from None
+
+
+def _read(payload: bytes) -> tuple[AnyStatement, list[str]]:
+    """The statement, and what is to be said against it."""
+    try:
+        if _predicate_type(payload) == first.PREDICATE_TYPE:
+            earlier = canonical.decode(payload, first.Statement, "payload")
+            return earlier, objections_to_first(earlier.predicate, earlier.subjects)
+        found = canonical.decode(payload, Statement, "payload")
+        return found, objections(found.predicate, found.subjects)
+    except Malformed as malformed:
+        raise CertificateInvalid("statement", str(malformed)) from None
+
+
+def _predicate_type(payload: bytes) -> str | None:
+    try:
+        return _Typed.model_validate_json(payload).predicate_type
+    except ValidationError:
+        return None  # whoever reads the whole says what is wrong with it
 
 
 def _check_signatures(envelope: Envelope, payload: bytes, public_keys: Iterable[Ed25519PublicKey]) -> None:

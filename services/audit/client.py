@@ -25,6 +25,7 @@ from services.audit.spec import BEFORE, Audit
 from services.core.seeds import derive
 from services.data.sources import Dataset
 from services.models.weights import load_weights
+from services.tensors.streams import StoredFile
 from services.training.local import TrainingFailed, delta, snapshot, train
 from services.training.task import Batch, Classifier, ClientTask, Labelled
 from services.wire.v1.runs import ModelSpec
@@ -116,7 +117,7 @@ def _shadows(
         half = np.random.default_rng(derive(seed, "shadow", index // 2)).permutation(len(labels)) % 2 == index % 2
         shadow = task.model(spec)
         if start is not None:
-            load_weights(shadow, start)
+            load_weights(shadow, StoredFile(start))
         rows = torch.from_numpy(np.flatnonzero(half))
         own = Classifier(Dataset(inputs[rows].numpy(), labels[rows].numpy(), inputs[:0].numpy(), labels[:0].numpy()))
         for number in range(work.shadow_rounds):

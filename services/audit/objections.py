@@ -1,109 +1,65 @@
 """Why a claim cannot stand: whatever in a predicate is unfinished or contradicts itself, one sentence each.
 
 The issuer refuses to sign while there are objections; the verifier rejects a signed certificate for the same ones.
+Whether the list beside the certificate agrees with it is checked where the list is at hand (`verification.py`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
-from services.audit.predicate import MEANINGS, Artefact, CohortOutcome, ErasurePredicate, Request, extent_of
+from services.audit import merkle
+from services.audit.predicate import POSSIBLE, Artefacts, ErasurePredicate
+from services.audit.v1.objections import to_cohort, to_guarantee, to_names, to_replay, to_subjects, to_times
 
 
 def objections(predicate: ErasurePredicate, subjects: Sequence[tuple[str, str]]) -> list[str]:
     """`subjects`: (name, digest) of every model now served."""
     return [
-        *_to_subjects(predicate, subjects),
-        *_to_times(predicate.request),
-        *_to_guarantee(predicate),
-        *(objection for cohort in predicate.cohorts for objection in _to_cohort(cohort)),
-        *(objection for artefact in predicate.artefacts for objection in _to_artefact(artefact)),
-        *_to_counts(predicate),
-        *_to_lists(predicate),
+        *to_subjects(predicate.cohorts, subjects),
+        *to_times(predicate.request),
+        *to_guarantee(predicate.guarantee, predicate.cohorts),
+        *(objection for cohort in predicate.cohorts for objection in to_cohort(cohort)),
+        *_to_cohort_count(predicate),
+        *_to_artefacts(predicate.artefacts),
+        *_to_scope(predicate),
+        *to_names(predicate.request, predicate.workers, predicate.still_shaped_by),
+        *to_replay(predicate.replayable),
+        *_to_incidents(predicate),
     ]
 
 
-def _to_subjects(predicate: ErasurePredicate, subjects: Sequence[tuple[str, str]]) -> Iterator[str]:
-    if not subjects and any(cohort.outcome != "retired" for cohort in predicate.cohorts):
-        yield "there are no subjects: it names no model that is now served"
-    for name in _repeated([name for name, _ in subjects]):
-        yield f"the subject {name!a} is named twice"
-    served = {digest for _, digest in subjects}
-    for cohort in predicate.cohorts:
-        if cohort.head is not None and cohort.head not in served:
-            yield f"the head of cohort {cohort.name!a}, {cohort.head}, is not among the subjects"
+def _to_cohort_count(predicate: ErasurePredicate) -> Iterator[str]:
+    count = predicate.num_cohorts
+    if count.planned != count.done:
+        yield f"planned is not done: {count.done} of {count.planned} cohorts"
+    if count.planned != len(predicate.cohorts):
+        yield f"{count.planned} cohorts were planned but {len(predicate.cohorts)} are listed"
 
 
-def _to_times(request: Request) -> Iterator[str]:
-    steps = ("submitted_at", "fenced_at", "first_clean_at", "completed_at")
-    for earlier, later in pairwise(steps):
-        if getattr(request, earlier) > getattr(request, later):
-            yield f"the times are out of order: {earlier} is after {later}"
-    if request.legal_deadline is not None and request.legal_deadline < request.submitted_at:
-        yield "the times are out of order: the legal deadline lies before submitted_at"
+def _to_artefacts(artefacts: Artefacts) -> Iterator[str]:
+    num_done = 0
+    for kind, count in sorted(artefacts.kinds.items()):
+        done = sum(count.dispositions.values())
+        num_done += done
+        if done != count.planned:
+            yield f"planned is not done: {done} of {count.planned} of kind {kind} have a disposition"
+        if not done and not count.planned:
+            yield f"the kind {kind} is named, and there is none of it"
+        for disposition in sorted(count.dispositions.keys() - POSSIBLE[kind]):
+            yield f"a {kind} cannot be {disposition}"
+    if num_done != artefacts.num_leaves:
+        yield f"the list has {artefacts.num_leaves} leaves but the counts of its kinds make {num_done}"
+    if (artefacts.root == f"sha256:{merkle.EMPTY.hex()}") != (artefacts.num_leaves == 0):
+        yield f"the root {artefacts.root} is not that of a list of {artefacts.num_leaves} leaves"
 
 
-def _to_guarantee(predicate: ErasurePredicate) -> Iterator[str]:
-    guarantee = predicate.guarantee
-    if guarantee.meaning != MEANINGS[guarantee.kind]:
-        yield f"the guarantee is not said plainly: {guarantee.kind!r} must carry the sentence defined for it"
-    if guarantee.kind == "exact":
-        for cohort in predicate.cohorts:
-            if cohort.outcome == "unlearned":
-                yield f"the guarantee is exact but cohort {cohort.name!a} was changed by an approximate method"
+def _to_scope(predicate: ErasurePredicate) -> Iterator[str]:
+    if predicate.request.scope == "samples" and "credential" in predicate.artefacts.kinds:
+        yield "the client stays, as only samples of it were erased, but a credential of it is listed"
 
 
-def _to_cohort(cohort: CohortOutcome) -> Iterator[str]:
-    name = f"cohort {cohort.name!a}"
-    if cohort.epoch_after <= cohort.epoch_before:
-        yield f"{name} was not fenced: its epoch went from {cohort.epoch_before} to {cohort.epoch_after}"
-    if (cohort.head is None) != (cohort.outcome == "retired"):
-        yield f"{name} is {cohort.outcome} and " + ("serves no model" if cohort.head is None else "still serves one")
-    if cohort.outcome == "rolled-back" and cohort.rollback_point is None:
-        yield f"{name} is rolled-back but names no rollback point"
-    if (cohort.outcome == "re-initialised") != bool(cohort.parents):
-        yield f"{name} is {cohort.outcome} and names {len(cohort.parents)} parents"
-    if cohort.parents and not any(parent.weight > 0 for parent in cohort.parents):
-        yield f"the weights of the parents of {name} are all zero"
-
-
-def _to_artefact(artefact: Artefact) -> Iterator[str]:
-    if artefact.disposition is None:
-        yield f"{artefact.kind} {artefact.digest} has no disposition"
-    elif artefact.disposition in ("retained-by-policy", "unreachable") and not artefact.reason.strip():
-        yield f"{artefact.kind} {artefact.digest} is {artefact.disposition} without a reason"
-
-
-def _to_counts(predicate: ErasurePredicate) -> Iterator[str]:
-    listed = Counter[str](artefact.kind for artefact in predicate.artefacts)
-    listed["cohort"] = len(predicate.cohorts)
-    counts = dict[str, tuple[int, int]]((kind, (count.planned, count.done)) for kind, count in predicate.counts.items())
-    for kind in sorted(listed.keys() | counts.keys()):
-        planned, done = counts.get(kind, (0, 0))
-        if planned != done:
-            yield f"planned is not done: {done} of {planned} of kind {kind}"
-        if planned != listed[kind]:
-            yield f"{planned} of kind {kind} were planned but {listed[kind]} are listed"
-
-
-def _to_lists(predicate: ErasurePredicate) -> Iterator[str]:
-    for commitment in _repeated(predicate.request.subjects):
-        yield f"the erased client {commitment} is named twice"
-    for commitment in _repeated(predicate.workers.confirmed + predicate.workers.unconfirmed):
-        yield f"the worker {commitment} is named twice"
-    for aspect in _repeated([influence.aspect for influence in predicate.still_shaped_by]):
-        yield f"still_shaped_by names {aspect} twice"
-    replayable = predicate.replayable
-    if replayable.num_replayable > replayable.num_steps:
-        yield f"{replayable.num_replayable} of {replayable.num_steps} steps are said to be replayable"
-    elif replayable.extent != extent_of(replayable.num_replayable, replayable.num_steps):
-        yield (
-            f"replayable is said to be {replayable.extent}, "
-            f"with {replayable.num_replayable} of {replayable.num_steps} steps"
-        )
-
-
-def _repeated(names: Sequence[str]) -> list[str]:
-    return [name for name, times in Counter(names).items() if times > 1]
+def _to_incidents(predicate: ErasurePredicate) -> Iterator[str]:
+    for incident in predicate.incidents:
+        if incident.at > predicate.request.completed_at:
+            yield f"the incident {incident.kind} lies after completed_at"

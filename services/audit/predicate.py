@@ -1,8 +1,9 @@
 """What a certificate of erasure claims: an in-toto predicate of the type `PREDICATE_TYPE`.
 
 It holds digests, counts, times and scores; never tensors, names, or differences between models before and after.
-Clients appear as commitments (`commit`): whoever has the request's salt can recognise a name, and once the salt is
-deleted nobody can. Which values contradict each other is said in `objections.py`.
+Clients appear as commitments (`commit`) to a name, a request and a federation: whoever has the opening can recognise
+them, and once it is deleted nobody can. Artefacts appear as the root of a Merkle tree; the list of them is a file
+beside the certificate (`artefact_list.py`). Which values contradict each other is said in `objections.py`.
 """
 
 from __future__ import annotations
@@ -10,194 +11,211 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from datetime import datetime, timedelta
 from typing import Annotated, Final, Literal
+from uuid import UUID
 
-from pydantic import AfterValidator, AwareDatetime, Field, JsonValue
+from pydantic import Field
 
+from services.audit import canonical
+from services.audit.v1.predicate import (
+    MEANINGS,
+    Aspect,
+    AuditFigure,
+    CohortOutcome,
+    Count,
+    Guarantee,
+    GuaranteeKind,
+    Influence,
+    Instant,
+    Issuer,
+    Label,
+    Method,
+    Outcome,
+    Parent,
+    Replayable,
+    Request,
+    Sentence,
+    Subject,
+    SubjectDigest,
+    Tally,
+    Workers,
+    extent_of,
+)
+from services.audit.v1.predicate import STANDING_LIMITS as EARLIER_LIMITS
 from services.wire.message import Digest, Id, Message
 
-PREDICATE_TYPE: Final = "https://lethe.dev/attestation/erasure/v1"
-
-GuaranteeKind = Literal["exact", "approximate"]
-Outcome = Literal["rolled-back", "re-initialised", "retired", "retrained", "unlearned"]
-ArtefactKind = Literal["update", "history", "checkpoint", "merge", "key", "sealing-key", "blob"]
-Disposition = Literal["deleted", "superseded", "retained-by-policy", "unreachable"]
-Aspect = Literal[
-    "cluster-assignment",
-    "tree-shape",
-    "hyper-parameters",
-    "stop-round",
-    "validation-by-its-evaluation-tasks",
-    "selection-state",
-    "planner-estimates",
+__all__ = [
+    "MEANINGS",
+    "Aspect",
+    "AuditFigure",
+    "CohortOutcome",
+    "Count",
+    "Guarantee",
+    "GuaranteeKind",
+    "Influence",
+    "Issuer",
+    "Label",
+    "Method",
+    "Outcome",
+    "Parent",
+    "Replayable",
+    "Request",
+    "Subject",
+    "SubjectDigest",
+    "Workers",
+    "extent_of",
 ]
 
-MEANINGS: Final[Mapping[GuaranteeKind, str]] = {
-    "exact": (
-        "No model named as a subject was computed from the erased data: every model line that held it was rolled back, "
-        "restarted, retrained or retired, and no update made from it is among the ancestors of a subject."
-    ),
-    "approximate": (
-        "The influence of the erased data on the models named as subjects was reduced by the named method; they still "
-        "descend from models that were trained with it, and no proof is given that nothing of it remains."
-    ),
+PREDICATE_TYPE: Final = "https://lethe.dev/attestation/erasure/v2"
+SALT_BYTES: Final = 32
+
+ArtefactKind = Literal[
+    "update",
+    "history",
+    "checkpoint",
+    "merge",
+    "step",
+    "upload",
+    "part",
+    "credential",
+    "sealing-key",
+    "log-tail",
+    "device",
+    "figure",
+    "canary",
+    "failure-reason",
+    "worker-cache",
+]
+Disposition = Literal[
+    "deleted",
+    "destroyed",
+    "revoked",
+    "reduced",
+    "scrubbed",
+    "reported",
+    "unconfirmed",
+    "also-held-by-another",
+    "also-held-as-operator-upload",
+]
+
+KINDS: Final[Mapping[ArtefactKind, str]] = {
+    "update": "What a client trained and submitted: the leaver, or somebody from a model with the leaver in it.",
+    "history": "A lossy copy of an update, kept for methods that walk through past rounds.",
+    "checkpoint": "A published model with the leaver in its ancestry.",
+    "merge": "A model merged from others, one of which has the leaver in its ancestry.",
+    "step": "What a kernel made of these and was never published: residuals, profiles, selection states, method steps.",
+    "upload": "Bytes that were uploaded and never submitted.",
+    "part": "The beginning of an upload that was never finished.",
+    "credential": "A token of the leaver.",
+    "sealing-key": "A key that some of the others were sealed under.",
+    "log-tail": "The last lines of a worker's log.",
+    "device": "What a worker said of its machine.",
+    "figure": "A loss, an accuracy or a time that the leaver reported.",
+    "canary": "The backdoor that the leaver agreed to carry, so that an audit can look for it.",
+    "failure-reason": "Why a task failed, in the words of the leaver's worker.",
+    "worker-cache": "Superseded models that a worker keeps to save downloads.",
 }
-"""The only sentences in which a guarantee may be said, so that no certificate promises more than its kind."""
+DISPOSITIONS: Final[Mapping[Disposition, str]] = {
+    "deleted": "Its bytes and the record of where they lay are deleted here.",
+    "destroyed": "The key is destroyed: what it sealed can be read by nobody, wherever a copy of it lies.",
+    "revoked": "The credential opens nothing any more.",
+    "reduced": "The credential opens nothing but its own request and certificate, until it expires.",
+    "scrubbed": "It is taken out of every row and of the journal.",
+    "reported": "The worker reports that it dropped it; the coordinator cannot see into its host.",
+    "unconfirmed": "Whoever holds it has not reported that it is gone.",
+    "also-held-by-another": "The same bytes are also of somebody who stays, and are kept as theirs.",
+    "also-held-as-operator-upload": "An operator uploaded the same bytes, and they are kept as that upload.",
+}
+_OF_BYTES: Final = frozenset[Disposition]({"deleted", "also-held-by-another", "also-held-as-operator-upload"})
+POSSIBLE: Final[Mapping[ArtefactKind, frozenset[Disposition]]] = {
+    "update": _OF_BYTES,
+    "history": _OF_BYTES,
+    "checkpoint": _OF_BYTES,
+    "merge": _OF_BYTES,
+    "step": _OF_BYTES,
+    "upload": _OF_BYTES,
+    "part": frozenset({"deleted"}),
+    "credential": frozenset({"revoked", "reduced"}),
+    "sealing-key": frozenset({"destroyed"}),
+    "log-tail": frozenset({"scrubbed"}),
+    "device": frozenset({"scrubbed"}),
+    "figure": frozenset({"scrubbed"}),
+    "canary": frozenset({"scrubbed"}),
+    "failure-reason": frozenset({"scrubbed"}),
+    "worker-cache": frozenset({"reported", "unconfirmed"}),
+}
+"""What can become of what. May grow; a pair that was once signed stays possible."""
 
 STANDING_LIMITS: Final = (
-    "The coordinator certifies what it stores and serves; copies of models or updates that others took before the "
-    "fence are outside this claim.",
-    "Workers report what they train on and which cached models they drop; the coordinator cannot see into their hosts.",
+    *EARLIER_LIMITS,
+    "It is assumed that those who stay train honestly: a changed copy of an old model cannot be told from an update.",
 )
 """True of every erasure; an issuer adds its own."""
+PLAIN_BACKUPS: Final = (
+    "What this certificate accounts for was not always stored sealed: a backup that was made before can be read for as "
+    "long as it is kept."
+)
+"""A limit wherever anything was stored that the destroyed keys do not cover."""
+
+NonZero = Annotated[int, Field(ge=1)]
 
 
-def _in_utc(moment: datetime) -> datetime:
-    if moment.utcoffset() != timedelta(0):
-        raise ValueError("times are given in UTC")
-    return moment
+def commit(client: str, request_id: UUID, federation_id: UUID, salt: bytes) -> str:
+    """HMAC-SHA256 of who was erased, by which request, in which federation, under the request's salt: so that no
+    certificate can be shown for another client, request or federation."""
+    if len(salt) != SALT_BYTES:
+        raise ValueError(f"a salt has {SALT_BYTES} bytes")
+    said = canonical.encode({"client": client, "federation": str(federation_id), "request": str(request_id)})
+    return "hmac-sha256:" + hmac.new(salt, said, hashlib.sha256).hexdigest()
 
 
-Instant = Annotated[AwareDatetime, AfterValidator(_in_utc)]
-Commitment = Annotated[str, Field(pattern=r"^hmac-sha256:[0-9a-f]{64}$")]
-Sentence = Annotated[str, Field(min_length=1, max_length=2000, pattern=r"\S")]
-Label = Annotated[str, Field(min_length=1, max_length=200, pattern=r"\S")]
-Tally = Annotated[int, Field(ge=0)]
+class KindCount(Message):
+    """`planned`: so many were found before anything was deleted; `dispositions`: what became of how many."""
 
-
-def commit(name: str, salt: bytes) -> str:
-    """HMAC-SHA256 of a client's name under the request's salt (32 random bytes, kept where they can be deleted)."""
-    if len(salt) < 16:
-        raise ValueError("a salt has at least 16 bytes")
-    return "hmac-sha256:" + hmac.new(salt, name.encode(), hashlib.sha256).hexdigest()
-
-
-class Request(Message):
-    id: Id
-    subjects: Annotated[tuple[Commitment, ...], Field(min_length=1)]
-    scope: Literal["client", "samples"]
-    regulation: Label
-    submitted_at: Instant
-    fenced_at: Instant
-    first_clean_at: Instant
-    completed_at: Instant
-    legal_deadline: Instant | None = None
-
-
-class Method(Message):
-    name: Label
-    parameters: dict[str, JsonValue] = {}
-
-
-class Guarantee(Message):
-    kind: GuaranteeKind
-    meaning: Sentence
-
-    @classmethod
-    def plain(cls, kind: GuaranteeKind) -> Guarantee:
-        return cls(kind=kind, meaning=MEANINGS[kind])
-
-
-class Parent(Message):
-    """A surviving model that a cohort was started from again."""
-
-    digest: Digest
-    weight: Annotated[float, Field(ge=0)]
-
-
-class CohortOutcome(Message):
-    """What became of a cohort that held the erased data.
-
-    rolled-back: it goes on from `rollback_point`, its newest model without the data. re-initialised: from `parents`.
-    retrained: from the start. retired: it serves nothing any more. unlearned: an approximate method changed its model.
-    """
-
-    run: Id
-    name: Label
-    epoch_before: Tally
-    epoch_after: Tally
-    round_at_fence: Tally
-    outcome: Outcome
-    rollback_point: Digest | None = None
-    parents: tuple[Parent, ...] = ()
-    round_reached: Tally
-    head: Digest | None = None
-
-
-class Artefact(Message):
-    """Something derived from the erased data. history: a sealed copy of an update. key: a credential; sealing-key: what
-    such copies were sealed with; both are named by a digest."""
-
-    kind: ArtefactKind
-    digest: Digest
-    disposition: Disposition | None = None
-    reason: Annotated[str, Field(max_length=2000)] = ""
-
-
-class Count(Message):
     planned: Tally
-    done: Tally
+    dispositions: dict[Disposition, NonZero]
 
 
-class Influence(Message):
-    """A decision, not a model, that the leaver took part in and that still stands."""
+class Artefacts(Message):
+    """Everything that was derived from the erased data. `root`: of the Merkle tree over the list, one leaf a line."""
 
-    aspect: Aspect
+    root: Digest
+    num_leaves: Tally
+    kinds: dict[ArtefactKind, KindCount]
+
+
+class Incident(Message):
+    """Something that an operator had to accept and that this claim cannot make good."""
+
+    at: Instant
+    kind: Annotated[str, Field(pattern=r"^[a-z]+(-[a-z]+)*$", max_length=60)]
     explanation: Sentence
 
 
-class Workers(Message):
-    """The erased clients' workers. Confirmed: has said that the erased samples are in its ledger and left out from
-    then on. A whole client's worker is told to stop and confirms nothing."""
-
-    confirmed: tuple[Commitment, ...] = ()
-    unconfirmed: tuple[Commitment, ...] = ()
-
-
-class AuditFigure(Message):
-    """A measurement beside the same measurement of a reference, for instance of a model that never had the data."""
-
-    name: Label
-    value: float
-    reference: float | None = None
-    reference_is: Annotated[str, Field(max_length=500)] = ""
-
-
-class Replayable(Message):
-    """How many of the aggregation steps behind the subjects can be recomputed from stored updates."""
-
-    extent: Literal["full", "partial", "none"]
-    num_steps: Tally
-    num_replayable: Tally
-
-    @classmethod
-    def of(cls, num_replayable: int, num_steps: int) -> Replayable:
-        return cls(extent=extent_of(num_replayable, num_steps), num_steps=num_steps, num_replayable=num_replayable)
-
-
-class Issuer(Message):
-    coordinator_version: Label
-    key_id: Digest = Field(description="Of the Ed25519 key that signs first: sha256 of its 32 public bytes.")
-
-
 class ErasurePredicate(Message):
+    federation: Id
     request: Request
     method: Method
     guarantee: Guarantee
     cohorts: tuple[CohortOutcome, ...]
-    artefacts: tuple[Artefact, ...]
-    counts: dict[ArtefactKind | Literal["cohort"], Count]
+    num_cohorts: Count
+    artefacts: Artefacts
     still_shaped_by: tuple[Influence, ...]
     workers: Workers
     audit: tuple[AuditFigure, ...] = ()
     replayable: Replayable
     limits: Annotated[tuple[Sentence, ...], Field(min_length=1)]
+    incidents: tuple[Incident, ...] = ()
     issuer: Issuer
 
 
-def extent_of(num_replayed: int, num_steps: int) -> Literal["full", "partial", "none"]:
-    """Zero of zero is none: nothing was shown."""
-    if num_replayed == 0:
-        return "none"
-    return "full" if num_replayed == num_steps else "partial"
+class Statement(Message):
+    type: Literal["https://in-toto.io/Statement/v1"] = Field(alias="_type")
+    subject: tuple[Subject, ...]
+    predicate_type: Literal["https://lethe.dev/attestation/erasure/v2"] = Field(alias="predicateType")
+    predicate: ErasurePredicate
+
+    @property
+    def subjects(self) -> list[tuple[str, str]]:
+        """(name, digest) of every model that was served when the certificate was issued."""
+        return [(subject.name, f"sha256:{subject.digest.sha256}") for subject in self.subject]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +19,7 @@ from services.models.build import build
 from services.models.weights import load_weights
 from services.tensors import codec
 from services.tensors.errors import KernelFailed
+from services.tensors.streams import Stored, Writable
 from services.training import devices
 from services.training.task import Batch, Labelled
 from services.wire.v1.runs import ModelSpec
@@ -55,7 +55,7 @@ def classes_of(model: nn.Module, x: npt.NDArray[Any], device: torch.device) -> L
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def log_probabilities(spec: Mapping[str, Any], weights: Path, data: Path) -> tuple[Doubles, Labels]:
+def log_probabilities(spec: Mapping[str, Any], weights: Stored, data: Stored) -> tuple[Doubles, Labels]:
     """Of a built-in model on a blob with `x` and `y`."""
     model, x, y = _load(spec, weights, data)
     with torch.no_grad():
@@ -66,7 +66,7 @@ def log_probabilities(spec: Mapping[str, Any], weights: Path, data: Path) -> tup
     return np.concatenate(parts), y
 
 
-def canary_success(params: Mapping[str, Any], inputs: Mapping[str, Path], out: Path) -> dict[str, float]:
+def canary_success(params: Mapping[str, Any], inputs: Mapping[str, Stored], out: Writable) -> dict[str, float]:
     """Kernel. params: model (a ModelSpec as JSON), weights, data (digests), canary. Works when the leaver is gone.
 
     `backdoor_success_rate`, `backdoor_samples`.
@@ -76,7 +76,7 @@ def canary_success(params: Mapping[str, Any], inputs: Mapping[str, Path], out: P
     return success(classes_of(model, triggered(x, y, canary), torch.device("cpu")), canary)
 
 
-def _load(spec: Mapping[str, Any], weights: Path, data: Path) -> tuple[nn.Module, npt.NDArray[np.float32], Labels]:
+def _load(spec: Mapping[str, Any], weights: Stored, data: Stored) -> tuple[nn.Module, npt.NDArray[np.float32], Labels]:
     blob = codec.read(data)
     if "x" not in blob or "y" not in blob or not len(blob["y"]) or len(blob["x"]) != len(blob["y"]):
         raise KernelFailed("the validation blob needs x and y of equal length, and at least one sample")

@@ -7,11 +7,9 @@ whose inputs are no longer kept is *missing*: it shows nothing, for or against. 
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final, Literal
 
 from services.audit.predicate import extent_of
@@ -19,12 +17,13 @@ from services.core.errors import Rejected
 from services.tensors.aggregate import weighted_step
 from services.tensors.errors import KernelFailed
 from services.tensors.merge import merge_models, stack_models
+from services.tensors.streams import Stored, Writable
 from services.wire.v1.resources import Lineage
 
 _READ_BYTES: Final = 2**20
 
-Fetch = Callable[[str], Path]
-"""The file with the bytes of a digest. Raises FileNotFoundError when they are not kept."""
+Fetch = Callable[[str], Stored]
+"""The bytes of a digest. Raises FileNotFoundError when they are not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,24 +164,22 @@ def replay(
 
 def replay_step(step: Step, fetch: Fetch) -> Outcome:
     files, missing = _fetch_all(step.inputs, fetch)
-    for digest, path in files.items():
-        if (actual := _digest_of(path)) != digest:
+    for digest, stored in files.items():
+        if (actual := _digest_of(stored)) != digest:
             return Failed(step.result, f"the stored bytes of {digest} have changed: their digest is {actual}")
     if missing:
         return Missing(step.result, tuple(missing))
-    with TemporaryDirectory(prefix="lethe-replay-") as directory:
-        out = Path(directory) / "model"
-        try:
-            _recompute(step, files, out)
-        except (KernelFailed, Rejected) as error:
-            return Failed(step.result, f"nothing can be computed from the recorded inputs: {error}")
-        actual = _digest_of(out)
-    if actual != step.result:
-        return Failed(step.result, f"the recorded inputs give another model: {actual}")
+    out = _Hashed()
+    try:
+        _recompute(step, files, out)
+    except (KernelFailed, Rejected) as error:
+        return Failed(step.result, f"nothing can be computed from the recorded inputs: {error}")
+    if out.digest != step.result:
+        return Failed(step.result, f"the recorded inputs give another model: {out.digest}")
     return Replayed(step.result)
 
 
-def _fetch_all(digests: Iterable[str], fetch: Fetch) -> tuple[dict[str, Path], list[str]]:
+def _fetch_all(digests: Iterable[str], fetch: Fetch) -> tuple[dict[str, Stored], list[str]]:
     files, missing = {}, []
     for digest in digests:
         try:
@@ -192,7 +189,7 @@ def _fetch_all(digests: Iterable[str], fetch: Fetch) -> tuple[dict[str, Path], l
     return files, missing
 
 
-def _recompute(step: Step, files: dict[str, Path], out: Path) -> None:
+def _recompute(step: Step, files: dict[str, Stored], out: Writable) -> None:
     match step:
         case AggregateStep():
             factors = step.factors or (None,) * len(step.updates)
@@ -208,12 +205,36 @@ def _recompute(step: Step, files: dict[str, Path], out: Path) -> None:
         case StackStep():
             stack_models({"models": [{"digest": digest} for digest in step.models]}, files, out)
         case CopyStep():
-            shutil.copyfile(files[step.model], out)
+            _copy(files[step.model], out)
 
 
-def _digest_of(path: Path) -> str:
-    sha256 = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        while data := file.read(_READ_BYTES):
-            sha256.update(data)
-    return f"sha256:{sha256.hexdigest()}"
+class _Hashed:
+    """Of what is written, only the digest is kept."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def write(self, data: bytes | memoryview) -> None:
+        self._sha256.update(data)
+
+    def restart(self) -> None:
+        self._sha256 = hashlib.sha256()
+
+    @property
+    def digest(self) -> str:
+        return f"sha256:{self._sha256.hexdigest()}"
+
+
+def _digest_of(stored: Stored) -> str:
+    out = _Hashed()
+    _copy(stored, out)
+    return out.digest
+
+
+def _copy(stored: Stored, out: Writable) -> None:
+    buffer = memoryview(bytearray(_READ_BYTES))
+    with closing(stored.open()) as file:
+        for start in range(0, file.num_bytes, _READ_BYTES):
+            piece = buffer[: file.num_bytes - start]
+            file.read_into(piece, start)
+            out.write(piece)

@@ -3,38 +3,65 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, get_args
+from typing import BinaryIO, Final, get_args
 
-from services.audit.certificate import CertificateInvalid, Stage, Statement, verify_bytes
+from services.audit import inclusion
+from services.audit.artefact_list import ListInvalid, tally
+from services.audit.certificate import AnyStatement, CertificateInvalid, Stage, verify_bytes
+from services.audit.inclusion import ProofInvalid
 from services.audit.keys import KeyUnreadable, key_id, read_public_keys
-from services.audit.predicate import Request
+from services.audit.opening import OpeningInvalid, check_is_about
+from services.audit.predicate import Request, Statement
 
 NOT_CHECKED: Final = "not checked, because an earlier check failed"
+NOT_AT_HAND: Final = "list not at hand: which artefacts it accounts for is not checked"
+LISTS_ITSELF: Final = "a certificate of the first version lists its artefacts itself; there is no file beside it"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     name: str
-    ok: bool
+    ok: bool | None
+    """None: what it takes is not at hand."""
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a verifier has beside the certificate: the list of artefacts, proof that one is on it, or a client's name
+    with the opening of the pseudonyms."""
+
+    list: BinaryIO | None = None
+    inclusion: bytes | None = None
+    client: str | None = None
+    opening: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     checks: tuple[Check, ...]
-    statement: Statement | None
+    statement: AnyStatement | None
     """What was certified; None unless the certificate itself is valid."""
 
     @property
     def valid(self) -> bool:
-        return all(check.ok for check in self.checks)
+        """Nothing that was checked fails."""
+        return all(check.ok is not False for check in self.checks)
+
+    @property
+    def complete(self) -> bool:
+        """Everything was checked."""
+        return all(check.ok is not None for check in self.checks)
 
 
-def check(certificate: bytes, public_key_pem: bytes, *, model_digest: str | None = None) -> Verdict:
+def check(
+    certificate: bytes, public_key_pem: bytes, *, model_digest: str | None = None, beside: Beside | None = None
+) -> Verdict:
     """`public_key_pem` may hold several keys: every signature must be by one of them.
 
     With `model_digest`, that model must also be one that the certificate speaks of.
     """
+    beside = beside or Beside()
     try:
         keys = read_public_keys(public_key_pem)
     except KeyUnreadable as error:
@@ -44,7 +71,7 @@ def check(certificate: bytes, public_key_pem: bytes, *, model_digest: str | None
         statement = verify_bytes(certificate, keys)
     except CertificateInvalid as invalid:
         return Verdict((key_check, *_checks_until(invalid)), None)
-    checks = (key_check, *_passed_checks(statement))
+    checks = (key_check, *_passed_checks(statement), *_checks_beside(statement, beside))
     if model_digest is not None:
         checks = (*checks, _check_model(statement, model_digest))
     return Verdict(checks, statement)
@@ -65,25 +92,89 @@ def _checks_until(invalid: CertificateInvalid) -> tuple[Check, ...]:
     )
 
 
-def _passed_checks(statement: Statement) -> tuple[Check, ...]:
+def _passed_checks(statement: AnyStatement) -> tuple[Check, ...]:
     predicate = statement.predicate
     details: dict[Stage, str] = {
         "form": "a DSSE envelope with an in-toto statement, in canonical form",
         "signatures": f"Ed25519, by the issuer {predicate.issuer.key_id}",
         "statement": (
-            f"erasure {predicate.request.id} by {predicate.method.name}, {predicate.guarantee.kind}: "
+            f"erasure {predicate.request.id}{_place(statement)} by {predicate.method.name}, "
+            f"{predicate.guarantee.kind}: "
             f"{predicate.guarantee.meaning}"
         ),
         "claims": (
             f"{len(statement.subject)} models served, {len(predicate.cohorts)} cohorts fenced, "
-            f"{len(predicate.artefacts)} artefacts with a disposition each, planned = done; "
+            f"{_num_artefacts(statement)} artefacts with a disposition each, planned = done; "
             f"{_punctuality(predicate.request)}"
         ),
     }
     return tuple(Check(stage, True, detail) for stage, detail in details.items())
 
 
-def _check_model(statement: Statement, digest: str) -> Check:
+def _place(statement: AnyStatement) -> str:
+    return f" in federation {statement.predicate.federation}" if isinstance(statement, Statement) else ""
+
+
+def _num_artefacts(statement: AnyStatement) -> int:
+    if isinstance(statement, Statement):
+        return statement.predicate.artefacts.num_leaves
+    return len(statement.predicate.artefacts)
+
+
+def _checks_beside(statement: AnyStatement, beside: Beside) -> tuple[Check, ...]:
+    checks = []
+    if isinstance(statement, Statement):
+        if beside.list is not None:
+            checks.append(_check_list(statement, beside.list))
+        elif beside.inclusion is None:
+            checks.append(Check("list", None, NOT_AT_HAND))
+        if beside.inclusion is not None:
+            checks.append(_check_inclusion(statement, beside.inclusion))
+    else:
+        given = {"list": beside.list, "inclusion": beside.inclusion}
+        checks += [Check(name, False, LISTS_ITSELF) for name, value in given.items() if value is not None]
+    if beside.client is not None and beside.opening is not None:
+        checks.append(_check_opening(statement, beside.client, beside.opening))
+    return tuple(checks)
+
+
+def _check_list(statement: Statement, file: BinaryIO) -> Check:
+    certified = statement.predicate.artefacts
+    try:
+        found = tally(file)
+    except ListInvalid as invalid:
+        return Check("list", False, f"the list was changed: {invalid}")
+    if found.num_leaves != certified.num_leaves or found.root != certified.root:
+        return Check(
+            "list",
+            False,
+            f"this is not the certificate's list: it has {found.num_leaves} leaves and the root {found.root}; "
+            f"certified are {certified.num_leaves} and {certified.root}",
+        )
+    for kind in sorted(found.kinds.keys() | certified.kinds.keys()):
+        if found.kinds.get(kind) != certified.kinds.get(kind):
+            return Check("list", False, f"the certificate counts its {kind} artefacts otherwise than its list has them")
+    return Check("list", True, f"{found.num_leaves} leaves with the certified root {found.root}")
+
+
+def _check_inclusion(statement: Statement, proof: bytes) -> Check:
+    try:
+        leaves = inclusion.read(proof, statement.predicate.artefacts)
+    except ProofInvalid as invalid:
+        return Check("inclusion", False, str(invalid))
+    said = "; ".join(sorted({f"{leaf.kind} {leaf.digest} is {leaf.disposition}" for leaf in leaves}))
+    return Check("inclusion", True, f"on the list: {said}")
+
+
+def _check_opening(statement: AnyStatement, client: str, data: bytes) -> Check:
+    try:
+        check_is_about(client, data, statement)
+    except OpeningInvalid as invalid:
+        return Check("opening", False, str(invalid))
+    return Check("opening", True, f"the certificate is about the client {client}")
+
+
+def _check_model(statement: AnyStatement, digest: str) -> Check:
     names = [name for name, served in statement.subjects if served == digest]
     if names:
         return Check("model", True, f"{digest} is the subject {', '.join(names)}")

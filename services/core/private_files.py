@@ -6,6 +6,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -21,6 +22,12 @@ def make_directory(path: Path) -> None:
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=DIRECTORY_MODE)
         path.chmod(DIRECTORY_MODE)
+
+
+def open_private(path: Path) -> FileIO:
+    """A file to write, empty, without a buffer."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+    return FileIO(fd, "wb")
 
 
 def create(path: Path) -> BinaryIO:
@@ -42,13 +49,23 @@ def tighten(*paths: Path) -> list[Path]:
     return [path for root in paths for path in _tightened(root) if not _is_private(path)]
 
 
+def exposed(*paths: Path) -> list[Path]:
+    """Of these files and directories and all that is in them, those that others than their owner have rights on."""
+    return [path for root in paths for path in _all_of(root) if not _is_private(path)]
+
+
 def _tightened(root: Path) -> Iterator[Path]:
-    """Everything there is, each after an attempt to make it private."""
-    yield from _attempted(root)
+    """What was not private, each after an attempt to make it so."""
+    for path in _all_of(root):
+        yield from _attempted(path)
+
+
+def _all_of(root: Path) -> Iterator[Path]:
+    yield root
     if root.is_dir():
         for directory, names, files in os.walk(root):
             for name in (*names, *files):
-                yield from _attempted(Path(directory, name))
+                yield Path(directory, name)
 
 
 def _attempted(path: Path) -> Iterator[Path]:

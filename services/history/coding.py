@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -19,7 +18,8 @@ import numpy.typing as npt
 from services.core.errors import Rejected
 from services.tensors.codec import encode_header
 from services.tensors.layout import ITEM_BYTES, Layout
-from services.tensors.slices import Bytes, Doubles, Source, narrow, slices_of, widen, write_all
+from services.tensors.slices import Bytes, Doubles, Source, narrow, slices_of, widen
+from services.tensors.streams import Writable
 
 Dtype = Literal["fp32", "bf16", "fp16", "int8"]
 SLICE_ELEMENTS: Final = 64 * 1024
@@ -64,17 +64,16 @@ def encode(update: Source, dtype: Dtype, error: CodingError) -> Iterator[bytes]:
             yield chunk
 
 
-def decode(layout: Layout, dtype: Dtype, read: Callable[[int], bytes], out: Path) -> None:
+def decode(layout: Layout, dtype: Dtype, read: Callable[[int], bytes], out: Writable) -> None:
     """Write the update with this layout to `out`; `read(n)` gives the next n bytes of the stream."""
-    with out.open("wb", buffering=0) as file:
-        write_all(file, memoryview(encode_header(layout)))
-        for info in layout.tensors:
-            for _, count in slices_of(info, SLICE_ELEMENTS):
-                numbers = _decode_slice(read(coded_bytes(count, dtype)), count, dtype)
-                raw = np.empty(count * ITEM_BYTES[info.dtype], np.uint8)
-                with np.errstate(over="ignore"):
-                    narrow(numbers, info.dtype, raw)
-                write_all(file, raw.data)
+    out.write(encode_header(layout))
+    for info in layout.tensors:
+        for _, count in slices_of(info, SLICE_ELEMENTS):
+            numbers = _decode_slice(read(coded_bytes(count, dtype)), count, dtype)
+            raw = np.empty(count * ITEM_BYTES[info.dtype], np.uint8)
+            with np.errstate(over="ignore"):
+                narrow(numbers, info.dtype, raw)
+            out.write(raw.data)
 
 
 def coded_bytes(count: int, dtype: Dtype) -> int:

@@ -1,34 +1,30 @@
-"""One client's update of one round, into the history and out again: coded, compressed, sealed, named by its digest.
+"""A lossy copy of one client's update, and the update again from it: coded and compressed. Whoever stores it seals it.
 
-The stored file is itself a safetensors file with one tensor of bytes, so that it lies among the other blobs. Sealed in
-it are the update's layout and its coded numbers. Memory is a few slices, whatever the size of the model.
+It begins with the update's layout, then come its coded numbers. Memory is a few slices, whatever the size of the model.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Final
 
 from services.core.errors import Rejected
 from services.history.coding import CodingError, decode, encode
-from services.history.sealing import seal, unseal
 from services.history.spec import UpdateHistory
 from services.tensors.codec import encode_header
 from services.tensors.layout import LENGTH_BYTES, Layout, parse_header, parse_length
-from services.tensors.slices import Source, write_all
+from services.tensors.slices import Source
+from services.tensors.streams import Readable, Stored, Writable
 
 ZLIB_LEVEL: Final = 1
 """Updates are mostly noise: more effort finds little more."""
 _SIZE_BYTES: Final = 8
-_HEADER_BYTES: Final = 128
-"""Of the stored file: room for the size of its one tensor, which is known only at the end."""
+_READ_BYTES: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,48 +32,42 @@ class Kept:
     """What the coordinator notes of a kept update."""
 
     digest: str
-    """Of the stored bytes, as they are on disk."""
+    """Of the copy; of the update itself where that is kept as it is."""
     num_bytes: int
-    largest_error: float
-    relative_error: float
+    largest_error: float = 0.0
+    relative_error: float = 0.0
 
 
-def keep(update: Path, out: Path, policy: UpdateHistory, key: bytes, salt: bytes, context: bytes) -> Kept:
-    """Write the stored form of `update` (safetensors) to `out`."""
-    error = CodingError()
+def keep(update: Stored, out: Writable, policy: UpdateHistory) -> Kept:
+    """Write a copy of `update` (safetensors) to `out`."""
+    error, hashed, num_bytes = CodingError(), hashlib.sha256(), 0
     with ExitStack() as stack:
         source = Source.open(update, stack)
         plain = chain([_encode_layout(source.header.layout)], encode(source, policy.dtype, error))
-        packed = _compress(plain) if policy.compression == "zlib" else plain
-        file = stack.enter_context(out.open("wb+", buffering=0))
-        file.seek(_HEADER_BYTES)
-        for chunk in seal(packed, key, salt, _bind(policy, context)):
-            write_all(file, memoryview(chunk))
-        num_bytes = file.tell()
-        file.seek(0)
-        write_all(file, memoryview(_container(num_bytes - _HEADER_BYTES)))
-        file.seek(0)
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return Kept(f"sha256:{digest}", num_bytes, error.largest, error.relative)
+        for chunk in _compress(plain) if policy.compression == "zlib" else plain:
+            hashed.update(chunk)
+            num_bytes += len(chunk)
+            out.write(chunk)
+    return Kept(f"sha256:{hashed.hexdigest()}", num_bytes, error.largest, error.relative)
 
 
-def restore(stored: Path, out: Path, policy: UpdateHistory, key: bytes, context: bytes, digest: str) -> None:
-    """Write the update to `out`. Raises Rejected when the stored bytes are not those that were kept, or the key is not
-    the one they were sealed with."""
-    with stored.open("rb", buffering=0) as file:
-        if f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}" != digest:
-            raise Rejected("digest-mismatch", "the stored update does not have the digest it was kept under")
-        file.seek(_HEADER_BYTES)
-        plain = unseal(file, key, _bind(policy, context))
-        stream = _Stream(_decompress(plain) if policy.compression == "zlib" else plain)
-        decode(_decode_layout(stream), policy.dtype, stream.take, out)
-        stream.finish()
+def restore(copy: Stored, out: Writable, policy: UpdateHistory) -> None:
+    """Write the update to `out`. Raises Rejected when the copy is not one of that policy."""
+    with closing(copy.open()) as readable:
+        decode_copy(_pieces(readable), out, policy)
 
 
-def _container(num_bytes: int) -> bytes:
-    entry = {"sealed": {"dtype": "U8", "shape": [num_bytes], "data_offsets": [0, num_bytes]}}
-    text = json.dumps(entry).encode().ljust(_HEADER_BYTES - LENGTH_BYTES)
-    return len(text).to_bytes(LENGTH_BYTES, "little") + text
+def decode_copy(pieces: Iterable[bytes], out: Writable, policy: UpdateHistory) -> None:
+    stream = _Stream(_decompress(pieces) if policy.compression == "zlib" else pieces)
+    decode(_decode_layout(stream), policy.dtype, stream.take, out)
+    stream.finish()
+
+
+def _pieces(readable: Readable) -> Iterator[bytes]:
+    for start in range(0, readable.num_bytes, _READ_BYTES):
+        piece = bytearray(min(_READ_BYTES, readable.num_bytes - start))
+        readable.read_into(memoryview(piece), start)
+        yield bytes(piece)
 
 
 def _encode_layout(layout: Layout) -> bytes:
@@ -128,8 +118,3 @@ def _decompress(chunks: Iterable[bytes]) -> Iterator[bytes]:
             yield unpacker.decompress(chunk, 1 << 20)
             chunk = unpacker.unconsumed_tail
     yield unpacker.flush()
-
-
-def _bind(policy: UpdateHistory, context: bytes) -> bytes:
-    """Reading with another coding than the one it was written in fails like any other change."""
-    return f"{policy.dtype}\x1f{policy.compression}\x1f".encode() + context

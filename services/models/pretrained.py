@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from services.core.errors import Rejected
 from services.models.weights import to_tensor
 from services.tensors import codec
+from services.tensors.streams import StoredFile
 
 PREFIX: Final = "transformer."
 IGNORED: Final = ("lm_head.weight", ".attn.bias", ".attn.masked_bias")
@@ -24,7 +25,7 @@ def load_pretrained(model: nn.Module, path: Path) -> None:
     classifier's head and adapters stay as they are."""
     params = {name.replace(BASE_LAYER, ""): param for name, param in model.named_parameters() if _is_pretrained(name)}
     found: dict[str, Tensor] = {}
-    for name, array in codec.iterate(path):
+    for name, array in codec.iterate(StoredFile(path)):
         if not name.endswith(IGNORED):
             found[name if name.startswith(PREFIX) else PREFIX + name] = to_tensor(array)
     wrong = [name for name, param in params.items() if name not in found or found[name].shape != param.shape]

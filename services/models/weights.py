@@ -14,6 +14,7 @@ from services.core.errors import Rejected
 from services.tensors import codec
 from services.tensors.codec import BF16, Array
 from services.tensors.layout import TensorInfo
+from services.tensors.streams import FileWriter, Stored, Writable
 
 DTYPES: Final = {
     torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.uint16: "U16", torch.int16: "I16",
@@ -22,22 +23,27 @@ DTYPES: Final = {
 }  # fmt: skip
 
 
-def load_weights(model: nn.Module, path: Path) -> None:
+def load_weights(model: nn.Module, stored: Stored) -> None:
     """Copy every tensor of the file into the model, one at a time. Names, shapes and dtypes must agree."""
     state = model.state_dict()
     expected = {TensorInfo(name, DTYPES[tensor.dtype], tuple(tensor.shape)) for name, tensor in state.items()}
-    found = set(codec.layout_of(path).tensors)
+    found = set(codec.layout_of(stored).tensors)
     if expected != found:
         differing = ", ".join(sorted({info.name for info in expected ^ found})[:5])
         raise Rejected("wrong-layout", f"The weights do not fit the model: they differ in {differing}.")
     with torch.no_grad():
-        for name, array in codec.iterate(path):
+        for name, array in codec.iterate(stored):
             state[name].copy_(to_tensor(array))
 
 
 def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    with FileWriter(path) as out:
+        write_tensors(out, tensors)
+
+
+def write_tensors(out: Writable, tensors: Mapping[str, torch.Tensor]) -> None:
     """Deterministic: equal tensors give equal bytes."""
-    codec.write(path, {name: to_array(tensor) for name, tensor in tensors.items()})
+    codec.write(out, {name: to_array(tensor) for name, tensor in tensors.items()})
 
 
 def to_array(tensor: torch.Tensor) -> Array:

@@ -1,7 +1,7 @@
 """Every kernel by name: maths that the compute role runs over stored blobs.
 
-A kernel takes its parameters, the files of its input digests and a path for the model it makes (if it makes one), and
-returns figures. Equal inputs give equal bytes. It raises `KernelFailed` when its inputs cannot be worked with.
+A kernel takes its parameters, what is stored under its input digests and a writer for the model it makes, if it makes
+one, and returns figures. Equal inputs give equal bytes. It raises `KernelFailed` when its inputs give no result.
 Kernels are named here and imported when first run, so that a process that only coordinates never imports torch.
 """
 
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final
 
-Kernel = Callable[[dict[str, Any], Mapping[str, Path], Path], dict[str, float]]
+from services.tensors.streams import Stored, Writable
+
+Kernel = Callable[[dict[str, Any], Mapping[str, Stored], Writable], dict[str, float]]
 
 KERNELS: Final[dict[str, str]] = {
     "accumulate_residuals": "services.unlearning.fedrecovery.kernels:accumulate_residuals",
@@ -36,7 +37,7 @@ KERNELS: Final[dict[str, str]] = {
 }
 
 
-def run_kernel(name: str, params: dict[str, Any], inputs: Mapping[str, Path], out: Path) -> dict[str, float]:
+def run_kernel(name: str, params: dict[str, Any], inputs: Mapping[str, Stored], out: Writable) -> dict[str, float]:
     module, _, function = KERNELS[name].partition(":")
     kernel: Kernel = getattr(import_module(module), function)
     return kernel(params, inputs, out)

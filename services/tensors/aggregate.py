@@ -11,8 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from io import FileIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,12 +28,12 @@ from services.tensors.slices import (
     open_sources,
     slices_of,
     widen,
-    write_all,
 )
+from services.tensors.streams import Stored, Writable
 
 
 def weighted_step(
-    params: Mapping[str, Any], inputs: Mapping[str, Path], out: Path, *, slice_elements: int = SLICE_ELEMENTS
+    params: Mapping[str, Any], inputs: Mapping[str, Stored], out: Writable, *, slice_elements: int = SLICE_ELEMENTS
 ) -> dict[str, float]:
     """Kernel. params: base (digest), updates ([{digest, weight}, ...], in order), scale, and quantum if every number of
     the new model is to be rounded to a multiple of it. Writes the new model to `out`.
@@ -62,6 +60,7 @@ def weighted_step(
             except _NotFinite:
                 if bounds is None or not found:
                     raise
+                out.restart()
                 found = _without_largest(found, slice_elements)
                 step = replace(step, addends=found, squared_norm=0.0)
     used = {addend.place: addend.factor for addend in found}
@@ -85,7 +84,7 @@ class _Addend:
 
 
 def _addends(
-    listed: Sequence[Mapping[str, Any]], base: Source, inputs: Mapping[str, Path], stack: ExitStack
+    listed: Sequence[Mapping[str, Any]], base: Source, inputs: Mapping[str, Stored], stack: ExitStack
 ) -> list[_Addend]:
     sources = open_sources([update["digest"] for update in listed], inputs, stack)
     updatable = base.header.layout.updatable()
@@ -155,13 +154,12 @@ class _Step:
     def __post_init__(self) -> None:
         self._total = _total(self.addends)
 
-    def write(self, out: Path) -> None:
-        with out.open("wb", buffering=0) as file:
-            write_all(file, memoryview(encode_header(self.base.header.layout)))
-            for info in self.base.header.layout.tensors:
-                self._write_tensor(info, file)
+    def write(self, out: Writable) -> None:
+        out.write(encode_header(self.base.header.layout))
+        for info in self.base.header.layout.tensors:
+            self._write_tensor(info, out)
 
-    def _write_tensor(self, info: TensorInfo, file: FileIO) -> None:
+    def _write_tensor(self, info: TensorInfo, out: Writable) -> None:
         for first, count in slices_of(info, len(self.buffers.mean)):
             raw = self.buffers.raw[: count * ITEM_BYTES[info.dtype]]
             offset = first * ITEM_BYTES[info.dtype]
@@ -170,7 +168,7 @@ class _Step:
                     self._average(info, offset, raw, count)
             else:
                 self.base.read(raw.data, info.name, offset)
-            write_all(file, raw.data)
+            out.write(raw.data)
 
     def _average(self, info: TensorInfo, offset: int, raw: Bytes, count: int) -> None:
         """Leave the new values of one slice in `raw`."""

@@ -7,15 +7,16 @@ numpy has no bfloat16. A BF16 tensor is an array of dtype `BF16`, a one-field re
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from services.tensors.layout import LENGTH_BYTES, Layout, TensorInfo, read_header, refuse
+from services.tensors.layout import LENGTH_BYTES, Layout, TensorInfo, read_header
+from services.tensors.streams import FileWriter, Stored, Writable
 
 Array = npt.NDArray[Any]
 
@@ -28,32 +29,36 @@ NUMPY_DTYPES: Final[dict[str, np.dtype[Any]]] = {
 _NAMES: Final = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
 
 
-def write(path: Path, tensors: Mapping[str, Array]) -> None:
+def write(out: Writable, tensors: Mapping[str, Array]) -> None:
     infos = tuple(TensorInfo(name, dtype_name(tensors[name]), tensors[name].shape) for name in sorted(tensors))
-    with path.open("wb") as file:
-        file.write(encode_header(Layout(infos)))
-        for info in infos:
-            array = np.ascontiguousarray(tensors[info.name], dtype=NUMPY_DTYPES[info.dtype])
-            file.write(array.reshape(-1).view(np.uint8).data)
+    out.write(encode_header(Layout(infos)))
+    for info in infos:
+        array = np.ascontiguousarray(tensors[info.name], dtype=NUMPY_DTYPES[info.dtype])
+        out.write(array.reshape(-1).view(np.uint8).data)
 
 
-def read(path: Path) -> dict[str, Array]:
-    return dict(iterate(path))
+def write_file(path: Path, tensors: Mapping[str, Array]) -> None:
+    with FileWriter(path) as out:
+        write(out, tensors)
 
 
-def iterate(path: Path) -> Iterator[tuple[str, Array]]:
+def read(stored: Stored) -> dict[str, Array]:
+    return dict(iterate(stored))
+
+
+def iterate(stored: Stored) -> Iterator[tuple[str, Array]]:
     """The tensors one by one in name order, for readers that must not hold all of them."""
-    with path.open("rb", buffering=0) as file:
-        header = read_header(file.fileno())
+    with closing(stored.open()) as file:
+        header = read_header(file)
         for info, start in zip(header.layout.tensors, header.starts, strict=True):
             array = np.empty(info.shape, NUMPY_DTYPES[info.dtype])
-            read_into(file.fileno(), array.reshape(-1).view(np.uint8).data, start)
+            file.read_into(array.reshape(-1).view(np.uint8).data, start)
             yield info.name, array
 
 
-def layout_of(path: Path) -> Layout:
-    with path.open("rb", buffering=0) as file:
-        return read_header(file.fileno()).layout
+def layout_of(stored: Stored) -> Layout:
+    with closing(stored.open()) as file:
+        return read_header(file).layout
 
 
 def encode_header(layout: Layout) -> bytes:
@@ -67,15 +72,6 @@ def encode_header(layout: Layout) -> bytes:
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(LENGTH_BYTES, "little") + text
-
-
-def read_into(fd: int, buffer: memoryview, offset: int) -> None:
-    """Fill `buffer` from the file at `offset`, through short reads."""
-    while len(buffer):
-        num_read = os.preadv(fd, [buffer], offset)
-        if num_read == 0:
-            refuse("The file ends inside a tensor.")
-        buffer, offset = buffer[num_read:], offset + num_read
 
 
 def dtype_name(array: Array) -> str:

@@ -1,10 +1,12 @@
-"""The check at the door: layout and finiteness of a safetensors file while its bytes stream by.
+"""The check at the door: layout and finiteness of a safetensors file while its bytes stream by, also on their way out
+of a kernel.
 
 The bytes may be cut anywhere, also inside an element. Nothing but the header is kept.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,18 +14,20 @@ from typing import Any, Final
 import numpy as np
 
 from services.core.figures import LARGEST
+from services.tensors.errors import refuse
 from services.tensors.layout import (
     FLOATING,
     ITEM_BYTES,
     LENGTH_BYTES,
+    MADE_HERE,
     UPLOADED,
     Bounds,
     Header,
     Layout,
     parse_header,
     parse_length,
-    refuse,
 )
+from services.tensors.streams import Writable
 
 _SUMMED: Final[dict[str, np.dtype[Any]]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
 _EXPONENT_BITS: Final[dict[str, np.uint16]] = {"F16": np.uint16(0x7C00), "BF16": np.uint16(0x7F80)}
@@ -41,9 +45,12 @@ class Inspection:
 
 
 class Inspector:
-    """Feed it the file in order, then `finish()`. Raises `Rejected("not-safetensors")` as soon as that is certain."""
+    """Feed it the file in order, then `finish()`. Raises `Rejected("not-safetensors")` as soon as that is certain.
 
-    def __init__(self, total_bytes: int, bounds: Bounds = UPLOADED) -> None:
+    `total_bytes` None: nobody announced them, and there are as many as the file's own header says.
+    """
+
+    def __init__(self, total_bytes: int | None, bounds: Bounds = UPLOADED) -> None:
         self._total_bytes = total_bytes
         self._bounds = bounds
         self._num_bytes = 0
@@ -57,11 +64,11 @@ class Inspector:
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
         view = memoryview(chunk).cast("B")
         self._num_bytes += len(view)
-        if self._num_bytes > self._total_bytes:
-            refuse(f"More than the announced {self._total_bytes} bytes arrived.")
+        self._refuse_excess()
         while self._header is None and len(view):
             view = self._take_prefix(view)
         if self._header is not None and len(view):
+            self._refuse_excess()
             self._take_data(view)
 
     def finish(self) -> Inspection:
@@ -70,6 +77,10 @@ class Inspector:
         if self._header is None or self._num_bytes != self._total_bytes:
             refuse(f"The file ends after {self._num_bytes} of {self._total_bytes} bytes.")
         return Inspection(self._header.layout, self._finite, self._num_bytes)
+
+    def _refuse_excess(self) -> None:
+        if self._total_bytes is not None and self._num_bytes > self._total_bytes:
+            refuse(f"More than the announced {self._total_bytes} bytes arrived.")
 
     def _take_prefix(self, view: memoryview) -> memoryview:
         missing = self._prefix_bytes - len(self._prefix)
@@ -81,6 +92,8 @@ class Inspector:
             self._prefix_bytes += length
         elif len(self._prefix) == self._prefix_bytes:
             self._header = parse_header(bytes(self._prefix[LENGTH_BYTES:]), self._total_bytes, self._bounds)
+            if self._total_bytes is None:
+                self._total_bytes = self._header.data_start + self._header.layout.data_bytes
             self._segments = _segments(self._header)
             self._prefix.clear()
         return view[missing:]
@@ -110,6 +123,36 @@ class Inspector:
         whole = len(view) - len(view) % size
         self._split += view[whole:]
         return finite and are_moderate(view[:whole], dtype)
+
+
+class InspectingWriter:
+    """Passes a new file on to another writer, hashes it and inspects it: so it need not be read back."""
+
+    def __init__(self, out: Writable, bounds: Bounds = MADE_HERE) -> None:
+        self._out = out
+        self._bounds = bounds
+        self._begin()
+
+    def write(self, data: bytes | memoryview) -> None:
+        self._inspector.feed(data)
+        self._sha256.update(data)
+        self._out.write(data)
+        self.num_bytes += len(data)
+
+    def restart(self) -> None:
+        self._out.restart()
+        self._begin()
+
+    def finish(self) -> tuple[str, Inspection, int]:
+        """(digest, what is in it, number of bytes), once everything was written. Rejects `not-safetensors` when that is
+        not a whole file, or nothing at all."""
+        inspection = self._inspector.finish()
+        return f"sha256:{self._sha256.hexdigest()}", inspection, self.num_bytes
+
+    def _begin(self) -> None:
+        self._sha256 = hashlib.sha256()
+        self._inspector = Inspector(None, self._bounds)
+        self.num_bytes = 0
 
 
 def are_moderate(elements: bytes | memoryview, dtype: str) -> bool:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 from services.core import digests
-from services.core.errors import Rejected
+from services.tensors.errors import refuse
+from services.tensors.streams import Readable
 
 ITEM_BYTES: Final = {
     "BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
@@ -105,8 +105,8 @@ class Header:
     data_start: int
 
 
-def parse_length(first_bytes: bytes, total_bytes: int, bounds: Bounds = MADE_HERE) -> int:
-    """The header's length from the first 8 bytes of a file of `total_bytes`."""
+def parse_length(first_bytes: bytes, total_bytes: int | None, bounds: Bounds = MADE_HERE) -> int:
+    """The header's length from the first 8 bytes of a file of `total_bytes` (None: that is not known yet)."""
     for magic, what in _FOREIGN.items():
         if first_bytes.startswith(magic):
             refuse(what)
@@ -115,19 +115,19 @@ def parse_length(first_bytes: bytes, total_bytes: int, bounds: Bounds = MADE_HER
     length = int.from_bytes(first_bytes[:LENGTH_BYTES], "little")
     if length > bounds.header_bytes:
         refuse(f"The header announces {length} bytes; at most {bounds.header_bytes} are allowed.")
-    if LENGTH_BYTES + length > total_bytes:
+    if total_bytes is not None and LENGTH_BYTES + length > total_bytes:
         refuse(f"The header announces {length} bytes but the file has only {total_bytes}.")
     return length
 
 
-def parse_header(header: bytes, total_bytes: int, bounds: Bounds = MADE_HERE) -> Header:
-    """`header` is the JSON part alone; `total_bytes` the size of the whole file. All updates of a model have the same
-    one: those of usual size are remembered."""
+def parse_header(header: bytes, total_bytes: int | None, bounds: Bounds = MADE_HERE) -> Header:
+    """`header` is the JSON part alone; `total_bytes` the size of the whole file, None if only the header tells. All
+    updates of a model have the same one: those of usual size are remembered."""
     parse = _parsed_before if len(header) <= _REMEMBERED_BYTES else _parse
     return parse(header, total_bytes, bounds)
 
 
-def _parse(header: bytes, total_bytes: int, bounds: Bounds) -> Header:
+def _parse(header: bytes, total_bytes: int | None, bounds: Bounds) -> Header:
     entries = _load_json(header, bounds)
     _check_metadata(entries.pop("__metadata__", {}))
     if len(entries) > bounds.tensors:
@@ -141,7 +141,7 @@ def _parse(header: bytes, total_bytes: int, bounds: Bounds) -> Header:
         if end - begin != info.num_bytes:
             refuse(f"Tensor {info.name!r} of {info.dtype} {list(info.shape)} has {end - begin} bytes.")
         cursor = end
-    if data_start + cursor != total_bytes:
+    if total_bytes is not None and data_start + cursor != total_bytes:
         refuse(f"The tensors end at byte {data_start + cursor} but the file has {total_bytes}.")
     placed.sort()
     return Header(
@@ -153,21 +153,16 @@ _REMEMBERED_BYTES: Final = 65_536
 _parsed_before = lru_cache(maxsize=16)(_parse)
 
 
-def read_header(fd: int, bounds: Bounds = MADE_HERE) -> Header:
-    """Header of an open file; its position is left alone."""
-    total_bytes = os.fstat(fd).st_size
-    length = parse_length(os.pread(fd, LENGTH_BYTES, 0), total_bytes, bounds)
-    header = os.pread(fd, length, LENGTH_BYTES)
-    if len(header) != length:
-        refuse("The file shrank while it was read.")
-    return parse_header(header, total_bytes, bounds)
+def read_header(file: Readable, bounds: Bounds = MADE_HERE) -> Header:
+    first_bytes = _read(file, min(LENGTH_BYTES, file.num_bytes), 0)
+    length = parse_length(first_bytes, file.num_bytes, bounds)
+    return parse_header(_read(file, length, LENGTH_BYTES), file.num_bytes, bounds)
 
 
-def refuse(why: str) -> NoReturn:
-    raise Rejected(
-        "not-safetensors",
-        f"{why} Send a complete file as written by safetensors (save_file), never torch.save or pickle.",
-    )
+def _read(file: Readable, num_bytes: int, offset: int) -> bytes:
+    data = bytearray(num_bytes)
+    file.read_into(memoryview(data), offset)
+    return bytes(data)
 
 
 def _load_json(header: bytes, bounds: Bounds) -> dict[str, Any]:

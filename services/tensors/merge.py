@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,12 +26,12 @@ from services.tensors.slices import (
     open_sources,
     slices_of,
     widen,
-    write_all,
 )
+from services.tensors.streams import Stored, Writable
 
 
 def merge_models(
-    params: Mapping[str, Any], inputs: Mapping[str, Path], out: Path, *, slice_elements: int = SLICE_ELEMENTS
+    params: Mapping[str, Any], inputs: Mapping[str, Stored], out: Writable, *, slice_elements: int = SLICE_ELEMENTS
 ) -> dict[str, float]:
     """Kernel. params: models ([{digest, weight}, ...], in order). Writes their weighted average to `out`.
 
@@ -47,8 +46,7 @@ def merge_models(
     buffers = Buffers.allocate(slice_elements)
     with ExitStack() as stack:
         models, layout = _open_models(params, inputs, stack)
-        file = stack.enter_context(out.open("wb", buffering=0))
-        write_all(file, memoryview(encode_header(layout)))
+        out.write(encode_header(layout))
         for info in layout.tensors:
             for first, count in slices_of(info, slice_elements):
                 raw = buffers.raw[: count * ITEM_BYTES[info.dtype]]
@@ -57,12 +55,12 @@ def merge_models(
                     _average(models, weights, total, info, offset, raw, buffers)
                 else:
                     models[0].read(raw.data, info.name, offset)
-                write_all(file, raw.data)
+                out.write(raw.data)
     return {"num_models": float(len(models))}
 
 
 def stack_models(
-    params: Mapping[str, Any], inputs: Mapping[str, Path], out: Path, *, slice_elements: int = SLICE_ELEMENTS
+    params: Mapping[str, Any], inputs: Mapping[str, Stored], out: Writable, *, slice_elements: int = SLICE_ELEMENTS
 ) -> dict[str, float]:
     """Kernel. params: models ([{digest}, ...], in order). Stacks each tensor along a new first axis in `out`."""
     if not params["models"]:
@@ -73,20 +71,19 @@ def stack_models(
         if any(len(info.shape) >= MAX_RANK for info in layout.tensors):
             raise KernelFailed(f"a tensor has {MAX_RANK} axes already: there is no room for one more")
         stacked = Layout(tuple(info._replace(shape=(len(models), *info.shape)) for info in layout.tensors))
-        file = stack.enter_context(out.open("wb", buffering=0))
-        write_all(file, memoryview(encode_header(stacked)))
+        out.write(encode_header(stacked))
         for info in layout.tensors:
             item_bytes = ITEM_BYTES[info.dtype]
             for model in models:
                 for first, count in slices_of(info, slice_elements):
                     piece = raw[: count * item_bytes].data
                     model.read(piece, info.name, first * item_bytes)
-                    write_all(file, piece)
+                    out.write(piece)
     return {"num_models": float(len(models))}
 
 
 def _open_models(
-    params: Mapping[str, Any], inputs: Mapping[str, Path], stack: ExitStack
+    params: Mapping[str, Any], inputs: Mapping[str, Stored], stack: ExitStack
 ) -> tuple[list[Source], Layout]:
     """The models in the order listed, and the layout that they share."""
     digests = [model["digest"] for model in params["models"]]

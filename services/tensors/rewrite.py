@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -18,7 +17,8 @@ from services.tensors.codec import encode_header
 from services.tensors.errors import KernelFailed
 from services.tensors.inspection import are_finite
 from services.tensors.layout import FLOATING, ITEM_BYTES, Layout, TensorInfo
-from services.tensors.slices import SLICE_ELEMENTS, Doubles, Source, narrow, slices_of, widen, write_all
+from services.tensors.slices import SLICE_ELEMENTS, Doubles, Source, narrow, slices_of, widen
+from services.tensors.streams import Writable
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +52,25 @@ def is_statistic(name: str) -> bool:
 
 
 def rewrite(
-    base: Source | None, layout: Layout, out: Path, combine: Combine, *, slice_elements: int = SLICE_ELEMENTS
+    base: Source | None, layout: Layout, out: Writable, combine: Combine, *, slice_elements: int = SLICE_ELEMENTS
 ) -> None:
     """Write the tensors of `layout`: floating ones as `combine` says, all others as they are in `base`."""
     raw = np.empty(slice_elements * 8, np.uint8)
-    with out.open("wb", buffering=0) as file:
-        write_all(file, memoryview(encode_header(layout)))
-        for info in layout.tensors:
-            for first, count in slices_of(info, slice_elements):
-                piece = raw[: count * ITEM_BYTES[info.dtype]]
-                if info.dtype in FLOATING:
-                    with np.errstate(over="ignore", invalid="ignore"):
-                        numbers = combine(Window(info, first, count))
-                        narrow(numbers, info.dtype, piece)
-                    if not (are_finite(numbers.data, "F64") and are_finite(piece.data, info.dtype)):
-                        raise KernelFailed(f"tensor {info.name!r} of the result would contain NaN or Inf")
-                else:
-                    if base is None:
-                        raise InvariantBroken(f"tensor {info.name!r} is not floating-point and has no source")
-                    base.read(piece.data, info.name, first * ITEM_BYTES[info.dtype])
-                write_all(file, piece.data)
+    out.write(encode_header(layout))
+    for info in layout.tensors:
+        for first, count in slices_of(info, slice_elements):
+            piece = raw[: count * ITEM_BYTES[info.dtype]]
+            if info.dtype in FLOATING:
+                with np.errstate(over="ignore", invalid="ignore"):
+                    numbers = combine(Window(info, first, count))
+                    narrow(numbers, info.dtype, piece)
+                if not (are_finite(numbers.data, "F64") and are_finite(piece.data, info.dtype)):
+                    raise KernelFailed(f"tensor {info.name!r} of the result would contain NaN or Inf")
+            else:
+                if base is None:
+                    raise InvariantBroken(f"tensor {info.name!r} is not floating-point and has no source")
+                base.read(piece.data, info.name, first * ITEM_BYTES[info.dtype])
+            out.write(piece.data)
 
 
 def norm(info: TensorInfo, combine: Combine, *, slice_elements: int = SLICE_ELEMENTS) -> float:

@@ -1,23 +1,21 @@
 """Reading and writing safetensors slice by slice, with buffers of a fixed size, in float64.
 
-Files are read with preadv, not mapped, so that resident memory stays flat whatever the number and size of the inputs.
+Files are read into buffers, not mapped, so that resident memory stays flat whatever the number and size of the inputs.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from io import FileIO
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from services.tensors.codec import NUMPY_DTYPES, read_into
+from services.tensors.codec import NUMPY_DTYPES
 from services.tensors.layout import Header, TensorInfo, read_header
+from services.tensors.streams import Readable, Stored
 
 SLICE_ELEMENTS: Final = 128 * 1024
 MAX_OPEN_FILES: Final = 256
@@ -28,34 +26,33 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass
 class Source:
-    """One input file. `fd` is None beyond `MAX_OPEN_FILES` inputs: then each read opens the file again."""
+    """One input. `file` is None beyond `MAX_OPEN_FILES` inputs: then each read opens it again."""
 
-    path: Path
+    stored: Stored
     header: Header
     starts: dict[str, int]
-    fd: int | None
+    file: Readable | None
 
     @classmethod
-    def open(cls, path: Path, stack: ExitStack, keep_open: bool = True) -> Source:
-        fd = os.open(path, os.O_RDONLY)
+    def open(cls, stored: Stored, stack: ExitStack, keep_open: bool = True) -> Source:
         with ExitStack() as opening:
-            opening.callback(os.close, fd)
-            header = read_header(fd)
+            file = opening.enter_context(closing(stored.open()))
+            header = read_header(file)
             if keep_open:
                 stack.push(opening.pop_all())
         starts = {info.name: start for info, start in zip(header.layout.tensors, header.starts, strict=True)}
-        return cls(path, header, starts, fd if keep_open else None)
+        return cls(stored, header, starts, file if keep_open else None)
 
     def read(self, buffer: memoryview, name: str, offset: int) -> None:
         start = self.starts[name] + offset
-        if self.fd is not None:
-            read_into(self.fd, buffer, start)
+        if self.file is not None:
+            self.file.read_into(buffer, start)
             return
-        with self.path.open("rb", buffering=0) as file:
-            read_into(file.fileno(), buffer, start)
+        with closing(self.stored.open()) as file:
+            file.read_into(buffer, start)
 
 
-def open_sources(digests: Sequence[str], inputs: Mapping[str, Path], stack: ExitStack) -> dict[str, Source]:
+def open_sources(digests: Sequence[str], inputs: Mapping[str, Stored], stack: ExitStack) -> dict[str, Source]:
     distinct = dict.fromkeys(digests)
     return {
         digest: Source.open(inputs[digest], stack, keep_open=index < MAX_OPEN_FILES)
@@ -94,8 +91,3 @@ def narrow(doubles: Doubles, dtype: str, raw: Bytes) -> None:
         raw.view("<u2")[:] = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)
     else:
         raw.view(NUMPY_DTYPES[dtype])[:] = doubles
-
-
-def write_all(file: FileIO, buffer: memoryview) -> None:
-    while len(buffer):
-        buffer = buffer[file.write(buffer) :]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from services.tensors.errors import KernelFailed
 from services.tensors.slices import SLICE_ELEMENTS
+from services.tensors.streams import Stored, Writable
 from services.topology import knot, spectral
 from services.topology.updates import Updates
 
@@ -27,7 +27,7 @@ BLOCK_ELEMENTS: Final = 2**20  # spectral_profile holds this many numbers of all
 Doubles = npt.NDArray[np.float64]
 
 
-def knot_profile(params: dict[str, Any], inputs: Mapping[str, Path], out: Path) -> dict[str, float]:
+def knot_profile(params: dict[str, Any], inputs: Mapping[str, Stored], out: Writable) -> dict[str, float]:
     listed = params["updates"]
     with ExitStack() as stack:
         updates = Updates.open(inputs[params["base"]], [update["digest"] for update in listed], inputs, stack)
@@ -48,7 +48,7 @@ def knot_profile(params: dict[str, Any], inputs: Mapping[str, Path], out: Path) 
     }
 
 
-def spectral_profile(params: dict[str, Any], inputs: Mapping[str, Path], out: Path) -> dict[str, float]:
+def spectral_profile(params: dict[str, Any], inputs: Mapping[str, Stored], out: Writable) -> dict[str, float]:
     listed = params["updates"]
     with ExitStack() as stack:
         updates = Updates.open(inputs[params["base"]], [update["digest"] for update in listed], inputs, stack)

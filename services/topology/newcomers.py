@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,14 @@ import numpy.typing as npt
 
 from services.tensors.errors import KernelFailed
 from services.tensors.slices import SLICE_ELEMENTS
+from services.tensors.streams import Stored, Writable
 from services.topology import knot, spectral
 from services.topology.kernels import measure_products
 from services.topology.plan import clusters_of
 from services.topology.updates import Slice, Updates
 
 
-def knot_newcomer(params: dict[str, Any], inputs: Mapping[str, Path], out: Path) -> dict[str, float]:
+def knot_newcomer(params: dict[str, Any], inputs: Mapping[str, Stored], out: Writable) -> dict[str, float]:
     """To each anchor, with the normalisation of the profiling round. Without any kept update nothing says which way
     the others pull, and the disparity is 0.5."""
     seconds = float(params["newcomer"]["seconds"])
@@ -36,7 +36,7 @@ def knot_newcomer(params: dict[str, Any], inputs: Mapping[str, Path], out: Path)
     return {f"distance:{n}": distance for n, distance in enumerate(distances)}
 
 
-def spectral_newcomer(params: dict[str, Any], inputs: Mapping[str, Path], out: Path) -> dict[str, float]:
+def spectral_newcomer(params: dict[str, Any], inputs: Mapping[str, Stored], out: Writable) -> dict[str, float]:
     """1 − the mean cosine with the kept updates of each cluster; 1 where none is kept."""
     clusters = clusters_of(params["figures"])
     with ExitStack() as stack:
@@ -52,13 +52,13 @@ def spectral_newcomer(params: dict[str, Any], inputs: Mapping[str, Path], out: P
     }
 
 
-def _open(params: dict[str, Any], inputs: Mapping[str, Path], stack: ExitStack) -> Updates:
+def _open(params: dict[str, Any], inputs: Mapping[str, Stored], stack: ExitStack) -> Updates:
     """The kept updates, and the newcomer's at the end."""
     digests = [*(update["digest"] for update in params["updates"]), params["newcomer"]["digest"]]
     return Updates.open(inputs[params["base"]], digests, inputs, stack)
 
 
-def _disparity(params: dict[str, Any], inputs: Mapping[str, Path]) -> float:
+def _disparity(params: dict[str, Any], inputs: Mapping[str, Stored]) -> float:
     """S of the newcomer; ω1 − ω0 is the weighted mean of the kept updates."""
     weights = [float(update["weight"]) for update in params["updates"]]
     product = step_squared = own_squared = 0.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from services.tensors.errors import KernelFailed
 from services.tensors.layout import ITEM_BYTES, TensorInfo
 from services.tensors.slices import SLICE_ELEMENTS, Source, open_sources, slices_of, widen
+from services.tensors.streams import Stored
 
 
 class Slice(NamedTuple):
@@ -30,7 +30,7 @@ class Updates:
     tensors: Sequence[TensorInfo]
 
     @classmethod
-    def open(cls, base: Path, digests: Sequence[str], inputs: Mapping[str, Path], stack: ExitStack) -> Updates:
+    def open(cls, base: Stored, digests: Sequence[str], inputs: Mapping[str, Stored], stack: ExitStack) -> Updates:
         """Updates that fit the model in `base`; `stack` closes them."""
         layout = Source.open(base, stack).header.layout.updatable()
         sources = open_sources(digests, inputs, stack)

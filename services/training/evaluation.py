@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +16,7 @@ from services.data.inputs import as_inputs
 from services.models.weights import load_weights
 from services.tensors import codec
 from services.tensors.errors import KernelFailed
+from services.tensors.streams import Stored, Writable
 from services.training import devices
 from services.training.task import Classifier, ClientTask
 from services.wire.v1.runs import ModelSpec
@@ -41,12 +40,12 @@ def evaluate(
     return {"accuracy": num_correct / count, "loss": loss_sum / count, "num_samples": float(num_samples)}
 
 
-def evaluate_model(params: Mapping[str, Any], inputs: Mapping[str, Path], out: Path) -> dict[str, float]:
+def evaluate_model(params: Mapping[str, Any], inputs: Mapping[str, Stored], out: Writable) -> dict[str, float]:
     """Kernel. params: model (a ModelSpec as JSON), weights, data (digests), batch_size. Metrics only: no `out`.
 
     The data blob is safetensors with `x` (as the clients would store it) and `y` (integers).
     """
-    task = _validation_set(inputs[params["data"]])
+    task = _validation_set(params["data"], inputs)
     try:
         model = task.model(ModelSpec.model_validate(params["model"]))
         load_weights(model, inputs[params["weights"]])
@@ -56,9 +55,20 @@ def evaluate_model(params: Mapping[str, Any], inputs: Mapping[str, Path], out: P
     return bounded(metrics)  # one bad update may make a model whose loss is no number: it is judged by its accuracy
 
 
-@lru_cache(maxsize=1)
-def _validation_set(blob: Path) -> Classifier:
-    """Kept, because every round of a run is judged on the same; a blob's path says what is in it."""
+def _validation_set(digest: str, inputs: Mapping[str, Stored]) -> Classifier:
+    """The last one is kept, because every round of a run is judged on the same."""
+    found = _kept.get(digest)
+    if found is None:
+        found = _read_validation_set(inputs[digest])
+        _kept.clear()
+        _kept[digest] = found
+    return found
+
+
+_kept: Final[dict[str, Classifier]] = {}
+
+
+def _read_validation_set(blob: Stored) -> Classifier:
     data = codec.read(blob)
     x, y = data.get("x"), data.get("y")
     if x is None or y is None or y.shape != x.shape[:1] or y.dtype.kind not in "ui" or x.ndim < 2 or not y.size:

@@ -135,3 +135,14 @@ def nested_models(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in get_args(annotation) for model in nested_models(part)]
+
+
+def test_each_kind_and_disposition_of_an_artefact_is_documented_with_its_own_sentence() -> None:
+    from services.audit.predicate import DISPOSITIONS, KINDS, POSSIBLE
+
+    page = page_text("erasure.md")
+    possible = {kind: ", ".join(f"`{one}`" for one in DISPOSITIONS if one in POSSIBLE[kind]) for kind in KINDS}
+    rows = re.findall(r"^\| `([a-z-]+)` \| ([A-Z].+?) \| (`[a-z-]+`(?:, `[a-z-]+`)*) \|$", page, re.MULTILINE)
+    assert {kind: said for kind, *said in rows} == {kind: [KINDS[kind], possible[kind]] for kind in KINDS}
+    sentences = dict(re.findall(r"^\| `([a-z-]+)` \| ([A-Z][^|]+) \|$", page, re.MULTILINE))
+    assert {disposition: sentences.get(disposition) for disposition in DISPOSITIONS} == DISPOSITIONS

@@ -49,7 +49,7 @@ def loaded_after_importing(rooms: str, *, without: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("room", ["api", "engine", "store", "runtime", "blobs", "bus"])
+@pytest.mark.parametrize("room", ["api", "engine", "store", "runtime", "blobs", "bus", "keys"])
 def test_the_coordinator_imports_without_torch(room: str) -> None:
     loaded_after_importing(f"coordinator.{room}", without=TENSOR_LIBRARIES)
 

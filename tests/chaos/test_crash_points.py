@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from services.core import digests
-from services.tensors.codec import write
+from services.tensors.codec import write_file
 from tests.chaos.conftest import Site
 from tests.support.deployment import wait_until
 
@@ -67,12 +67,11 @@ def test_a_kill_at_this_point_changes_no_byte_of_the_result(
 def test_an_upload_cut_by_a_kill_goes_on_where_it_stopped(sites: Callable[[str], Site], tmp_path: Path) -> None:
     site = sites("sqlite")
     path = tmp_path / "update.safetensors"
-    write(path, {"w": np.random.default_rng(0).normal(size=2_000_000).astype(np.float32)})
+    write_file(path, {"w": np.random.default_rng(0).normal(size=2_000_000).astype(np.float32)})
     body = path.read_bytes()
-    address = f"/v1/blobs/{digests.of_bytes(body)}"
+    address = f"/v1/blobs/{digests.of_bytes(body)}?federation_id={site.federation_id}"
     _arm(site, "blob.half-received", tmp_path)
-    headers = {"Authorization": f"Bearer {site.tokens['site-a']}"}
-    with httpx.Client(base_url=site.deployment.url(), headers=headers, timeout=30) as client:
+    with site.deployment.admin() as client:
         with pytest.raises(httpx.TransportError):
             client.put(address, content=body)
         _dies_and_is_restarted(site)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 import shutil
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
 
-from services.audit.verification import check
+from coordinator.keys.directory import DirectoryKeys
+from coordinator.keys.port import client_key
+from services.audit.verification import Beside, check
 from tests.support.agents import MODEL, Agents, blob
 from tests.support.deployment import Deployment, wait_until
 from tests.support.servers import PostgresServer
@@ -26,6 +31,7 @@ CRASH_POINTS = [
     "erasure.in-recovery",
     "erasure.after-record",
     "erasure.after-purge",
+    "erasure.after-opening",
     "erasure.after-signing",
 ]
 WHERE = [("sqlite", point) for point in CRASH_POINTS] + [("postgres", "erasure.after-purge")]
@@ -74,13 +80,15 @@ class Site:
         return bool(self.request_for(name)["status"] == "completed")
 
     def wait_for_certificate(self, name: str) -> dict[str, Any]:
-        """The completed request; its one certificate verifies against the published key."""
+        """The completed request; its one certificate verifies against the published key, with its list and opening."""
         wait_until(lambda: self._is_completed(name), 120, "the request completes", self.deployment.logs)
         path = f"{REQUESTS}/{self.request_for(name)['id']}"
         with self.deployment.admin() as admin:
             key = admin.get("/v1/erasure/discovery").json()["public_key"]
-            verdict = check(admin.get(f"{path}/certificate").content, key.encode())
-            assert verdict.valid, verdict.checks
+            artefacts = io.BytesIO(admin.get(f"{path}/certificate/artefacts").content)
+            beside = Beside(list=artefacts, client=name, opening=admin.get(f"{path}/opening").content)
+            verdict = check(admin.get(f"{path}/certificate").content, key.encode(), beside=beside)
+            assert verdict.valid and verdict.complete, verdict.checks
             events = admin.get(f"{path}/events?limit=200", headers={"Accept": "application/json"}).json()["items"]
         assert [event["type"] for event in events].count("CertificateIssued") == 1
         return self.request_for(name)
@@ -97,8 +105,8 @@ class Site:
     def has_key(self, name: str) -> bool:
         clients = self.deployment.pages(f"/v1/federations/{self.federation_id}/clients")
         (client_id,) = [client["id"] for client in clients if client["name"] == name]
-        path: Path = self.deployment.directory / "home" / "evidence" / "keys" / client_id
-        return path.exists()
+        keys = DirectoryKeys(self.deployment.directory / "home" / "evidence" / "keys")
+        return keys.find(client_key(UUID(client_id))) is not None
 
     def models(self, run_id: str) -> list[dict[str, Any]]:
         return list(self.deployment.pages(f"/v1/runs/{run_id}/checkpoints"))
@@ -171,13 +179,16 @@ def test_a_database_from_before_the_erasure_is_fenced_again_before_it_serves(cra
         tainted = site.models(run_id)[1:]
         site.file("leaver")
         site.wait_for_death()
+        (tombstone,) = map(json.loads, (database.parent / "evidence" / "tombstones.jsonl").read_text().splitlines())
         for leftover in database.parent.glob("lethe.db-*"):
             leftover.unlink()
         shutil.copy(backup, database)
 
         deployment.restart("coordinator")
         request = site.request_for("leaver")
-        assert request["fenced_at"] is not None and request["requested_by"] == "the log of tombstones"
+        assert request["fenced_at"] is not None
+        assert request["requested_by"] == tombstone["entry"]["requested_by"]
+        assert request["requested_by"].startswith("credential:")
         with deployment.admin() as admin:
             for model in tainted:
                 assert admin.get(f"/v1/checkpoints/{model['id']}/model").status_code == 410

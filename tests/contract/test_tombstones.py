@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +16,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from coordinator.runtime.refencing import check
+from coordinator.runtime.signing import EvidenceLost
+from coordinator.store.gate import Mark
 from coordinator.tombstones.files import FileTombstoneLog
 from coordinator.tombstones.port import (
     ErasedSamples,
@@ -26,8 +32,11 @@ from coordinator.tombstones.port import (
     erased_clients,
     newest_epochs,
 )
+from services.core import digests
 
 NOW = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
+OLD_LOG = "sha256:d777437054895e2e8b718c6994cce69d9397fac21556089c5911c0abfe59d09f"
+"""Of two entries, as the release before `requested_by` wrote them."""
 RUN, COHORT = UUID(int=10), UUID(int=20)
 
 
@@ -248,3 +257,90 @@ def test_an_append_reads_nothing_that_was_checked_before(path: Path, monkeypatch
     for number in range(50):
         log.append(tombstone(number))
     assert num_read == 0
+
+
+def test_entries_of_earlier_releases_do_not_say_who_filed_and_keep_their_digests(path: Path) -> None:
+    old = written(path, 2)
+    assert b"requested_by" not in old and digests.of_bytes(old) == OLD_LOG
+    log = FileTombstoneLog(path)
+    by = f"credential:{UUID(int=7)}"
+    log.append(tombstone(2, requested_by=by))
+    assert path.read_bytes().startswith(old)
+    assert [entry.requested_by for entry in FileTombstoneLog(path).entries()] == [None, None, by]
+    assert log.append(tombstone(1, requested_by=by)) == 1  # said before, by whom does not matter
+
+
+def test_contents_name_every_beginning_of_the_log(log: TombstoneLog, path: Path) -> None:
+    assert log.contents().entries == () and log.stamp() is None
+    seen = [log.contents().digests[0]]
+    for number in range(4):
+        log.append(tombstone(number))
+        found = FileTombstoneLog(path).contents()
+        seen.append(found.digests[-1])
+        assert found == log.contents() and found.stamp == log.stamp()
+        assert list(found.digests) == seen and len(set(seen)) == number + 2
+        assert found.entries == log.entries()
+
+
+@pytest.mark.parametrize("harm", ["cut", "emptied", "replaced", "removed", "rewritten"])
+def test_contents_are_what_is_there_now(log: TombstoneLog, path: Path, harm: str) -> None:
+    """Who asks for them knows what must be there; a log that comes back is used again."""
+    whole = written(path, 3)
+    assert len(log.contents().entries) == 3
+    first, before = whole[: whole.index(b"\n") + 1], log.stamp()
+    other = FileTombstoneLog(path.with_name("other"))
+    for number in range(10, 14):
+        other.append(tombstone(number))
+    if harm in ("removed", "replaced"):
+        path.unlink()
+    if harm != "removed":
+        others = path.with_name("other").read_bytes()
+        path.write_bytes({"emptied": b"", "rewritten": others}.get(harm, first))
+    assert log.stamp() != before
+    assert len(log.contents().entries) == {"cut": 1, "replaced": 1, "rewritten": 4}.get(harm, 0)
+    path.write_bytes(whole)
+    assert len(log.contents().entries) == 3
+    assert log.append(tombstone(3)) == 3
+
+
+def test_what_lies_before_the_damage_is_salvaged_and_the_damaged_log_is_kept(log: TombstoneLog, path: Path) -> None:
+    lines = written(path, 4).splitlines(keepends=True)
+    assert log.salvage() == 0
+    damaged = b"".join([*lines[:2], lines[2].replace(b"client", b"samples", 1), lines[3]])
+    path.write_bytes(damaged)
+    assert log.salvage() == len(damaged) - len(lines[0] + lines[1])
+    assert path.read_bytes() == lines[0] + lines[1]
+    assert path.with_name(f"{path.name}.damaged-1").read_bytes() == damaged
+    assert log.append(tombstone(2)) == 2
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@given(
+    fenced=st.lists(st.integers(0, 5), max_size=8),
+    kept=st.integers(0, 8),
+    later=st.lists(st.integers(6, 9), max_size=3),
+    num_known=st.integers(0, 8),
+)
+def test_a_log_has_what_a_database_knows_exactly_when_it_begins_with_it(
+    fenced: list[int], kept: int, later: list[int], num_known: int
+) -> None:
+    """Whatever was appended, cut off, and appended again by somebody else."""
+    with tempfile.TemporaryDirectory() as directory:
+        log = FileTombstoneLog(Path(directory, "log"))
+        for number in fenced:
+            log.append(tombstone(number))
+        before = log.contents()
+        known = before.entries[:num_known]
+        mark = Mark(len(known), before.digests[len(known)])
+        if Path(directory, "log").exists():
+            lines = Path(directory, "log").read_bytes().splitlines(keepends=True)
+            Path(directory, "log").write_bytes(b"".join(lines[:kept]))
+        log = FileTombstoneLog(Path(directory, "log"))
+        for number in later:
+            log.append(tombstone(number))
+        after = log.contents()
+        if after.entries[: len(known)] == known:
+            check(after, mark)
+        else:
+            with pytest.raises(EvidenceLost, match="accept-loss"):
+                check(after, mark)

@@ -54,6 +54,7 @@ def test_a_clinic_is_forgotten_although_the_coordinator_was_killed(tmp_path: Pat
     assert "clinic-b is forgotten" in output
     certificate, key = str(directory / "certificate.json"), str(directory / "lethe.pub.pem")
     installed.succeed("verify", certificate, "--key", key)
+    installed.succeed("doctor", "--home", str(directory / "coordinator"), "--deep")
     assert not processes_that_mention(directory)
 
 

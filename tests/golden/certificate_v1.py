@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
-from services.audit.certificate import issue
+from services.audit.certificate import STATEMENT_TYPE, sign, to_bytes
 from services.audit.keys import key_id, key_of_seed, public_pem
-from services.audit.predicate import (
+from services.audit.v1.predicate import (
+    PREDICATE_TYPE,
     STANDING_LIMITS,
     Artefact,
     AuditFigure,
@@ -122,8 +124,18 @@ def predicate() -> ErasurePredicate:
     )
 
 
+def statement() -> dict[str, Any]:
+    return {
+        "_type": STATEMENT_TYPE,
+        "subject": [{"name": name, "digest": {"sha256": served.removeprefix("sha256:")}} for name, served in SUBJECTS],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": predicate().model_dump(mode="json", by_alias=True),
+    }
+
+
 def certificate() -> bytes:
-    return issue(predicate(), SUBJECTS, KEY)
+    """As the releases that issued this version signed it."""
+    return to_bytes(sign(statement(), KEY))
 
 
 if __name__ == "__main__":

@@ -29,12 +29,12 @@ async def assert_nothing_is_left_of(f: Federation, name: str) -> None:
     own = await f.rows(t.updates, t.updates.c.client_id == f.clients[name], t.updates.c.digest.is_not(None))
     assert own and not any(row.stored for row in own)
     for row in own:
-        assert await f.coordinator.blobs.stat(f.id, row.digest) is None
+        assert not await f.is_stored(row.digest)
     tainted = await f.rows(t.checkpoints, t.checkpoints.c.superseded_by.is_not(None))
     assert tainted and not any(row.stored for row in tainted)
     served = {row.digest for row in await f.rows(t.checkpoints, t.checkpoints.c.superseded_by.is_(None))}
     for row in tainted:
-        assert row.digest in served or await f.coordinator.blobs.stat(f.id, row.digest) is None
+        assert row.digest in served or not await f.is_stored(row.digest)
 
 
 async def kinds_by_round(f: Federation, epoch: int) -> dict[int, str]:
@@ -183,7 +183,7 @@ async def test_methods_that_live_on_what_the_run_kept(
         noisy = await f.rows(t.jobs, t.jobs.c.kernel.in_(METHODS[method].noisy_kernels))
         assert noisy and not any(row.params for row in noisy)
         for digest in vectors:
-            assert await f.coordinator.blobs.stat(f.id, digest) is None
+            assert not await f.is_stored(digest)
         await assert_nothing_is_left_of(f, "c2")
 
 
@@ -274,4 +274,4 @@ async def test_an_exact_erasure_after_an_approximate_one_leaves_no_update_that_s
         unpublished = {row.base_digest for row in saw} - {row.digest for row in await f.rows(t.checkpoints)}
         assert unpublished, "no update was trained on a model that was never published"
         for row in [row for row in saw if row.base_digest in unpublished]:
-            assert row.digest in left or await f.coordinator.blobs.stat(f.id, row.digest) is None
+            assert row.digest in left or not await f.is_stored(row.digest)

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks import coordination, erasure, forgetting, longpoll, scale, training
+from benchmarks import certificate, coordination, erasure, forgetting, longpoll, scale, training
 from benchmarks.coordination import Cell, measure_bare
 from benchmarks.figures import median_gap, percentile
 from benchmarks.payload import Payload
 from benchmarks.processes import ProcessDied, family, running
 from services.tensors.codec import layout_of
+from services.tensors.streams import StoredFile
 
 
 def rows_printed(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -30,6 +31,14 @@ def test_coordination_prints_the_promised_figures(capsys: pytest.CaptureFixture[
     assert (row["clients"], row["payload_mb"], row["backend"], row["blobs"]) == (2, 0.1, "sqlite", "file")
     assert row["seconds_per_round"] > 0 and row["cpu_s"] > 0 and row["peak_rss_mb"] > 20
     assert 1.0 <= row["wire_ratio"] < 1.1
+
+
+def test_a_certificate_over_many_artefacts_stays_small(capsys: pytest.CaptureFixture[str]) -> None:
+    """A certificate that listed them, at 243 bytes each, would have 5 MB."""
+    assert certificate.main(["--json", "--artefacts", "20000"]) == 0
+    (row,) = rows_printed(capsys)
+    assert row["artefacts"] == 20_000 and row["sign_s"] > 0 and row["list_mb"] > 4
+    assert row["certificate_bytes"] < 10_000 and row["proof_bytes"] < 2_000
 
 
 def test_the_bare_reference_moves_the_same_bytes() -> None:
@@ -90,10 +99,10 @@ def test_every_update_is_a_valid_file_of_its_own(tmp_path: Path) -> None:
         file.write_bytes(content)
         assert digest == f"sha256:{hashlib.sha256(content).hexdigest()}"
         assert len(content) == payload.file_bytes
-        assert len(b"".join(payload.raw(client, number))) == payload.raw_bytes == layout_of(file).data_bytes
+        assert len(b"".join(payload.raw(client, number))) == payload.raw_bytes == layout_of(StoredFile(file)).data_bytes
         digests.add(digest)
     payload.write_model(tmp_path / "model")
-    assert {layout_of(file) for file in tmp_path.iterdir()} == {layout_of(tmp_path / "model")}
+    assert {layout_of(StoredFile(file)) for file in tmp_path.iterdir()} == {layout_of(StoredFile(tmp_path / "model"))}
     assert len(digests) == 3
 
 

@@ -1,9 +1,12 @@
-"""A blob is deleted, or named and recorded, but never both: the transactions interleave at their worst moments."""
+"""Bytes are given up by a mark, a commit and a deletion, in that order: nobody loses bytes that are another's own, and
+nothing but rows happens inside a transaction."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable
+from contextvars import ContextVar, copy_context
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +14,20 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from coordinator.engine.messages import ClaimTasks, RecordBlob, SubmitResult
-from coordinator.runtime import shell
-from coordinator.store import inventory, references, rows
+from coordinator.blobs.files import FileBlobStore
+from coordinator.engine.entities import Blob, Task
+from coordinator.engine.messages import ClaimTasks, SubmitResult
+from coordinator.keys.directory import DirectoryKeys
+from coordinator.runtime.reception import Complete
+from coordinator.runtime.uploads import Wanted
+from coordinator.store import blobs as rows
 from coordinator.store import tables as t
-from coordinator.store.inventory import Artefact
+from coordinator.store.database import Database
+from services.core import digests
 from services.core.errors import Rejected
-from services.tensors.codec import write
-from tests.support.federation import SIZE, Federation, federation, new_id
+from services.tensors.codec import write_file
+from services.tensors.inspection import Inspection
+from tests.support.federation import SIZE, Federation, federation
 
 pytestmark = pytest.mark.anyio
 UPDATE = {"w": np.full(SIZE, 0.25, np.float32)}
@@ -29,24 +38,34 @@ def url(request: pytest.FixtureRequest) -> str | None:
     return request.getfixturevalue("postgres_url") if request.param == "postgres" else None
 
 
-async def upload(f: Federation, name: str) -> RecordBlob:
-    """The bytes of an update, stored and not yet recorded."""
-    path = f.directory / f"{new_id().hex}.safetensors"
-    write(path, UPDATE)
-    digest, found, num_bytes = await f.coordinator.blobs.adopt(f.id, path)
-    layouts = found.layout.digest(), found.layout.updatable().digest()
-    return RecordBlob(f.id, digest, num_bytes, *layouts, found.finite, f.clients[name])
-
-
-async def task_of(f: Federation, name: str) -> Callable[[str], SubmitResult]:
-    """The client has a task in a run of its own; returns how it answers."""
+async def task_of(f: Federation, name: str) -> Task:
+    """The client has a task in a run of its own."""
     await f.create_run(clients=[name], stop={"rounds": 1})
     granted: tuple[Any, ...] = ()
     while not granted:
         granted = await f.coordinator.shell.handle(ClaimTasks(f.clients[name]))
         await asyncio.sleep(0.01)
-    task = granted[0].task
-    return lambda digest: SubmitResult(task.id, task.client_id, task.lease_token or "", digest, 10, {})
+    return granted[0].task  # type: ignore[no-any-return]
+
+
+def answer(task: Task, digest: str) -> SubmitResult:
+    return SubmitResult(task.id, task.client_id, task.lease_token or "", digest, 10, {})
+
+
+async def received(f: Federation, task: Task) -> tuple[Blob, Inspection]:
+    """All bytes of an update are there; that they are is not recorded yet."""
+    path = f.directory / "update.safetensors"
+    write_file(path, UPDATE)
+    data = path.read_bytes()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield data
+
+    wanted = Wanted(f.id, task.client_id, task.id, digests.of_bytes(data), len(data))
+    blob = await f.coordinator.uploads.announce(wanted)
+    got = await f.coordinator.reception.receive(blob, 0, len(data), body())
+    assert isinstance(got, Complete)
+    return blob, got.inspection
 
 
 async def ended_or_waits(f: Federation, work: asyncio.Task[Any]) -> None:
@@ -72,97 +91,87 @@ async def settled(work: Awaitable[Any]) -> Any:
         return rejected.code
 
 
-async def test_a_submission_during_the_purge_of_equal_bytes_is_told_to_upload_again(
+async def test_a_submission_during_the_purge_of_equal_bytes_is_taken(
     tmp_path: Path, url: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with federation(tmp_path, "leaver", "stayer", "other", url=url) as f:
-        f.work("leaver", "stayer")
-        trained = await f.create_run(clients=["leaver", "stayer"], stop={"rounds": 1})
-        await f.wait_for_run(trained)
-        answer = await task_of(f, "other")
-        record = await upload(f, "leaver")
-        await f.coordinator.shell.handle(record)
-        blobs, submissions = f.coordinator.blobs, list[asyncio.Task[Any]]()
-        delete = blobs.delete
-
-        async def delete_slowly(owner: Any, *digests: str) -> None:
-            if record.digest in digests and not submissions:
-                submissions.append(asyncio.create_task(settled(f.coordinator.shell.handle(answer(record.digest)))))
-                await ended_or_waits(f, submissions[0])
-            await delete(owner, *digests)
-
-        monkeypatch.setattr(blobs, "delete", delete_slowly)
-        assert (await f.wait_for_erasure(await f.erase("leaver"))).status == "completed"
-        assert [await submission for submission in submissions] == ["blob-missing"]
-        assert await blobs.stat(f.id, record.digest) is None
-        await f.coordinator.shell.handle(await upload(f, "other"))
-        await f.coordinator.shell.handle(answer(record.digest))
-        (run,) = [row.id for row in await f.rows(t.runs) if row.id != trained]
-        assert (await f.wait_for_run(run)).status == "completed"
-
-
-async def test_what_was_submitted_before_the_purge_of_equal_bytes_stays(
-    tmp_path: Path, url: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    """They are two blobs: the purge of one says nothing of the other."""
     async with federation(tmp_path, "leaver", "other", url=url) as f:
-        answer = await task_of(f, "other")
-        record = await upload(f, "leaver")
-        await f.coordinator.shell.handle(record)
-        purges: list[asyncio.Task[list[str]]] = []
-        write_changes = rows.write_changes
+        tasks = {name: await task_of(f, name) for name in ("leaver", "other")}
+        digest = {await f.put(UPDATE, task) for task in tasks.values()}.pop()
+        store, submissions = f.coordinator.blobs, list[Any]()
+        delete = store.delete
 
-        async def purge() -> list[str]:
-            async with f.coordinator.database.write() as connection:
-                return await inventory.forget_blobs(connection, f.id, [Artefact("blob", record.digest)])
+        async def delete_while_other_submits(owner: Any, *names: str) -> None:
+            if not submissions:
+                submissions.append(await f.coordinator.shell.handle(answer(tasks["other"], digest)))
+            await delete(owner, *names)
 
-        async def write_while_a_purge_begins(connection: Any, before: Any, after: Any) -> None:
-            await write_changes(connection, before, after)
-            if after.updates and not purges:
-                purges.append(asyncio.create_task(purge()))
-                await ended_or_waits(f, purges[0])
-
-        monkeypatch.setattr(shell, "write_changes", write_while_a_purge_begins)
-        await f.coordinator.shell.handle(answer(record.digest))
-        assert [await one for one in purges] == [[]]
-        (run,) = await f.rows(t.runs)
-        assert (await f.wait_for_run(run.id)).status == "completed"
+        monkeypatch.setattr(store, "delete", delete_while_other_submits)
+        assert (await f.wait_for_erasure(await f.erase("leaver"))).status == "completed"
+        assert len(submissions) == 1
+        assert (await f.wait_for_run(tasks["other"].run_id)).status == "completed"
+        (left,) = await f.rows(t.blobs, t.blobs.c.digest == digest, t.blobs.c.origin == "task")
+        assert left.client_id == f.clients["other"] and await store.size(f.id, left.id.hex)
 
 
-async def test_a_record_of_bytes_that_are_being_deleted_is_refused(tmp_path: Path, url: str | None) -> None:
+async def test_a_record_of_bytes_that_are_being_given_up_is_refused(tmp_path: Path, url: str | None) -> None:
     async with federation(tmp_path, "a", url=url) as f:
-        record = await upload(f, "a")
+        blob, inspection = await received(f, await task_of(f, "a"))
+        outside = copy_context()
         async with f.coordinator.database.write() as connection:
-            unused = await references.release(connection, f.id, [record.digest])
-            recording = asyncio.create_task(settled(f.coordinator.shell.handle(record)))
+            await rows.give_up(connection, [blob.id])
+            attempt = settled(f.coordinator.uploads.record(blob, inspection))
+            recording = asyncio.create_task(attempt, context=outside)
             await ended_or_waits(f, recording)
-            await f.coordinator.blobs.delete(f.id, *unused)
-        assert unused == [record.digest]
         assert await recording == "upload-offset-mismatch"
-        assert await f.rows(t.blobs, t.blobs.c.digest == record.digest) == []
+        await f.coordinator.storage.delete_dropped()
+        assert await f.rows(t.blobs, t.blobs.c.id == blob.id) == []
+        assert await f.coordinator.blobs.size(f.id, blob.id.hex) is None
 
 
-async def test_bytes_that_are_being_recorded_are_deleted_with_their_record(
-    tmp_path: Path, url: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_recorded_first_is_not_given_up(tmp_path: Path, url: str | None) -> None:
     async with federation(tmp_path, "a", url=url) as f:
-        record, blobs = await upload(f, "a"), f.coordinator.blobs
-        stat, sweeps = blobs.stat, list[asyncio.Task[list[str]]]()
+        blob, inspection = await received(f, await task_of(f, "a"))
+        await f.coordinator.uploads.record(blob, inspection)
+        await f.coordinator.storage.give_up(f.id, [blob.id])
+        (row,) = await f.rows(t.blobs, t.blobs.c.id == blob.id)
+        assert row.status == "stored" and await f.coordinator.blobs.size(f.id, blob.id.hex)
 
-        async def sweep() -> list[str]:
-            async with f.coordinator.database.write() as connection:
-                unused = await references.release(connection, f.id, [record.digest])
-                await blobs.delete(f.id, *unused)
-                return unused
 
-        async def stat_while_a_sweep_begins(owner: Any, digest: str) -> int | None:
-            found = await stat(owner, digest)
-            if not sweeps:
-                sweeps.append(asyncio.create_task(sweep()))
-                await ended_or_waits(f, sweeps[0])
-            return found
+async def test_nothing_but_rows_happens_inside_a_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither bytes nor keys are touched while one is open: whatever a crash leaves, a row says what it is."""
+    is_open: ContextVar[bool] = ContextVar("is_open", default=False)
+    write, touched = Database.write, set[str]()
 
-        monkeypatch.setattr(blobs, "stat", stat_while_a_sweep_begins)
-        await f.coordinator.shell.handle(record)
-        assert [await one for one in sweeps] == [[record.digest]]
-        assert await f.rows(t.blobs, t.blobs.c.digest == record.digest) == []
-        assert await stat(f.id, record.digest) is None
+    @contextlib.asynccontextmanager
+    async def noted(self: Database, **options: Any) -> AsyncIterator[Any]:
+        async with write(self, **options) as connection:
+            token = is_open.set(True)
+            try:
+                yield connection
+            finally:
+                is_open.reset(token)
+
+    def watched(kind: type, name: str) -> None:
+        real = getattr(kind, name)
+
+        def checked(*arguments: Any, **options: Any) -> Any:
+            assert not is_open.get(), name
+            touched.add(name)
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(kind, name, checked)
+
+    monkeypatch.setattr(Database, "write", noted)
+    for name in ("append", "truncate", "sync", "write", "read", "adopt", "delete", "list"):
+        watched(FileBlobStore, name)
+    for name in ("find_or_make", "destroy"):
+        watched(DirectoryKeys, name)
+    async with federation(tmp_path, "leaver", "b", "c") as f:
+        f.work()
+        history = {"updates": {"dtype": "int8"}}
+        run_id = await f.create_run(stop={"rounds": 2}, history=history, retention={"updates": "none"})
+        assert (await f.wait_for_run(run_id)).status == "completed"
+        erasure = await f.wait_for_erasure(await f.erase("leaver"))
+        assert erasure.status == "completed", erasure.reason
+    assert {"write", "adopt", "delete", "list", "find_or_make", "destroy"} <= touched

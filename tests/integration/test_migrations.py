@@ -1,4 +1,4 @@
-"""The migrations make the schema that the code expects, on both back ends, from nothing and back to nothing."""
+"""The migrations make the schema that the code expects, on both back ends, from nothing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ async def test_upgrading_an_empty_database_gives_the_schema_of_the_code(url: str
         await database.close()
 
 
-async def test_upgrading_twice_changes_nothing_and_downgrading_leaves_nothing(url: str) -> None:
+async def test_upgrading_twice_changes_nothing_and_one_origin_cannot_be_taken_back(url: str) -> None:
+    """What is sealed under keys that an earlier release does not know it cannot read: the way back is a backup."""
     database = Database(url)
 
     def downgrade(connection: sa.Connection) -> None:
@@ -59,10 +60,12 @@ async def test_upgrading_twice_changes_nothing_and_downgrading_leaves_nothing(ur
 
     try:
         await schema.upgrade(database)
+        before = await schema.fingerprint(database)
         await schema.upgrade(database)
-        await _run(database, downgrade)
-        left = await _run(database, lambda c: set(sa.inspect(c).get_table_names()))
-        assert left <= {"alembic_version"}
+        with pytest.raises(NotImplementedError, match="backup"):
+            await _run(database, downgrade)
+        assert await schema.fault(database) is None
+        assert await schema.fingerprint(database) == before
     finally:
         await database.close()
 

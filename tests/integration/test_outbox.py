@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from coordinator.engine.entities import Job, State
 from coordinator.engine.messages import ClaimTasks
-from coordinator.store import doorway, outbox, schema, slices
+from coordinator.store import blobs, outbox, reading, schema, slices
 from coordinator.store import tables as t
 from coordinator.store.database import Database
 from coordinator.store.prepared import driver
@@ -72,6 +72,7 @@ async def test_looking_for_work_does_not_go_through_what_is_done(database: Datab
         await outbox.lease_job(connection, ("kernel",), NOW, 1.0, "token")
         await outbox.due_messages(connection, NOW)
         await outbox.claimable_clients(connection, [client], NOW)
+        await blobs.held_tasks(connection, [client])
         await slices.load(connection, [ClaimTasks(client)], State())
         own.set_trace_callback(None)
         looks = [sql for sql in executed if " jobs" in sql or " tasks" in sql]
@@ -102,7 +103,8 @@ async def test_looking_for_work_compiles_nothing_anew(database: Database) -> Non
             await outbox.due_messages(connection, now)
             await outbox.claimable_clients(connection, [client], now)
             await outbox.take_collections(connection, client, number)
-            await doorway.bytes_for_client(connection, FEDERATION, f"sha256:{number:064}", client)
+            await blobs.held_tasks(connection, [client])
+            await reading.for_client(connection, FEDERATION, f"sha256:{number:064}", client)
             await slices.load(connection, [ClaimTasks(client)], State())
             assert bool(compiled) == (number == 0), compiled
         own.set_authorizer(None)

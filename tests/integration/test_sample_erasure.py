@@ -90,12 +90,20 @@ async def test_a_database_restored_from_before_the_request_orders_the_samples_ag
         await f.wait_for_erasure(erasure_id)
         await f.wait_for_run(run_id)
         async with f.coordinator.database.write() as connection:  # what a backup from before would lack
-            for table in (t.certificates, t.artefacts, t.erasure_log, t.lines, t.exclusions, t.subjects):
+            for table in (
+                t.certificates,
+                t.artefacts,
+                t.erasure_log,
+                t.lines,
+                t.exclusions,
+                t.subjects,
+                t.evidence_state,
+            ):
                 await connection.execute(sa.delete(table))
             await connection.execute(t.checkpoints.update().values(superseded_by=None))
             await connection.execute(sa.delete(t.erasures))
             await connection.execute(t.clients.update().values(exclusions=None, exclusions_acked=None))
-        assert await f.coordinator.erasing.refence() == 1
+        await f.coordinator.evidence.look()
         (order,) = await f.rows(t.exclusions)
         assert (order.erasure_id, order.client_name, order.samples) == (erasure_id, "c2", ERASED)
         client_id = f.clients["c2"]

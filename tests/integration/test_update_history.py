@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -10,9 +11,10 @@ from uuid import UUID
 import pytest
 
 from coordinator.blobs.files import FileBlobStore
-from coordinator.blobs.port import Examined
 from coordinator.engine.entities import Job
+from coordinator.keys.port import client_key
 from coordinator.runtime import history
+from coordinator.runtime.sweeping import sweep_uploads
 from coordinator.store import tables as t
 from coordinator.store.rows import to_entity
 from services.core.errors import Rejected
@@ -23,12 +25,14 @@ from tests.support.federation import Federation, federation
 pytestmark = pytest.mark.anyio
 NAMES = ("c0", "c1", "c2", "c3")
 SEALED_ONLY: dict[str, Any] = {"retention": {"updates": "none"}, "history": {"updates": {"compression": "none"}}}
+COPIES_ONLY: dict[str, Any] = {"retention": {"updates": "none"}, "history": {"updates": {"dtype": "int8"}}}
 
 
 async def settled(f: Federation) -> None:
     """Every chore of the history is done."""
     for row in await f.rows(t.jobs, t.jobs.c.kind == "keep-updates"):
         await f.wait(t.jobs, row.id, lambda job: job.status in ("done", "cancelled"))
+    await f.coordinator.storage.delete_dropped()  # which the chore does after it is noted as done
 
 
 async def trained_run(f: Federation, **changes: Any) -> UUID:
@@ -44,20 +48,29 @@ async def copies(f: Federation, **where: Any) -> list[Any]:
 
 
 def keys(f: Federation) -> set[str]:
-    return {path.name for path in (f.coordinator.settings.evidence_path / "keys").glob("*")}
+    return f.coordinator.sealing.keys.names()
 
 
-async def test_each_round_is_sealed_and_the_plain_updates_are_dropped(tmp_path: Path) -> None:
+async def test_each_round_is_kept_as_it_was_sent_when_the_history_has_no_loss(tmp_path: Path) -> None:
     async with federation(tmp_path, *NAMES) as f:
         f.work()
         await trained_run(f)
         found = await copies(f)
         assert {(row.round, row.client_name) for row in found} == {(n, name) for n in (1, 2, 3) for name in NAMES}
-        assert keys(f) == {str(f.clients[name]) for name in NAMES}
+        assert {client_key(f.clients[name]) for name in NAMES} <= keys(f)
         updates = await f.rows(t.updates)
-        assert {row.source for row in found} == {row.digest for row in updates}
-        assert not any(row.stored for row in updates)
-        there = await stored(f)
+        assert {row.source for row in found} == {row.digest for row in updates} == {row.digest for row in found}
+        assert all(row.stored for row in updates), "a history without loss is the updates themselves"
+        assert {row.digest for row in found} <= await stored(f)
+
+
+async def test_a_lossy_history_keeps_copies_in_place_of_the_updates(tmp_path: Path) -> None:
+    async with federation(tmp_path, *NAMES) as f:
+        f.work()
+        await trained_run(f, **COPIES_ONLY)
+        found, there = await copies(f), await stored(f)
+        assert {(row.round, row.client_name) for row in found} == {(n, name) for n in (1, 2, 3) for name in NAMES}
+        assert not any(row.stored for row in await f.rows(t.updates))
         assert {row.digest for row in found} <= there and not {row.source for row in found} & there
 
 
@@ -86,12 +99,12 @@ async def test_an_erasure_destroys_the_key_and_the_copies_and_a_second_one_never
         assert erasure.status == "completed", erasure.reason
         await f.wait_for_run(run_id)
         await settled(f)
-        assert str(f.clients["c2"]) not in keys(f)
+        assert client_key(f.clients["c2"]) not in keys(f)
         assert not await f.rows(t.kept_updates, t.kept_updates.c.client_id == f.clients["c2"])
         first = await certified(f, erasure.id)
         gone = {row.digest for row in before if row.client_name == "c2" or row.round > 1}
-        assert first["history"] == gone and not gone & await stored(f)
-        assert len(first["sealing-key"]) == 1
+        assert gone <= first["update"] and not gone & await stored(f)
+        assert len(first["sealing-key"]) >= 2, "the leaver's, and those of the epochs that had it"
         assert {(row.round, row.client_name) for row in await copies(f)} == {
             (n, name) for n in (1, 2, 3) for name in NAMES if name != "c2"
         }
@@ -109,7 +122,6 @@ async def test_who_forgets_samples_keeps_its_key_and_none_of_its_old_copies(tmp_
         f.work()
         run_id = await trained_run(f)
         old = await copies(f)
-        before = {row.digest for row in old}
         erasure = await f.wait_for_erasure(await f.erase("c2", scope="samples", samples={"c2": [0, 1]}))
         assert erasure.status == "completed", erasure.reason
         await f.wait_for_run(run_id)
@@ -119,8 +131,9 @@ async def test_who_forgets_samples_keeps_its_key_and_none_of_its_old_copies(tmp_
                 await f.wait(t.kept_updates, row.id, lambda copy: copy.status == "dropped")
         after = await copies(f)
         assert {(row.round, row.client_name) for row in after} == {(n, name) for n in (1, 2, 3) for name in NAMES}
-        assert not {row.digest for row in after} & before and not before & await stored(f)
-        assert str(f.clients["c2"]) in keys(f) and "sealing-key" not in await certified(f, erasure.id)
+        of_c2 = {row.digest for row in old if row.client_name == "c2"}
+        assert not {row.digest for row in after} & of_c2 and not of_c2 & await stored(f)
+        assert client_key(f.clients["c2"]) in keys(f)
 
 
 async def test_what_the_policy_does_not_keep_is_said_when_a_method_needs_it(tmp_path: Path) -> None:
@@ -141,13 +154,14 @@ async def test_a_history_above_its_budget_is_thinned_and_not_sealed_again(tmp_pa
         await trained_run(f, stop={"rounds": 1})
         of_a_round = sum(row.num_bytes for row in await copies(f))
         policy = {"compression": "none", "budget_bytes": 3 * of_a_round}
-        run_id = await trained_run(f, stop={"rounds": 6}, retention={"updates": "all"}, history={"updates": policy})
+        run_id = await trained_run(f, stop={"rounds": 6}, history={"updates": policy})
         found = await copies(f, run_id=run_id)
         assert {row.round for row in found} == {1, 3, 5}
         assert sum(row.num_bytes for row in found) <= policy["budget_bytes"]
         dropped = await f.rows(t.kept_updates, t.kept_updates.c.status == "dropped")
         assert {row.round for row in dropped} == {2, 4, 6}
-        assert not {row.digest for row in dropped} & await stored(f)
+        assert {row.digest for row in found} <= await stored(f)
+        assert not {row.digest for row in dropped if row.run_id == run_id} & await stored(f)
 
 
 @pytest.mark.parametrize("point", ["history.after-announcement", "history.after-adoption"])
@@ -164,7 +178,7 @@ async def test_a_chore_that_dies_leaves_nothing_that_no_row_names(
     async with federation(tmp_path, *NAMES) as f:
         f.work()
         monkeypatch.setattr(history, "crashpoint", die)
-        run_id = await f.create_run(stop={"rounds": 1}, **SEALED_ONLY)
+        run_id = await f.create_run(stop={"rounds": 1}, **COPIES_ONLY)
         await f.wait_for_run(run_id)
         await asyncio.wait_for(died.wait(), 30)
         monkeypatch.undo()
@@ -174,7 +188,9 @@ async def test_a_chore_that_dies_leaves_nothing_that_no_row_names(
         job = to_entity(Job, row)
         await f.coordinator.keeping.run(job, job.lease_token or "")
         found = {one.digest for one in await copies(f)}
-        assert len(found) == len(NAMES) and not found & left
+        assert found == left
+        assert await sweep_uploads(f.coordinator.database, f.coordinator.storage, timedelta(0)) == len(NAMES)
+        assert {row.status for row in await f.rows(t.blobs, t.blobs.c.origin == "copy")} == {"stored"}
         models = {one.digest for one in await f.rows(t.checkpoints)}
         assert await stored(f) == found | models
 
@@ -185,16 +201,16 @@ async def test_an_update_that_is_erased_while_it_is_sealed_is_not_kept(
     """Its copy is named when the purge comes, and stored only afterwards."""
     real, reached, may_go_on = FileBlobStore.adopt, asyncio.Event(), asyncio.Event()
 
-    async def slow(self: Any, owner: UUID, path: Path, examined: Examined | None = None) -> Any:
-        if "lethe-sealed-" in str(path):
+    async def slow(self: Any, owner: UUID, name: str, path: Path) -> None:
+        if any(row.id.hex == name and row.origin == "copy" for row in await f.rows(t.blobs)):
             reached.set()
             await may_go_on.wait()
-        return await real(self, owner, path, examined)
+        await real(self, owner, name, path)
 
     async with federation(tmp_path, *NAMES) as f:
         f.work()
         monkeypatch.setattr(FileBlobStore, "adopt", slow)
-        run_id = await f.create_run(stop={"rounds": 1}, **SEALED_ONLY)
+        run_id = await f.create_run(stop={"rounds": 1}, **COPIES_ONLY)
         await asyncio.wait_for(reached.wait(), 30)
         erasure = await f.wait_for_erasure(await f.erase("c2"))
         assert erasure.status == "completed", erasure.reason
@@ -202,7 +218,7 @@ async def test_an_update_that_is_erased_while_it_is_sealed_is_not_kept(
         await f.wait_for_run(run_id)
         await settled(f)
         assert "c2" not in {row.client_name for row in await copies(f)}
-        assert str(f.clients["c2"]) not in keys(f)
+        assert client_key(f.clients["c2"]) not in keys(f)
         rows = await f.rows(t.kept_updates)
         assert not [row for row in rows if row.client_name == "c2"]
         named = {row.digest for row in rows} | {row.digest for row in await f.rows(t.checkpoints)}

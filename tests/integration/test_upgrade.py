@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
 import subprocess
-import tarfile
+import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.engine import make_url
 
 import migrations
-from coordinator.engine.messages import ResumeRun
-from coordinator.store import schema
+from coordinator.engine.messages import CancelRun, ResumeRun
+from coordinator.keys.port import is_earlier
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.settings import Settings
+from coordinator.runtime.upgrading import Upgrading
+from coordinator.store import blobs, schema
 from coordinator.store import tables as t
 from coordinator.store.database import Database
 from services.audit.certificate import verify_bytes
-from services.audit.verification import check
+from services.audit.keys import public_pem
+from services.audit.predicate import KINDS, PLAIN_BACKUPS
+from services.audit.verification import Beside, check
+from services.history.sealed_before import restore_sealed
+from services.history.spec import UpdateHistory
+from services.history.store import keep
+from services.tensors.streams import FileWriter, Stored, StoredFile
 from tests.golden.home_0001 import ERASURES, HERE
 from tests.integration.test_approximate_erasure import assert_nothing_is_left_of, forget
+from tests.support import earlier_homes
 from tests.support.federation import Federation, reopened
-from tests.support.servers import postgres_binaries
 
 pytestmark = pytest.mark.anyio
 
@@ -29,16 +43,19 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
     """The home of that back end lies in `tmp_path`, as the earlier release left it."""
-    with tarfile.open(HERE / f"{request.param}.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    if request.param == "sqlite":
-        return None
-    found: str = request.getfixturevalue("postgres_url")
-    place = make_url(found)
-    command = [postgres_binaries() / "psql", "-q", "-v", "ON_ERROR_STOP=1", "-h", place.host, "-p", place.port]
-    command += ["-U", place.username, "-d", place.database, "-f", tmp_path / "home/dump.sql"]
-    subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
+    found: str | None = None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    earlier_homes.unpack(request.param, tmp_path, found)
     return found
+
+
+@pytest.fixture
+def nothing_sealed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work in the background has not come to anything."""
+
+    async def forever(self: Upgrading, pulse: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Upgrading, "forever", forever)
 
 
 async def _counts(database: Database) -> dict[str, int]:
@@ -68,10 +85,40 @@ async def test_a_home_of_schema_0001_keeps_every_row_through_the_upgrade(url: st
         assert await schema.fault(database) is None
         assert await schema.current(database) == migrations.NEWEST
         after = await _counts(database)
+        for name in ("blobs", "blob_contents"):  # a row for each who has them; see below
+            after.pop(name, None), before.pop(name, None)
         assert {name: after[name] for name in before} == before
         assert before["certificates"] == 3 and before["kept_updates"] > 0 and before["updates"] > 0
     finally:
         await database.close()
+
+
+async def test_each_who_has_bytes_in_a_home_of_schema_0001_gets_a_row_for_them(url: str | None, tmp_path: Path) -> None:
+    """Also uploads that were never submitted, what nobody names, and what two jobs made."""
+    database = earlier_homes.database_of(tmp_path, url)
+    try:
+        async with database.write() as connection:
+            await connection.execute(sa.text(_UNSUBMITTED), {"digest": "sha256:" + "1" * 64})
+            await connection.execute(sa.text(_NOBODYS), {"digest": "sha256:" + "2" * 64})
+            await connection.execute(sa.text(_MADE_TWICE))
+        expected = await earlier_homes.expected_origins(database)
+        assert {origin for _, origin, *_ in expected} == {"task", "job", "copy", "operator"}
+        assert max(Counter(digest for digest, *_ in expected.elements()).values()) > 1
+        await schema.upgrade(database)
+        assert await earlier_homes.origins(database) == expected
+    finally:
+        await database.close()
+
+
+_COLUMNS = "federation_id, digest, num_bytes, layout_digest, updatable_digest, finite, created_at, uploaded_by"
+_ONE = "SELECT federation_id, CAST(:digest AS TEXT), num_bytes, layout_digest, updatable_digest, finite, created_at"
+_UNSUBMITTED = f"INSERT INTO blobs ({_COLUMNS}) {_ONE}, (SELECT id FROM clients LIMIT 1) FROM blobs LIMIT 1"
+_NOBODYS = f"INSERT INTO blobs ({_COLUMNS}) {_ONE}, NULL FROM blobs LIMIT 1"
+_MADE_TWICE = (
+    "UPDATE jobs SET output = (SELECT output FROM jobs WHERE output IN (SELECT digest FROM blobs) LIMIT 1) "
+    "WHERE id = (SELECT id FROM jobs WHERE kind = 'kernel' AND output IS NULL OR output NOT IN "
+    "(SELECT digest FROM blobs) LIMIT 1)"
+)
 
 
 async def test_a_home_of_schema_0001_can_be_trained_on_and_erased_from(url: str | None, tmp_path: Path) -> None:
@@ -95,7 +142,231 @@ async def test_a_home_of_schema_0001_can_be_trained_on_and_erased_from(url: str 
             verify_bytes(row.envelope.encode(), [issuer])
 
 
+async def test_artefacts_that_a_request_under_way_had_found_have_the_kinds_of_now(
+    url: str | None, tmp_path: Path
+) -> None:
+    database = Database(url or f"sqlite:///{tmp_path / 'home/lethe.db'}")
+    made, lone, key = "(SELECT max(output) FROM jobs)", "'sha256:lone'", "'sha256:key'"
+    try:
+        async with database.write() as connection:
+            await connection.execute(sa.text("DELETE FROM artefacts"))
+            for kind, digest in (("blob", made), ("blob", lone), ("key", key), ("update", "'sha256:update'")):
+                of_one = f"SELECT id, '{kind}', {digest} FROM erasures ORDER BY id LIMIT 1"
+                await connection.execute(sa.text(f"INSERT INTO artefacts (erasure_id, kind, digest) {of_one}"))
+        await schema.upgrade(database)
+        async with database.read() as connection:
+            rows = (await connection.execute(sa.select(t.artefacts).order_by(t.artefacts.c.kind))).all()
+        assert [row.kind for row in rows] == ["credential", "step", "update", "upload"]
+        assert {(row.disposition, row.reason) for row in rows} == {(None, "")}
+    finally:
+        await database.close()
+
+
+async def test_requests_of_a_home_of_schema_0001_get_their_openings_and_lose_their_salts(
+    url: str | None, tmp_path: Path
+) -> None:
+    """And what they purged has the kinds of now."""
+    async with reopened(tmp_path, url) as f:
+        assert {row.salt for row in await f.rows(t.erasures)} == {""}
+        kinds = {row.kind for row in await f.rows(t.artefacts)}
+        assert kinds >= {"update", "checkpoint"} and kinds <= set(KINDS)
+        files = f.coordinator.erasing.certifying.files
+        issuer = public_pem(await f.coordinator.erasing.public_key())
+        names = {row.erasure_id: row.name for row in await f.rows(t.subjects)}
+        for row in await f.rows(t.certificates):
+            opening = files.opening_path(row.erasure_id).read_bytes()
+            for client, is_about in ((names[row.erasure_id], True), ("somebody else", False)):
+                beside = Beside(client=client, opening=opening)
+                assert check(row.envelope.encode(), issuer, beside=beside).valid == is_about
+
+
 @pytest.mark.parametrize("name", list(ERASURES))
 async def test_a_certificate_of_the_release_with_schema_0001_still_verifies(name: str) -> None:
     verdict = check((HERE / f"certificate-{name}.json").read_bytes(), (HERE / "issuer.pub.pem").read_bytes())
     assert verdict.valid, verdict
+
+
+# --- sealing what lies plain ------------------------------------------------------------------------------------------
+
+
+async def _is_plain(f: Federation) -> bool:
+    async with f.coordinator.database.read() as connection:
+        return await blobs.are_any_plain(connection)
+
+
+async def _assert_all_is_sealed(f: Federation, directory: Path, before: dict[str, bytes]) -> None:
+    assert not await _is_plain(f)
+    assert not set(before) & set(earlier_homes.contents(directory))
+    assert earlier_homes.windows_found(directory, before) == []
+    assert not any(is_earlier(name) for name in f.coordinator.sealing.keys.names())
+    assert [row.kind for row in await f.rows(t.incidents)] == ["sealed-late", "sealed-late"]
+
+
+async def _assert_all_can_be_read(f: Federation, before: dict[str, bytes]) -> None:
+    for row in await f.rows(t.blobs, t.blobs.c.origin != "copy"):
+        (blob,) = (await f.coordinator.storage.find(f.id, [row.digest])).values()
+        data = await f.coordinator.storage.whole(blob)
+        assert earlier_homes.digest_of(data) == row.digest
+        assert before.get(row.digest.removeprefix("sha256:"), data) == data
+
+
+async def test_nothing_lies_plain_in_an_upgraded_home_once_all_is_sealed(url: str | None, tmp_path: Path) -> None:
+    before = earlier_homes.contents(tmp_path)
+    parts = tmp_path / "home/blobs/parts/a client"
+    parts.mkdir(parents=True)
+    (parts / "begun").write_bytes(b"".join(before.values()))
+    async with reopened(tmp_path, url) as f:
+        whole = await _run_named(f, "whole")
+        served = await f.heads(whole)
+        assert await f.coordinator.upgrading.seal_all()  # another is at the same, in the background
+        await _assert_all_is_sealed(f, tmp_path, before)
+        assert await f.heads(whole) == served
+        await _assert_all_can_be_read(f, before)
+        kept = await f.rows(t.kept_updates, t.kept_updates.c.status == "stored")
+        assert kept and all([row.digest == row.source and await f.is_stored(row.source) for row in kept])
+        own = await f.rows(t.updates, t.updates.c.id.in_([row.update_id for row in kept]))
+        assert all(row.stored for row in own)
+
+
+async def test_two_coordinators_that_seal_the_same_home_end_the_same(
+    url: str | None, tmp_path: Path, nothing_sealed_yet: None
+) -> None:
+    before = earlier_homes.contents(tmp_path)
+    async with reopened(tmp_path, url) as f:
+        other = Coordinator(Settings(home=tmp_path / "home", database_url=url))
+        try:
+            await other.evidence.open()
+            await asyncio.gather(f.coordinator.upgrading.seal_all(), other.upgrading.seal_all())
+            assert await other.upgrading.seal_all()
+        finally:
+            await other.close()
+        await _assert_all_is_sealed(f, tmp_path, before)
+        await _assert_all_can_be_read(f, before)
+
+
+KILLED_AT = ("after-announcement", "after-adoption", "after-replacement", "before-end")
+_SEAL = """
+import asyncio, sys
+from pathlib import Path
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.settings import Settings
+from coordinator.store import schema
+
+async def main(home, url):
+    coordinator = Coordinator(Settings(home=home, database_url=url or None))
+    await schema.upgrade(coordinator.database)
+    await coordinator.evidence.open()
+    await coordinator.upgrading.begin()
+    await coordinator.upgrading.seal_all()
+
+asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("point", KILLED_AT)
+async def test_a_kill_while_plain_blobs_are_sealed_loses_nothing_and_leaves_nothing(
+    url: str | None, tmp_path: Path, point: str
+) -> None:
+    before = earlier_homes.contents(tmp_path)
+    passage = "" if point == "before-end" else ":5"
+    armed = {**os.environ, "LETHE_CRASH_AT": f"upgrade.{point}{passage}"}
+    command = [sys.executable, "-c", _SEAL, str(tmp_path / "home"), url or ""]
+    killed = await asyncio.to_thread(subprocess.run, command, env=armed, capture_output=True)
+    assert killed.returncode == -9, killed.stderr.decode()
+    async with reopened(tmp_path, url) as f:
+        assert await f.coordinator.upgrading.seal_all()
+        await _assert_all_is_sealed(f, tmp_path, before)
+        await _assert_all_can_be_read(f, before)
+
+
+async def test_a_lossy_copy_of_schema_0001_is_kept_as_it_is_and_sealed_anew(
+    url: str | None, tmp_path: Path, nothing_sealed_yet: None
+) -> None:
+    async with reopened(tmp_path, url) as f:
+        row, coded = await _make_lossy(f, tmp_path)
+        async with f.coordinator.keeping.local(f.id, [row.source]) as files:
+            restored = _read(files[row.source])
+        assert await f.coordinator.upgrading.seal_all()
+        (now,) = await f.rows(t.kept_updates, t.kept_updates.c.id == row.id)
+        assert (now.digest, now.dtype) == (earlier_homes.digest_of(coded), "int8")
+        (blob,) = (await f.coordinator.storage.find(f.id, [now.digest])).values()
+        assert (blob.origin, blob.is_plain) == ("copy", False)
+        assert await f.coordinator.storage.whole(blob) == coded
+        async with f.coordinator.keeping.local(f.id, [row.source]) as files:
+            assert _read(files[row.source]) == restored
+
+
+def _read(stored: Stored) -> bytes:
+    with contextlib.closing(stored.open()) as readable:
+        data = bytearray(readable.num_bytes)
+        readable.read_into(memoryview(data), 0)
+        return bytes(data)
+
+
+async def _make_lossy(f: Federation, directory: Path) -> tuple[Any, bytes]:
+    """Put a copy that lost something in the place of one that did not, as the earlier release would have made it."""
+    row = (await f.rows(t.kept_updates, t.kept_updates.c.status == "stored"))[0]
+    key = (directory / "home/evidence/keys" / str(row.client_id)).read_bytes()
+    context = f"{row.cohort_id}/{row.round}/{row.update_id}/{row.source}".encode()
+    place = directory / "home/blobs" / str(f.id)
+    update = directory / "update"
+    with FileWriter(update) as out:
+        policy = UpdateHistory(dtype=row.dtype, compression=row.compression)
+        restore_sealed(place / row.digest.removeprefix("sha256:"), out, policy, key, context, row.digest)
+    assert earlier_homes.digest_of(update.read_bytes()) == row.source
+    lossy = directory / "lossy"
+    with FileWriter(lossy) as out:
+        keep(StoredFile(update), out, UpdateHistory(dtype="int8", compression="zlib"))
+    coded = lossy.read_bytes()
+    sealed = earlier_homes.seal_as_before(coded, key, context, "int8", "zlib")
+    digest = earlier_homes.digest_of(sealed)
+    (place / digest.removeprefix("sha256:")).write_bytes(sealed)
+    async with f.coordinator.database.write() as connection:
+        mine = t.kept_updates.c.id == row.id
+        changed = {"digest": digest, "num_bytes": len(sealed)}
+        await connection.execute(
+            t.kept_updates.update().where(mine).values(**changed, dtype="int8", compression="zlib")
+        )
+        await connection.execute(t.blobs.update().where(t.blobs.c.digest == row.digest).values(**changed))
+    return row, coded
+
+
+# --- erasing before anything is sealed --------------------------------------------------------------------------------
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "exact": {},
+    "federaser": {"method": "federaser", "guarantee": "approximate"},
+    "samples": {"scope": "samples", "samples": {"c1": [0, 1]}},
+}
+
+
+@pytest.mark.parametrize("request_name", list(REQUESTS))
+async def test_an_erasure_takes_what_lies_plain_and_the_key_of_the_earlier_release(
+    url: str | None, tmp_path: Path, nothing_sealed_yet: None, request_name: str
+) -> None:
+    before = earlier_homes.contents(tmp_path)
+    async with reopened(tmp_path, url) as f:
+        own = await f.rows(t.blobs, t.blobs.c.client_id == f.clients["c1"])
+        others = await f.rows(t.blobs, t.blobs.c.client_id == f.clients["c0"])
+        assert {row.origin for row in own} == {"task", "copy"}
+        earlier = tmp_path / "home/evidence/keys" / str(f.clients["c1"])
+        assert earlier.exists()
+        await f.coordinator.shell.handle(CancelRun(await _run_named(f, "halves"), "it stood still"))
+        f.work()
+        erasure = await f.wait_for_erasure(await f.erase("c1", **REQUESTS[request_name]))
+        assert erasure.status == "completed", erasure.reason
+        assert (earlier.read_bytes() != bytes(32)) == (request_name == "samples")
+        left = earlier_homes.contents(tmp_path)
+        gone = {row.digest.removeprefix("sha256:") for row in own} - {
+            row.digest.removeprefix("sha256:") for row in others
+        }
+        assert not gone & set(left)
+        (certificate,) = await f.rows(t.certificates, t.certificates.c.erasure_id == erasure.id)
+        statement = verify_bytes(certificate.envelope.encode(), [await f.coordinator.erasing.public_key()])
+        assert PLAIN_BACKUPS in statement.predicate.limits
+        assert await _is_plain(f)
+        assert await f.coordinator.upgrading.seal_all()
+        await _assert_all_is_sealed(f, tmp_path, before)
+        whole = await _run_named(f, "whole")
+        assert (await f.wait_for_run(whole)).status == "completed"

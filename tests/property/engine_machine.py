@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from coordinator.engine import messages as m
-from coordinator.engine.entities import ENDED, OPEN_TASK, SETTLED, Job, Task
+from coordinator.engine.entities import ENDED, OPEN_TASK, SETTLED, Blob, Job, Task
 from coordinator.engine.work import Accepted
 from services.core.digests import of_json
 from services.core.errors import Rejected
+from services.wire.v1.work import FIGURES_ONLY
 from tests.property import invariants
 from tests.property.transitions import Watch
 from tests.support.world import ROWS, World
@@ -155,12 +156,25 @@ class EngineMachine(RuleBasedStateMachine):
             assert task.lease_token not in {known.lease_token for known in self.grants}, "a token was given twice"
             self.newest_token[task.id] = task.lease_token or ""
             self.grants.append(task)
+            if task.kind not in FIGURES_ONLY:
+                self.world.train(task)  # uploaded at once, submitted whenever
         return [grant.task for grant in granted]
 
     @precondition(lambda self: self.grants)
     @rule(index=st.one_of(recent, any_index), num_samples=st.integers(min_value=1, max_value=5))
     def submit(self, index: int, num_samples: int) -> None:
-        self._submit(_pick(self.grants, index), num_samples)
+        grant = _pick(self.grants, index)
+        self._submit_what_another_uploaded(grant)
+        self._submit(grant, num_samples)
+
+    def _submit_what_another_uploaded(self, grant: Task) -> None:
+        world = self.world
+        own = {blob.digest for blob in world.blobs_of_origin("task", grant.id)}
+        others = [b.digest for b in world.state.blobs.values() if b.origin == "task" and b.digest not in own]
+        if others and grant.kind not in FIGURES_ONLY:
+            message = m.SubmitResult(grant.id, grant.client_id, grant.lease_token or "", others[-1], 3, {})
+            (answer,) = world.send_together([message])
+            assert isinstance(answer, Rejected), "submitted what was not uploaded for the task"
 
     def _submit(self, grant: Task, num_samples: int = 3) -> None:
         """Submit what was made of a grant, however old it is, and check that it counts exactly when it should."""
@@ -215,7 +229,7 @@ class EngineMachine(RuleBasedStateMachine):
             return
         digest = of_json({"something else": grant.client_name})
         world.provenance[digest] = frozenset({grant.client_name})
-        world.upload(digest, grant.client_id)
+        world.upload(digest, grant)
         (answer,) = world.send_together([replace(world.answer_to(grant), digest=digest)])
         assert isinstance(answer, Rejected), "a second result was accepted"
         assert world.state.updates == before.updates
@@ -225,6 +239,25 @@ class EngineMachine(RuleBasedStateMachine):
         """Stragglers, retries after lost answers and agents that slept through a fence, all at once."""
         for grant in self.grants[-10:]:
             self._submit(grant)
+        self._bring_back_what_is_gone()
+
+    def _bring_back_what_is_gone(self) -> None:
+        """Anybody who kept a copy may try."""
+        world = self.world
+        models, blobs = world.state.checkpoints.values(), world.state.blobs.values()
+        served = {c.digest for c in models if c.superseded_by is None}
+        superseded = dict.fromkeys(c.digest for c in models if c.superseded_by is not None and c.digest not in served)
+        held = [grant for grant in self.grants[-10:] if world.is_held(grant)]
+        for digest in list(superseded)[-2:]:
+            for sender in (None, *held[-1:]):
+                _refused(world, world.announce(digest, sender), "bytes of a superseded model came back")
+        for digest in [b.digest or "" for b in blobs if b.origin == "task" and b.status == "stored"][-1:]:
+            _refused(world, world.announce(digest), "an operator uploaded a client's update")
+            try:
+                world.create_run(name="never", init=digest)
+            except Rejected:
+                continue
+            raise AssertionError("a run began with a client's update")
 
     @precondition(lambda self: self.grants)
     @rule(index=st.one_of(recent, any_index))
@@ -313,12 +346,14 @@ class EngineMachine(RuleBasedStateMachine):
         lease = _pick(self.leases, index)
         cohort = self.world.state.cohorts[lease.cohort_id or UUID(int=0)]
         before = self.world.state.cohorts
-        counted = self.world.send(self.world.outcome_of(lease))
+        outcome = self.world.outcome_of(lease)
+        counted = self.world.send(outcome)
         if counted:
             assert self.newest_lease[lease.id] == lease.lease_token, "a job's lost lease was accepted"
             assert lease.epoch == cohort.epoch, "a result from before a fence was accepted"
         else:
             assert self.world.state.cohorts == before, "a refused result changed a cohort"
+            self.world.drop_blobs({outcome.blob.blob_id} if outcome.blob is not None else ())
 
     @rule(index=recent, retryable=st.booleans(), storage_full=st.booleans())
     def fail_kernel(self, index: int, retryable: bool, storage_full: bool) -> None:
@@ -564,8 +599,10 @@ class EngineMachine(RuleBasedStateMachine):
                 self.world.send(m.RemoveClient(client.id))
                 assert self.world.state.clients[client.id].status == "erased", "the tombstone is gone"
                 is_late = client.needed_by is None
-                uploaded = self.world.upload(of_json({"too late": client.name}), client.id)
-                assert not (is_late and uploaded), "uploaded after its fence"
+                own = (task for task in self.world.state.tasks.values() if task.client_id == client.id)
+                if is_late and (task := next(own, None)):
+                    begun = self.world.announce(of_json({"too late": client.name}), task)
+                    _refused(self.world, begun, "uploaded after its fence")
 
     # --- progress -----------------------------------------------------------------------------------------------------
 
@@ -666,6 +703,15 @@ class EngineMachine(RuleBasedStateMachine):
 def _figures_of(digest: str) -> dict[str, float]:
     share = int(digest[-4:], 16) / 0xFFFF
     return {"accuracy": share, "loss": 1.0, "backdoor_success_rate": share, "backdoor_samples": 100.0}
+
+
+def _refused(world: World, begun: Blob, law: str) -> None:
+    """Somebody is about to finish an upload that must not be stored."""
+    try:
+        world.record(begun)
+    except Rejected:
+        return
+    raise AssertionError(law)
 
 
 def _pick(choices: list[Any], index: int) -> Any:

@@ -179,12 +179,38 @@ MUTANTS: Final = (
     mutant(
         "a run begins with a superseded model",
         "served after its fence",
-        (runs.create_run, "_is_superseded(draft, message.federation_id, spec.init)", "False"),
+        (runs._check_named, "(federation_id, spec.init) in draft.state.superseded", "False"),
+        (runs._check_named, "c.superseded_by is None and c.stored and", ""),
     ),
     mutant(
         "erased client uploads",
         "uploaded after its fence",
-        (decide._record_blob, "work.working_client(draft, message.uploaded_by)", "pass"),
+        (decide._record_blob, "work.working_client(draft, message.client_id)", "pass"),
+    ),
+    mutant(
+        "upload for another task counts",
+        "submitted what was not uploaded for the task",
+        (work._check_result, "b.origin_id == task.id and ", ""),
+    ),
+    mutant(
+        "superseded bytes are taken again",
+        "bytes of a superseded model came back",
+        (decide._checked_whose, "(message.federation_id, message.digest) in draft.state.superseded", "False"),
+    ),
+    mutant(
+        "operator uploads a client's update",
+        "an operator uploaded a client's update",
+        (decide._checked_whose, 'any(b.origin == "task" for b in same)', "False"),
+    ),
+    mutant(
+        "run begins with a client's update",
+        "a run began with a client's update",
+        (runs._check_named, 'b.origin == "operator" and ', ""),
+    ),
+    mutant(
+        "inventory without what others uploaded for work that was cut off",
+        "is left after the purge",
+        (world.World._unsubmitted, " and self._is_cut_off(b)", " and False"),
     ),
     mutant(
         "inventory goes by the marks",
@@ -198,12 +224,13 @@ MUTANTS: Final = (
     mutant(
         "inventory without what kernels made",
         "is left after the purge",
-        (world.World.inventory, "(outputs | uploads)", "uploads"),
+        (world.World.inventory, "return [*models, *updates], made,", "return [*models, *updates], [],"),
     ),
     mutant(
         "inventory without uploads",
         "is left after the purge",
-        (world.World.inventory, "(outputs | uploads)", "outputs"),
+        (world.World._unsubmitted, "is_left(b) and is_lost(b)", "False"),
+        (world.World.blobs_of, " or b.client_id in leavers", ""),
     ),
     mutant(
         "inventory without what others trained",
@@ -257,7 +284,7 @@ MUTANTS: Final = (
     mutant(
         "another session takes over the acknowledgement",
         "acknowledged and not in the ledger",
-        (evolve.evolve, "replace(client, exclusions_acked=None)", "client"),
+        (evolve.evolve, "replace(client, exclusions_acked=None, dropped_at=None)", "client"),
     ),
     mutant(
         "acknowledgement of an older state accepted",

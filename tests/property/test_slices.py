@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -17,9 +18,9 @@ from coordinator.engine.decide import decide
 from coordinator.engine.entities import Erasure, Member, State
 from coordinator.engine.react import FollowUp, react
 from coordinator.engine.work import Refused
-from coordinator.store import references, slices, tables
+from coordinator.store import blobs, slices, tables
 from coordinator.store.database import Database
-from coordinator.store.inventory import Found, dossier, inventory
+from coordinator.store.inventory import Found, blobs_of, dossier, inventory, record
 from coordinator.store.rows import TABLES, fetch, fetch_by, write_changes
 from coordinator.store.slices import load
 from services.core.digests import of_json
@@ -29,6 +30,7 @@ from tests.property.seeded_walks import walk
 from tests.support.world import FEDERATION, START, World
 
 DATA = of_json("validation data")
+LEFT = ("upload", "part")
 
 
 @dataclass
@@ -79,21 +81,29 @@ class StoredWorld(World):
     async def _mirror(self, connection: AsyncConnection, state: State) -> None:
         """What pumps, enrolment and purges did meanwhile."""
         await write_changes(connection, self.store.mirrored, state)
-        for owner, digest in self.store.mirrored.blobs.keys() - state.blobs.keys():
-            await references.drop(connection, owner, [digest], set())
+        gone = sorted(self.store.mirrored.blobs.keys() - state.blobs.keys())
+        await blobs.drop(connection, gone)
+        await blobs.remove(connection, gone)
         self.store.mirrored = state
 
     def purge(self, erasure: Erasure) -> None:
-        rows, others = self.inventory(erasure)
-        found = self.store.runner.run(self._inventory(erasure))
-        assert {one.row_id for one in found if one.kind != "blob"} == {row.id for row in rows}
-        assert {one.digest for one in found if one.kind == "blob"} == others
+        rows, made, left = self.inventory(erasure)
+        found, gone = self.store.runner.run(self._inventory(erasure))
+        of_rows = {one.row_id for one in found if one.kind not in ("step", *LEFT)}
+        assert of_rows == {row.id for row in rows}
+        steps = {one.digest for one in found if one.kind == "step"}
+        assert steps == {job.output for job in made} | {b.digest for b in left if b.origin == "job"}
+        assert {one.row_id for one in found if one.kind in LEFT} == {b.id for b in left if b.origin == "task"}
+        assert gone == self.blobs_of(erasure, rows, made, left)
         super().purge(erasure)
 
-    async def _inventory(self, erasure: Erasure) -> list[Found]:
+    async def _inventory(self, erasure: Erasure) -> tuple[list[Found], set[UUID]]:
         async with self.store.database.write() as connection:
             await self._mirror(connection, self.state)
-            return await inventory(connection, await dossier(connection, erasure.id))
+            request = await dossier(connection, erasure.id)
+            found = await inventory(connection, request, None)
+            await record(connection, erasure.id, found)
+            return found, set(await blobs_of(connection, request, found))
 
     async def _read_back(self) -> dict[str, Any]:
         async with self.store.database.write() as connection:

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from services.selection.policies import uniform
 from services.tensors import codec
 from services.tensors.aggregate import weighted_step
+from services.tensors.streams import StoredFile
 from services.training.fats.spec import Fats
+from tests.support.kernels import over_files
 
 small = st.integers(-400, 400).map(lambda n: n / 64)
 
@@ -39,14 +41,14 @@ def test_the_quantised_step_agrees_with_exact_arithmetic(
     assume(not is_tie or sum(weights).bit_count() == 1)  # else float64 may fall to either side of it
     with TemporaryDirectory() as name:
         folder = Path(name)
-        codec.write(folder / "b", {"w": np.array([base], np.float64), "steps": np.array([7])})
+        codec.write_file(folder / "b", {"w": np.array([base], np.float64), "steps": np.array([7])})
         for index, delta in enumerate(deltas):
-            codec.write(folder / f"{index}", {"w": np.array([delta], np.float64)})
+            codec.write_file(folder / f"{index}", {"w": np.array([delta], np.float64)})
         listed = [{"digest": f"{index}", "weight": float(weight)} for index, weight in enumerate(weights)]
         inputs = {"b": folder / "b", **{f"{index}": folder / f"{index}" for index in range(len(deltas))}}
         params = {"base": "b", "updates": listed, "scale": 1.0, "quantum": quantum}
-        weighted_step(params, inputs, folder / "out")
-        found = codec.read(folder / "out")
+        over_files(weighted_step, params, inputs, folder / "out")
+        found = codec.read(StoredFile(folder / "out"))
     assert found["steps"].tolist() == [7], "whole numbers are not rounded to multiples"
     assert not np.signbit(found["w"][0]) or found["w"][0] < 0, "a zero that has a sign"
     assert Fraction(float(found["w"][0])) == round(exact / Fraction(quantum)) * Fraction(quantum)

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from services.tensors import codec
 from services.tensors.merge import merge_models
+from services.tensors.streams import StoredFile
+from tests.support.kernels import over_files
 
 
 def exact_average(values: list[float], weights: list[float]) -> Fraction:
@@ -23,11 +25,11 @@ def run_kernel(models: list[Any], weights: list[float], slice_elements: int) -> 
     with TemporaryDirectory() as name:
         folder = Path(name)
         for index, model in enumerate(models):
-            codec.write(folder / f"{index}", {"w": model})
+            codec.write_file(folder / f"{index}", {"w": model})
         listed = [{"digest": f"{index}", "weight": weight} for index, weight in enumerate(weights)]
         inputs = {f"{index}": folder / f"{index}" for index in range(len(models))}
-        merge_models({"models": listed}, inputs, folder / "out", slice_elements=slice_elements)
-        return codec.read(folder / "out")["w"]
+        over_files(merge_models, {"models": listed}, inputs, folder / "out", slice_elements=slice_elements)
+        return codec.read(StoredFile(folder / "out"))["w"]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from services.program.contract import Movement
 from services.tensors import codec
 from services.tensors.aggregate import weighted_step
+from services.tensors.streams import StoredFile
 from services.training.local_spec import LocalTraining
 from services.unlearning.federaser.kernels import calibrate_update
 from services.unlearning.fedforget.client import forgetting_loss
@@ -26,6 +27,7 @@ from services.unlearning.pga.client import project
 from services.unlearning.pga.kernels import pga_reference
 from services.unlearning.sifu.bound import hidden_by_noise, movement_by_round
 from services.unlearning.sifu.kernels import measure_distances
+from tests.support.kernels import over_files
 
 Tensors = dict[str, Any]
 DIGEST = "sha256:" + "0" * 64
@@ -37,7 +39,7 @@ def f32(*values: float) -> Any:
 
 def store(folder: Path, files: dict[str, Tensors]) -> dict[str, Path]:
     for name, tensors in files.items():
-        codec.write(folder / name, tensors)
+        codec.write_file(folder / name, tensors)
     return {name: folder / name for name in files}
 
 
@@ -52,8 +54,8 @@ def test_federaser_calibrates_a_case_worked_out_by_hand(tmp_path: Path) -> None:
         "new": {"a": f32(3, 4), "b": f32(0, -2)},
     }
     params = {"model": "model", "update": "new", "stored": ["stored"]}
-    figures = calibrate_update(params, store(tmp_path, files), tmp_path / "out")
-    found = codec.read(tmp_path / "out")
+    figures = over_files(calibrate_update, params, store(tmp_path, files), tmp_path / "out")
+    found = codec.read(StoredFile(tmp_path / "out"))
     assert found["a"].tolist() == [6, 8]
     assert found["b"].tolist() == [0, -1]
     assert figures["num_zero_norm"] == 0
@@ -72,18 +74,20 @@ def test_federasers_step_is_the_weighted_mean_of_calibrated_updates(tmp_path: Pa
     inputs = store(tmp_path, files)
     for client in "kl":
         params = {"model": "w", "update": f"new-{client}", "stored": [f"stored-{client}"]}
-        calibrate_update(params, inputs, tmp_path / f"hat-{client}")
+        over_files(calibrate_update, params, inputs, tmp_path / f"hat-{client}")
         inputs[f"hat-{client}"] = tmp_path / f"hat-{client}"
     updates = [{"digest": "hat-k", "weight": 1.0}, {"digest": "hat-l", "weight": 3.0}]
-    weighted_step({"base": "w", "updates": updates, "scale": 1.0}, inputs, tmp_path / "out")
-    assert codec.read(tmp_path / "out")["a"].tolist() == [2.5, 6]
+    over_files(weighted_step, {"base": "w", "updates": updates, "scale": 1.0}, inputs, tmp_path / "out")
+    assert codec.read(StoredFile(tmp_path / "out"))["a"].tolist() == [2.5, 6]
 
 
 def test_a_client_without_a_stored_update_gets_the_rounds_median_length(tmp_path: Path) -> None:
     stored: dict[str, Tensors] = {"s1": {"a": f32(1, 0)}, "s2": {"a": f32(0, 5)}, "s3": {"a": f32(100, 0)}}
     inputs = store(tmp_path, {"model": {"a": f32(0, 0)}, "new": {"a": f32(0, -2)}, **stored})
-    calibrate_update({"model": "model", "update": "new", "stored": ["s1", "s2", "s3"]}, inputs, tmp_path / "out")
-    assert codec.read(tmp_path / "out")["a"].tolist() == [0, -5]
+    over_files(
+        calibrate_update, {"model": "model", "update": "new", "stored": ["s1", "s2", "s3"]}, inputs, tmp_path / "out"
+    )
+    assert codec.read(StoredFile(tmp_path / "out"))["a"].tolist() == [0, -5]
 
 
 # --- PGA --------------------------------------------------------------------------------------------------------------
@@ -103,8 +107,8 @@ def test_pgas_reference_is_the_model_that_the_round_makes_without_the_leaver(tmp
     ]
     inputs = store(tmp_path, {"head": {"w": head}, "base": {"w": base}, "delta": {"w": deltas[leaver]}})
     params = {"head": "head", "base": "base", "scale": 1.0, "leavers": [{"digest": "delta", "share": 0.3}]}
-    figures = pga_reference(params, inputs, tmp_path / "out", slice_elements=4)
-    found = codec.read(tmp_path / "out")["w"]
+    figures = over_files(pga_reference, params, inputs, tmp_path / "out", slice_elements=4)
+    found = codec.read(StoredFile(tmp_path / "out"))["w"]
     assert found == pytest.approx(np.array(expected), rel=1e-12)
     assert figures["reference_distance"] == pytest.approx(float(np.linalg.norm(found - head)))
 
@@ -118,9 +122,11 @@ def test_pgas_reference_without_two_leavers_is_the_mean_of_the_rest_also_with_a_
     head = base + scale * sum(w * d for w, d in zip(weights, deltas, strict=True)) / 10
     inputs = store(tmp_path, {"head": {"w": head}, "base": {"w": base}, "d0": {"w": deltas[0]}, "d3": {"w": deltas[3]}})
     leavers = [{"digest": "d0", "share": 0.1}, {"digest": "d3", "share": 0.4}]
-    pga_reference({"head": "head", "base": "base", "scale": scale, "leavers": leavers}, inputs, tmp_path / "out")
+    over_files(
+        pga_reference, {"head": "head", "base": "base", "scale": scale, "leavers": leavers}, inputs, tmp_path / "out"
+    )
     expected = base + scale * (2 * deltas[1] + 3 * deltas[2]) / 5
-    assert codec.read(tmp_path / "out")["w"] == pytest.approx(expected, rel=1e-12)
+    assert codec.read(StoredFile(tmp_path / "out"))["w"] == pytest.approx(expected, rel=1e-12)
 
 
 @given(st.lists(st.floats(-100, 100, width=32), min_size=4, max_size=4), st.floats(0.1, 50))
@@ -211,11 +217,11 @@ def test_fedrecoverys_running_sums_give_what_the_whole_history_gives(tmp_path: P
             inputs |= store(tmp_path, {digest: {"w": updates[number][name]}})
             listed.append({"client": name, "digest": digest, "weight": 5.0})
         params = {"model": "head", "residuals": residuals, "updates": listed, "scale": 1.0}
-        accumulate_residuals(params, inputs, tmp_path / f"r{number}", slice_elements=slice_elements)
+        over_files(accumulate_residuals, params, inputs, tmp_path / f"r{number}", slice_elements=slice_elements)
         residuals = f"r{number}"
         inputs[residuals] = tmp_path / residuals
     removal = {"head": "head", "residuals": residuals, "leavers": ["a"], "noise": 0.0, "seed": 1}
-    remove_residuals(removal, inputs, tmp_path / "out", slice_elements=slice_elements)
+    over_files(remove_residuals, removal, inputs, tmp_path / "out", slice_elements=slice_elements)
 
     expected = head.astype(np.float64)
     steps = [np.mean([u.astype(np.float64) for u in found.values()], axis=0) for found in updates]
@@ -225,7 +231,7 @@ def test_fedrecoverys_running_sums_give_what_the_whole_history_gives(tmp_path: P
             others = [-u.astype(np.float64) for name, u in found.items() if name != "a"]
             delta = (np.mean(others, axis=0) + found["a"].astype(np.float64)) / len(found)
             expected = expected - float(step @ step) / total * delta
-    found_model = codec.read(tmp_path / "out")
+    found_model = codec.read(StoredFile(tmp_path / "out"))
     assert found_model["w"] == pytest.approx(expected, rel=1e-5, abs=1e-6)
     assert found_model["steps"].tolist() == [4]
 
@@ -241,8 +247,8 @@ def test_not_negates_the_first_layers_weights_and_nothing_else(tmp_path: Path) -
         "3.weight": f32(9, 10).reshape(1, 2),
         "2.num_batches_tracked": np.array(3),
     }
-    figures = negate_layers({"model": "m", "layers": None}, store(tmp_path, {"m": model}), tmp_path / "out")
-    found = codec.read(tmp_path / "out")
+    figures = over_files(negate_layers, {"model": "m", "layers": None}, store(tmp_path, {"m": model}), tmp_path / "out")
+    found = codec.read(StoredFile(tmp_path / "out"))
     assert found["1.weight"].tolist() == [[-1, 2], [0, -3]]
     assert all(found[name].tolist() == model[name].tolist() for name in model if name != "1.weight")
     assert figures == {"num_negated": 4.0}
@@ -268,8 +274,8 @@ def test_sifus_distances_are_between_the_new_model_and_each_clients_own(tmp_path
     base, deltas = rng.standard_normal(6), rng.standard_normal((2, 6))
     inputs = store(tmp_path, {"m": {"w": base}, "a": {"w": deltas[0]}, "b": {"w": deltas[1]}})
     updates = [{"client": "a", "digest": "a", "weight": 1.0}, {"client": "b", "digest": "b", "weight": 3.0}]
-    figures = measure_distances(
-        {"model": "m", "updates": updates, "scale": 0.5}, inputs, tmp_path / "out", slice_elements=4
+    figures = over_files(
+        measure_distances, {"model": "m", "updates": updates, "scale": 0.5}, inputs, tmp_path / "out", slice_elements=4
     )
     new = base + 0.5 * (deltas[0] + 3 * deltas[1]) / 4
     for client, delta in zip("ab", deltas, strict=True):

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from services.tensors import codec
 from services.tensors.aggregate import weighted_step
+from services.tensors.streams import StoredFile
+from tests.support.kernels import over_files
 
 
 def exact_step(base: float, deltas: list[float], weights: list[float], scale: float) -> Fraction:
@@ -23,14 +25,14 @@ def exact_step(base: float, deltas: list[float], weights: list[float], scale: fl
 def run_kernel(base: Any, deltas: list[Any], weights: list[float], scale: float, slice_elements: int) -> Any:
     with TemporaryDirectory() as name:
         folder = Path(name)
-        codec.write(folder / "b", {"w": base, "count": np.arange(5)})
+        codec.write_file(folder / "b", {"w": base, "count": np.arange(5)})
         for index, update in enumerate(deltas):
-            codec.write(folder / f"{index}", {"w": update})
+            codec.write_file(folder / f"{index}", {"w": update})
         listed = [{"digest": f"{index}", "weight": weight} for index, weight in enumerate(weights)]
         inputs = {"b": folder / "b", **{f"{index}": folder / f"{index}" for index in range(len(deltas))}}
         params = {"base": "b", "updates": listed, "scale": scale}
-        weighted_step(params, inputs, folder / "out", slice_elements=slice_elements)
-        new = codec.read(folder / "out")
+        over_files(weighted_step, params, inputs, folder / "out", slice_elements=slice_elements)
+        new = codec.read(StoredFile(folder / "out"))
         assert new["count"].tolist() == [0, 1, 2, 3, 4]
         return new["w"]
 

@@ -13,7 +13,8 @@ from safetensors.numpy import save
 
 from services.core import digests
 
-MODEL = {"w": np.zeros(8, np.float32)}
+MODEL = {"w": np.full(8, 64.0, np.float32)}
+"""Far from all deltas: bytes that equal a superseded model are refused, whoever sends them."""
 
 
 def blob(tensors: Mapping[str, Any]) -> tuple[str, bytes]:
@@ -58,6 +59,6 @@ class Agents:
 def _answer(http: httpx.Client, name: str, task: dict[str, Any]) -> None:
     value = (sum(name.encode()) % 31) / 32 + 0.25 * task["round"]
     digest, data = blob({"w": np.full(8, value, np.float32)})
-    if http.put(f"/v1/blobs/{digest}", content=data).is_success:
+    if http.put(f"/v1/blobs/{digest}", content=data, headers={"Lethe-Task": task["task_id"]}).is_success:
         body = {"lease_token": task["lease_token"], "update": digest, "num_samples": 10}
         http.put(f"/v1/tasks/{task['task_id']}/result", json=body)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 
 from coordinator.engine.entities import Erasure, State
-from coordinator.runtime.erasure import outcome, served
+from coordinator.runtime.certifying import outcome, served
 from coordinator.store.inventory import Dossier
 from services.audit import predicate as p
+from services.audit.artefact_list import Tallying
 from services.audit.objections import objections
 from services.core.digests import of_json
 
-SALT = b"sixteen bytes or more"
+SALT = bytes(32)
 
 
 def objections_to(state: State, erasure: Erasure, now: datetime) -> list[str]:
@@ -24,9 +25,10 @@ def objections_to(state: State, erasure: Erasure, now: datetime) -> list[str]:
     found = Dossier(erasure, subjects, lines, cohorts, runs)
     is_mended = any(line.action == "unlearned" for line in lines)
     predicate = p.ErasurePredicate(
+        federation=erasure.federation_id,
         request=p.Request(
             id=erasure.id,
-            subjects=tuple(p.commit(s.name, SALT) for s in subjects),
+            subjects=tuple(p.commit(s.name, erasure.id, erasure.federation_id, SALT) for s in subjects),
             scope=erasure.scope,
             regulation=erasure.regulation,
             submitted_at=erasure.created_at,
@@ -37,8 +39,8 @@ def objections_to(state: State, erasure: Erasure, now: datetime) -> list[str]:
         method=p.Method(name=erasure.chosen or ""),
         guarantee=p.Guarantee.plain("approximate" if is_mended else "exact"),
         cohorts=tuple(outcome(found, line) for line in lines),
-        artefacts=(),
-        counts={"cohort": p.Count(planned=len(lines), done=sum(line.done_at is not None for line in lines))},
+        num_cohorts=p.Count(planned=len(lines), done=sum(line.done_at is not None for line in lines)),
+        artefacts=Tallying().artefacts(),
         still_shaped_by=(),
         workers=p.Workers(),
         replayable=p.Replayable.of(0, 0),

@@ -117,6 +117,10 @@ class Deployment:
         assert done.returncode == 0, f"lethe {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stdout
 
+    def assert_healthy(self) -> None:
+        """`lethe doctor` finds nothing, beside what runs."""
+        self.run_command("doctor", "--json", "--deep")
+
     # --- processes ----------------------------------------------------------------------------------------------------
 
     def process(self, name: str, *arguments: str) -> Process:

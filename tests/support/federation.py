@@ -20,23 +20,26 @@ from uuid import UUID
 import numpy as np
 import sqlalchemy as sa
 
+from coordinator.engine.entities import Blob, Task
 from coordinator.engine.messages import (
     AcknowledgeExclusions,
     ClaimTasks,
     CreateRun,
     FileErasure,
-    RecordBlob,
     SubmitResult,
 )
 from coordinator.engine.work import Granted
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.reception import Complete, Received
 from coordinator.runtime.settings import Settings
+from coordinator.runtime.uploads import Wanted
 from coordinator.store import exclusions, schema
 from coordinator.store import tables as t
+from services.core import digests
 from services.core.errors import Rejected
 from services.core.ids import uuid7
 from services.core.seeds import derive
-from services.tensors.codec import read, write
+from services.tensors.codec import read, write_file
 from services.wire.v1.runs import RunSpec
 from services.wire.v1.work import FIGURES_ONLY
 
@@ -212,24 +215,51 @@ class Federation:
         if grant.work is not None:
             self.asked.append((name, task.kind))
         if task.kind not in FIGURES_ONLY:
-            async with self.coordinator.blobs.local(self.id, [task.model_digest]) as files:
+            async with self.coordinator.storage.local(self.id, [task.model_digest]) as files:
                 base = read(files[task.model_digest])["w"]
             seed = derive(grant.run.spec.seed, "local", grant.cohort.name, task.round, name)
             step = trained(base, self.data[name], seed, self.samples[name])
-            digest = await self.put({"w": step if task.kind == "train" else -step})
+            digest = await self.put({"w": step if task.kind == "train" else -step}, task)
         num_samples = len(self.samples[name])
         metrics = self.scores.get(name, {}) if task.kind == "audit" else {}
         message = SubmitResult(task.id, task.client_id, task.lease_token or "", digest, num_samples, metrics)
         await self.coordinator.shell.handle(message)
 
-    async def put(self, tensors: dict[str, Any]) -> str:
+    async def put(self, tensors: dict[str, Any], task: Task | None = None) -> str:
+        """As an operator, or as the client that holds the task."""
         path = self.directory / f"{new_id().hex}.safetensors"
-        write(path, tensors)
-        digest, inspection, num_bytes = await self.coordinator.blobs.adopt(self.id, path)
-        layout = inspection.layout
-        record = RecordBlob(self.id, digest, num_bytes, layout.digest(), layout.updatable().digest(), inspection.finite)
-        await self.coordinator.shell.handle(record)
-        return str(digest)
+        write_file(path, tensors)
+        data = path.read_bytes()
+        path.unlink()
+        return await self.put_bytes(data, task)
+
+    async def put_bytes(self, data: bytes, task: Task | None = None) -> str:
+        digest = digests.of_bytes(data)
+        client_id, task_id = (None, None) if task is None else (task.client_id, task.id)
+        blob = await self.coordinator.uploads.announce(Wanted(self.id, client_id, task_id, digest, len(data)))
+        if blob.status != "stored":
+            received = await self._receive(blob, data)
+            assert isinstance(received, Complete)
+            await self.coordinator.uploads.record(blob, received.inspection)
+        return digest
+
+    async def _receive(self, blob: Blob, data: bytes) -> Received:
+        """From where an earlier life left it, as agents do."""
+        reception = self.coordinator.reception
+        try:
+            return await reception.receive(blob, 0, len(data), _once(data))
+        except Rejected as rejected:
+            if rejected.code != "upload-offset-mismatch":
+                raise
+            offset = rejected.extra["offset"]
+            return await reception.receive(blob, offset, len(data), _once(data[offset:]))
+
+    async def is_stored(self, digest: str) -> bool:
+        return bool(await self.coordinator.storage.find(self.id, [digest]))
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 def trained(base: Any, data: int, seed: int, samples: list[int]) -> Any:
@@ -260,9 +290,9 @@ async def federation(
 
 
 @contextlib.asynccontextmanager
-async def reopened(directory: Path, url: str | None = None) -> AsyncIterator[Federation]:
+async def reopened(directory: Path, url: str | None = None, **settings: Any) -> AsyncIterator[Federation]:
     """The one federation of a home that was left by `federation`, perhaps of an earlier release."""
-    coordinator = Coordinator(Settings(home=directory / "home", database_url=url))
+    coordinator = Coordinator(Settings(home=directory / "home", database_url=url, **settings))
     await schema.upgrade(coordinator.database)
     async with coordinator.database.read() as connection:
         federation_id = (await connection.execute(sa.select(t.federations.c.id))).scalar_one()

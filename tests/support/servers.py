@@ -126,6 +126,11 @@ class PostgresServer:
             return make_url(self._outside).set(drivername="postgresql+asyncpg").render_as_string(hide_password=False)
         return f"postgresql+asyncpg://postgres@127.0.0.1:{self._port}/postgres"
 
+    @property
+    def data_directory(self) -> Path | None:
+        """With its write-ahead log; None: it is somebody else's."""
+        return None if self._directory is None else self._directory / "data"
+
     def start(self) -> None:
         if self._outside is not None or self._process is not None:
             return

@@ -35,8 +35,8 @@ from services.program.contract import (
     Recalled,
     UpdateRef,
 )
-from services.registry.kernels import run_kernel
 from services.registry.plans import PLANS
+from services.tensors.streams import StoredFile
 from services.training import local
 from services.training.local_spec import LocalTraining
 from services.training.task import Classifier
@@ -46,6 +46,7 @@ from services.unlearning.pga.client import ascend
 from services.unlearning.pga.spec import Ascend
 from services.wire.v1.runs import RunSpec
 from services.wire.v1.work import Work
+from tests.support.kernels import run_over_files
 
 CPU = torch.device("cpu")
 
@@ -127,7 +128,7 @@ class SmallFederation:
 
     def compute(self, kernel: str, params: dict[str, Any], inputs: tuple[str, ...]) -> Computed:
         out = self.folder / "out"
-        figures = run_kernel(kernel, params, {digest: self.path(digest) for digest in inputs}, out)
+        figures = run_over_files(kernel, params, {digest: self.path(digest) for digest in inputs}, out)
         return Computed(self.store(out) if out.exists() else None, figures)
 
     def answers(self, ask: AskClients) -> tuple[UpdateRef, ...]:
@@ -172,7 +173,7 @@ class SmallFederation:
 
     def model(self, digest: str) -> nn.Module:
         model = build(self.spec.model, seed=0)
-        load_weights(model, self.path(digest))
+        load_weights(model, StoredFile(self.path(digest)))
         return model
 
     def head(self) -> nn.Module:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,11 +21,13 @@ from coordinator.engine.decide import Decision, decide
 from coordinator.engine.entities import (
     OPEN_TASK,
     Archive,
+    Blob,
     Checkpoint,
     Client,
     Cohort,
     Contribution,
     Erasure,
+    Facts,
     Job,
     Parent,
     Round,
@@ -39,6 +41,7 @@ from coordinator.engine.forgetting import recalled_digest
 from coordinator.engine.react import FollowUp, Wake, react
 from coordinator.engine.work import Granted, Refused
 from coordinator.runtime.pump import POSTS
+from coordinator.runtime.sealing import operators_blob
 from services.core.digests import of_json
 from services.core.errors import Rejected
 from services.wire.v1.runs import ModelSpec, RunSpec
@@ -97,8 +100,8 @@ class World:
     """Lease token -> the rows that were left out when the task was taken up."""
     _trained_on: dict[str, tuple[str, str, frozenset[str]]] = field(default_factory=dict)
     """Update -> the model it was trained on, its client, and the samples that it was trained on."""
-    bytes: set[str] = field(default_factory=set)
-    """Digests of what is in the blob store."""
+    steps_gone: set[str] = field(default_factory=set)
+    """Digests of what erasures deleted and nobody had published."""
     figures_of: Callable[[str], Mapping[str, float]] = lambda digest: {"accuracy": 0.5, "loss": 1.0}
     """What judging the model with this digest says."""
     beyond_bounds: set[str] = field(default_factory=set)
@@ -128,13 +131,13 @@ class World:
         envelope = m.Envelope(message, self.now, next(self._counter).to_bytes(16))
         if isinstance(message, WEIGHS_MODELS):
             self.state = replace(self.state, samples=self._samples())
-        before = replace(self.state, archives=self._archives(message))
+        before = replace(self.state, archives=self._archives(message), superseded=self._superseded(message))
         try:
             decision = decide(before, envelope)
         except Rejected as rejection:
             return rejection
         self.decisions.append((before, envelope, decision))
-        self.state = replace(decision.state, archives={})
+        self.state = replace(decision.state, archives={}, superseded=frozenset())
         self.events += decision.events
         for event in decision.events:
             if isinstance(event, CheckpointPublished):
@@ -183,6 +186,14 @@ class World:
                 known.num_others + is_other, known.num_stored + is_stored, known.weight + c.weight
             )
         return {key: one for key, one in found.items() if self.state.checkpoints[key].superseded_by is None}
+
+    def _superseded(self, message: m.Message) -> frozenset[tuple[UUID, str]]:
+        """As the store finds them."""
+        if not isinstance(message, m.RecordBlob | m.CreateRun):
+            return frozenset()
+        models = self.state.checkpoints.values()
+        gone = {c.digest for c in models if c.superseded_by is not None} | self.steps_gone
+        return frozenset((FEDERATION, d) for d in gone - {c.digest for c in models if c.superseded_by is None})
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -277,17 +288,65 @@ class World:
         return granted
 
     def store_blob(self, digest: str, layout: str = UPDATE_LAYOUT, finite: bool = True) -> str:
-        self.send(m.RecordBlob(FEDERATION, digest, 100, layout, UPDATE_LAYOUT, finite))
-        self.bytes.add(digest)
+        """As an operator."""
+        self.record(self.announce(digest), layout, finite)
         return digest
 
-    def upload(self, digest: str, client_id: UUID) -> bool:
-        """False: the client is not let in any more."""
-        record = m.RecordBlob(FEDERATION, digest, 100, UPDATE_LAYOUT, UPDATE_LAYOUT, True, client_id)
-        (answer,) = self.send_together([record])
-        if isinstance(answer, Rejected):
+    def announce(self, digest: str | None, task: Task | None = None, job: Job | None = None) -> Blob:
+        """What a client, a kernel or, without either, an operator is about to store."""
+        blob = replace(operators_blob(FEDERATION, self.now, digest, 100), id=UUID(int=next(self._counter) + 30_000))
+        if task is not None:
+            blob = replace(blob, origin="task", origin_id=task.id, client_id=task.client_id)
+        if job is not None:
+            blob = replace(blob, origin="job", origin_id=job.id)
+        if source := task or job:
+            blob = replace(blob, cohort_id=source.cohort_id, epoch=source.epoch)
+        if job is None:
+            same = (b for b in self.blobs_of_origin(blob.origin, blob.origin_id) if b.digest == digest)
+            blob = next(same, blob)
+        self.state = self.state.put(blob)
+        return blob
+
+    def blobs_of_origin(self, origin: str, origin_id: UUID | None) -> list[Blob]:
+        return [b for b in self.state.blobs.values() if (b.origin, b.origin_id) == (origin, origin_id)]
+
+    def record(self, blob: Blob, layout: str = UPDATE_LAYOUT, finite: bool = True) -> None:
+        """All of its bytes are there. What is refused is given up."""
+        try:
+            self.send(self.record_of(blob, blob.digest or "", layout, finite))
+        except Rejected:
+            self.drop_blobs({blob.id})
+            raise
+
+    def record_of(self, blob: Blob, digest: str, layout: str, finite: bool = True) -> m.RecordBlob:
+        return m.RecordBlob(blob.id, FEDERATION, digest, Facts(100, layout, UPDATE_LAYOUT, finite), blob.client_id)
+
+    def drop_blobs(self, blob_ids: Collection[UUID]) -> None:
+        kept = {key: blob for key, blob in self.state.blobs.items() if key not in blob_ids}
+        known = {(b.federation_id, b.digest) for b in kept.values() if b.status == "stored"}
+        facts = {key: facts for key, facts in self.state.facts.items() if key in known}
+        self.state = replace(self.state, blobs=kept, facts=facts)
+
+    def mark_dropping(self, blob_ids: Collection[UUID]) -> None:
+        self.state = self.state.put_all(replace(self.state.blobs[key], status="dropping") for key in blob_ids)
+
+    def is_held(self, task: Task) -> bool:
+        """Whether its client may upload for it."""
+        task = self.state.tasks[task.id]
+        is_current = task.epoch == self.state.cohorts[task.cohort_id].epoch
+        return task.status in ("ready", "leased") and task.attempt > 0 and is_current
+
+    def upload(self, digest: str, task: Task) -> bool:
+        """False: the client is not let in any more, or does not hold the task any more."""
+        if not self.is_held(task):
             return False
-        self.bytes.add(digest)
+        begun = self.announce(digest, task)
+        if begun.status == "stored":
+            return True
+        try:
+            self.record(begun)
+        except Rejected:
+            return False
         return True
 
     def train(self, task: Task) -> str:
@@ -298,7 +357,7 @@ class World:
         trained_on = {f"{task.client_name}#{row}" for row in ROWS if row not in left_out}
         self.samples_in[digest] = self.samples_in.get(task.model_digest, frozenset()) | trained_on
         self._trained_on[digest] = task.model_digest, task.client_name, frozenset(trained_on)
-        self.upload(digest, task.client_id)
+        self.upload(digest, task)
         return digest
 
     def _look_again(self, digests: Iterable[str]) -> None:
@@ -338,7 +397,7 @@ class World:
     def outcome_of(self, job: Job) -> m.JobDone:
         token = job.lease_token or ""
         measured = job.inputs if (job.kernel or "").endswith("newcomer") else ()
-        missing = [digest for digest in measured if digest in self.provenance and digest not in self.bytes]
+        missing = [digest for digest in measured if digest in self.provenance and digest not in self.stored]
         assert not missing, f"kernel {job.kernel} reads what is not stored any more"
         if job.kernel in ("knot_profile", "spectral_profile"):
             clients = enumerate(update["client"] for update in job.params["updates"])
@@ -359,11 +418,14 @@ class World:
             self.provenance[digest] = frozenset[str]().union(*(self.provenance[d] for d in inputs))
             samples = (self.samples_in.get(d, frozenset()) for d in inputs)
             self.samples_in[digest] = frozenset[str]().union(*samples)
-        if counts:
-            self.state = self.state.put(replace(held, output=digest))
-            self.bytes.add(digest)
-        blob = m.RecordBlob(FEDERATION, digest, 100, MODEL_LAYOUT, UPDATE_LAYOUT, True)
-        return m.JobDone(job.id, token, blob, dict.fromkeys(left_out, 1.0))
+        blob = self.announce(digest, job=job)  # by a pump that held its lease then
+        record = self.record_of(blob, digest, MODEL_LAYOUT)
+        return m.JobDone(job.id, token, record, dict.fromkeys(left_out, 1.0))
+
+    @property
+    def stored(self) -> set[str | None]:
+        """Digests of what is in the blob store."""
+        return {blob.digest for blob in self.state.blobs.values() if blob.status == "stored"}
 
     def _beyond_bounds(self, job: Job) -> dict[str, str]:
         """Figures by which the kernel says that it left an update out, with the update's digest."""
@@ -411,8 +473,9 @@ class World:
             case _:
                 return None
 
-    def inventory(self, erasure: Erasure) -> tuple[list[Checkpoint | Update], set[str]]:
-        """Everything that the lineage says was made with the leavers' data: rows, and digests of other blobs."""
+    def inventory(self, erasure: Erasure) -> tuple[list[Checkpoint | Update], list[Job], list[Blob]]:
+        """Everything that the lineage says was made with the leavers' data: rows of models and updates, kernels whose
+        outputs nobody published, and what was never submitted or finished."""
         state = self.state
         leavers = {s.client_id for s in state.subjects.values() if s.erasure_id == erasure.id}
         lines = [line for line in state.lines.values() if line.erasure_id == erasure.id]
@@ -431,42 +494,88 @@ class World:
         submissions = [u for u in state.updates.values() if u.digest is not None]
         updates = [u for u in submissions if u.client_id in leavers and (was_before(u) or u.client_id not in staying)]
         updates += [u for u in submissions if (u.cohort_id, u.base_digest) in bases and u not in updates]
-        outputs: set[str] = set()
+        made: list[Job] = []
         since = {line.cohort_id: line.epoch_after for line in lines if line.action != "unlearned"}
         made_now = [j for j in state.jobs.values() if j.cohort_id in since and j.epoch >= since[j.cohort_id]]
-        jobs = [j for j in state.jobs.values() if j not in made_now]
+        jobs = [j for j in state.jobs.values() if j not in made_now and j.output is not None]
+        spared = {c.digest for c in state.checkpoints.values() if c.superseded_by is None}
+        spared |= {j.output for j in made_now if j.output is not None}
         is_growing = True
         while is_growing:  # what a method makes on its way may be trained on, and be the input of another kernel
-            derived = {c.digest for c in models} | {u.digest for u in updates} | outputs
-            made = {j.output for j in jobs if j.output is not None and derived & set(j.inputs)} - derived
-            made -= {c.digest for c in state.checkpoints.values() if c.superseded_by is None}
-            made -= {j.output for j in made_now}
-            trained_on = [u for u in submissions if u.base_digest in outputs | made and u not in updates]
-            outputs, updates = outputs | made, updates + trained_on
-            is_growing = bool(made or trained_on)
-        cohorts = {c.cohort_id for c in models}
-        trained = {x.client_id for x in state.members.values() if x.cohort_id in cohorts}
-        submitted = {u.digest for u in state.updates.values()}
-        uploads = {b.digest for b in state.blobs.values() if b.uploaded_by in leavers | trained} - submitted
-        return [*models, *updates], (outputs | uploads) - {c.digest for c in models} - {u.digest for u in updates}
+            derived = {c.digest for c in models} | {u.digest for u in updates} | {j.output for j in made}
+            new = [j for j in jobs if derived & set(j.inputs) and j.output not in derived | spared]
+            made += new
+            outputs = {j.output for j in made}
+            trained_on = [u for u in submissions if u.base_digest in outputs and u not in updates]
+            updates += trained_on
+            is_growing = bool(new or trained_on)
+        runs = {model.run_id for model in models} | {line.run_id for line in lines}
+        return [*models, *updates], made, self._unsubmitted(leavers if not stay else set(), runs)
+
+    def _unsubmitted(self, leavers: set[UUID], runs: set[UUID]) -> list[Blob]:
+        submitted = {(u.task_id, u.digest) for u in self.state.updates.values()}
+
+        def is_left(b: Blob) -> bool:
+            never_submitted = b.origin == "task" and (b.origin_id, b.digest) not in submitted
+            return never_submitted or (b.origin == "job" and b.status == "arriving")
+
+        def is_lost(b: Blob) -> bool:
+            cohort = self.state.cohorts.get(b.cohort_id or b.id)
+            return b.client_id in leavers or (cohort is not None and cohort.run_id in runs and self._is_cut_off(b))
+
+        return [b for b in self.state.blobs.values() if is_left(b) and is_lost(b)]
+
+    def _is_cut_off(self, b: Blob) -> bool:
+        cohort = self.state.cohorts.get(b.cohort_id or b.id)
+        return cohort is not None and (cohort.phase == "retired" or (b.epoch is not None and b.epoch < cohort.epoch))
+
+    def blobs_of(
+        self, erasure: Erasure, rows: Sequence[Checkpoint | Update], made: Sequence[Job], left: Sequence[Blob]
+    ) -> set[UUID]:
+        """The blobs that these are, whoever else has the same bytes."""
+        state = self.state
+        models = [row for row in rows if isinstance(row, Checkpoint)]
+        updates = [row for row in rows if isinstance(row, Update)]
+        served = (c for c in state.checkpoints.values() if c.superseded_by is None and c.stored)
+        clean = {(c.cohort_id, c.epoch, c.digest) for c in served}
+        places = {(c.cohort_id, c.epoch, c.digest) for c in models}
+        gone = {c.digest for c in models} | {j.output for j in made}
+        origins = {u.task_id for u in updates} | {u.id for u in updates} | {j.id for j in made}
+        update_ids = {u.id: u.cohort_id for u in updates}
+        calibrated = {
+            (update_ids[c.update_id], c.digest)
+            for c in state.contributions.values()
+            if c.update_id in update_ids and c.digest is not None
+        }
+        subjects = {s.client_id for s in state.subjects.values() if s.erasure_id == erasure.id}
+        leavers = subjects if erasure.scope == "client" else set()
+
+        def is_gone(b: Blob) -> bool:
+            place = (b.cohort_id, b.epoch, b.digest)
+            same_bytes = b.origin == "job" and place not in clean and b.digest in gone and self._is_cut_off(b)
+            is_model = b.origin == "job" and place in places and place not in clean
+            is_calibrated = b.origin == "job" and (b.cohort_id, b.digest) in calibrated
+            return b.origin_id in origins or b.client_id in leavers or same_bytes or is_model or is_calibrated
+
+        return {b.id for b in state.blobs.values() if is_gone(b)} | {b.id for b in left}
 
     def purge(self, erasure: Erasure) -> None:
-        rows, others = self.inventory(erasure)
+        rows, made, left = self.inventory(erasure)
+        gone = self.blobs_of(erasure, rows, made, left)
         self.state = self.state.put_all(replace(row, stored=False) for row in rows)
-        stored: list[Checkpoint | Update] = [*self.state.updates.values(), *self.state.checkpoints.values()]
-        gone = ({row.digest for row in rows} | others) - {row.digest for row in stored if row.stored}
-        self.bytes -= gone
-        self.state = replace(self.state, blobs={k: b for k, b in self.state.blobs.items() if b.digest not in gone})
+        self.steps_gone |= {j.output for j in made if j.output is not None}
+        self.drop_blobs(gone)
         if any(x.action == "unlearned" for x in self.state.lines.values() if x.erasure_id == erasure.id):
             return  # what an approximate method leaves behind cannot be told from digests
-        self._look_again(self.bytes)
+        stored = {digest for digest in self.stored if digest is not None}
+        self._look_again(stored)
         names = {s.name for s in self.state.subjects.values() if s.erasure_id == erasure.id}
         if erasure.scope == "samples":
             names, made_of = {f"{name}#{row}" for name in names for row in erasure.samples[name]}, self.samples_in
         else:
             made_of = self.provenance
-        left = [digest for digest in self.bytes if not names.isdisjoint(made_of.get(digest, ()))]
-        assert not left, f"something of {names} is left after the purge"
+        found = [digest for digest in stored if not names.isdisjoint(made_of.get(digest, ()))]
+        assert not found, f"something of {names} is left after the purge"
 
     def settle(self) -> None:
         """Everything that happens without a client and without time passing."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
@@ -17,13 +16,14 @@ from services.tensors.errors import KernelFailed
 from services.tensors.layout import TensorInfo
 from services.tensors.rewrite import Window, check_update, is_statistic, norm, rewrite
 from services.tensors.slices import SLICE_ELEMENTS, Doubles, Source, open_sources
+from services.tensors.streams import Stored, Writable
 
 ZERO_NORM: Final = 1e-12
 """A layer shorter than this has no direction; it is taken as it is, and counted."""
 
 
 def calibrate_update(
-    params: Mapping[str, Any], inputs: Mapping[str, Path], out: Path, *, slice_elements: int = SLICE_ELEMENTS
+    params: Mapping[str, Any], inputs: Mapping[str, Stored], out: Writable, *, slice_elements: int = SLICE_ELEMENTS
 ) -> dict[str, float]:
     """Kernel. params: model, update (Δ̃), stored ([digests]). Writes Δ̂ to `out`.
 

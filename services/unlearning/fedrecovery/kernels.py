@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -24,12 +23,13 @@ from services.tensors.errors import KernelFailed
 from services.tensors.layout import Layout, TensorInfo
 from services.tensors.rewrite import Window, add_noise, check_update, rewrite, total_norm, weighted_sum
 from services.tensors.slices import SLICE_ELEMENTS, Doubles, Source, open_sources
+from services.tensors.streams import Stored, Writable
 
 SQUARED_NORM: Final = TensorInfo("squared_norm", "F64", (1,))
 
 
 def accumulate_residuals(
-    params: Mapping[str, Any], inputs: Mapping[str, Path], out: Path, *, slice_elements: int = SLICE_ELEMENTS
+    params: Mapping[str, Any], inputs: Mapping[str, Stored], out: Writable, *, slice_elements: int = SLICE_ELEMENTS
 ) -> dict[str, float]:
     """Kernel. params: model, residuals (digest or None), updates ([{client, digest, weight, factor}, ...]), scale.
 
@@ -77,7 +77,7 @@ def accumulate_residuals(
 
 
 def remove_residuals(
-    params: Mapping[str, Any], inputs: Mapping[str, Path], out: Path, *, slice_elements: int = SLICE_ELEMENTS
+    params: Mapping[str, Any], inputs: Mapping[str, Stored], out: Writable, *, slice_elements: int = SLICE_ELEMENTS
 ) -> dict[str, float]:
     """Kernel. params: head, residuals (digests), leavers (names), noise (σ), seed. Writes the mended model to `out`.
 

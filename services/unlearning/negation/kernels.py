@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from services.tensors.errors import KernelFailed
 from services.tensors.layout import FLOATING, Layout
 from services.tensors.rewrite import Window, norm, rewrite
 from services.tensors.slices import SLICE_ELEMENTS, Doubles, Source
+from services.tensors.streams import Stored, Writable
 
 
 def negate_layers(
-    params: Mapping[str, Any], inputs: Mapping[str, Path], out: Path, *, slice_elements: int = SLICE_ELEMENTS
+    params: Mapping[str, Any], inputs: Mapping[str, Stored], out: Writable, *, slice_elements: int = SLICE_ELEMENTS
 ) -> dict[str, float]:
     """Kernel. params: model (digest), layers (tensor names, or None for the first layer). Writes the model to `out`."""
     with ExitStack() as stack:

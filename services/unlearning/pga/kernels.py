@@ -12,16 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from services.tensors.errors import KernelFailed
 from services.tensors.rewrite import Window, check_update, rewrite, total_norm, weighted_sum
 from services.tensors.slices import SLICE_ELEMENTS, Doubles, Source, open_sources
+from services.tensors.streams import Stored, Writable
 
 
 def pga_reference(
-    params: Mapping[str, Any], inputs: Mapping[str, Path], out: Path, *, slice_elements: int = SLICE_ELEMENTS
+    params: Mapping[str, Any], inputs: Mapping[str, Stored], out: Writable, *, slice_elements: int = SLICE_ELEMENTS
 ) -> dict[str, float]:
     """Kernel. params: head, base (digests), scale, leavers ([{digest, share}, ...]). Writes w_ref to `out`.
 
@@ -51,7 +51,7 @@ def pga_reference(
     return {"reference_distance": distance}
 
 
-def pga_radius(params: Mapping[str, Any], inputs: Mapping[str, Path], out: Path) -> dict[str, float]:
+def pga_radius(params: Mapping[str, Any], inputs: Mapping[str, Stored], out: Writable) -> dict[str, float]:
     """Kernel. params: model (a ModelSpec as JSON), reference (digest), seeds. Figures only: `radius`.
 
     r = √(mean over random models ‖w_ref − init‖² / 3), the models being those that the seeds initialise.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,11 @@ from services.core.seeds import derive
 from services.tensors.errors import KernelFailed
 from services.tensors.rewrite import Window, add_noise, check_update, rewrite, total_norm, weighted_sum
 from services.tensors.slices import SLICE_ELEMENTS, Doubles, Source, open_sources
+from services.tensors.streams import Stored, Writable
 
 
 def measure_distances(
-    params: Mapping[str, Any], inputs: Mapping[str, Path], out: Path, *, slice_elements: int = SLICE_ELEMENTS
+    params: Mapping[str, Any], inputs: Mapping[str, Stored], out: Writable, *, slice_elements: int = SLICE_ELEMENTS
 ) -> dict[str, float]:
     """Kernel. params: model, updates ([{client, digest, weight, factor}, ...]), scale. Figures only:
     `distance:<client>`.
@@ -52,7 +52,7 @@ def measure_distances(
 
 
 def add_gaussian_noise(
-    params: Mapping[str, Any], inputs: Mapping[str, Path], out: Path, *, slice_elements: int = SLICE_ELEMENTS
+    params: Mapping[str, Any], inputs: Mapping[str, Stored], out: Writable, *, slice_elements: int = SLICE_ELEMENTS
 ) -> dict[str, float]:
     """Kernel. params: model (digest), noise (σ), seed. Writes the model with noise on every weight to `out`."""
     sigma = float(params["noise"])

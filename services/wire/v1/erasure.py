@@ -31,6 +31,8 @@ ErasureStatus = Literal[
 DeliveryStatus = Literal["pending", "delivered", "failed"]
 MOST_SAMPLES: Final = 100_000
 """In one request."""
+LEAVER_READS_DAYS: Final = 90
+"""How long after its erasure a client's token still reads its own request and certificate."""
 LEGAL_DAYS: Final = 30
 """Days until the legal deadline when a request names none: the month of GDPR Art. 12(3)."""
 
@@ -292,6 +294,8 @@ class Discovery(Message):
 
     scopes: list[Scope]
     methods: list[MethodDescription]
-    public_key: str = Field(description="Ed25519, as PEM (SubjectPublicKeyInfo).")
+    public_key: str = Field(
+        description="Ed25519, as PEM (SubjectPublicKeyInfo): the key that signs now, then those that signed before it."
+    )
     key_id: str = Field(description="By which certificates name it: sha256 of its 32 bytes.")
     legal_deadline_days: int = Field(description="Granted when a request names no deadline.")

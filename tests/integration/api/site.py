@@ -54,6 +54,8 @@ class Actor:
     http: httpx.AsyncClient
     token: str
     client_id: str = ""
+    task_id: str = ""
+    """Of the task that `holders` claimed for it."""
 
     async def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.token}", **options.pop("headers", {})}
@@ -69,8 +71,11 @@ class Actor:
         assert response.status_code == expect, response.text
         return response.json()
 
-    async def put_blob(self, tensors: Tensors, **options: Any) -> str:
+    async def put_blob(self, tensors: Tensors, task: Mapping[str, Any] | None = None, **options: Any) -> str:
+        """For a task, or as it comes: an operator, or a client that holds one task."""
         digest, data = blob(tensors)
+        if task is not None:
+            options["headers"] = {"Lethe-Task": task["task_id"], **options.get("headers", {})}
         response = await self.call("PUT", f"/v1/blobs/{digest}", content=data, **options)
         assert response.status_code in (200, 201), response.text
         return digest
@@ -94,7 +99,7 @@ class Actor:
     async def train(self, value: float, num_samples: int = 10) -> dict[str, Any]:
         """Claim one task and answer it with a constant delta."""
         (task,) = await self.claim()
-        response = await self.submit(task, await self.put_blob(update(value)), num_samples)
+        response = await self.submit(task, await self.put_blob(update(value), task), num_samples)
         assert response.status_code == 200, response.text
         return task
 
@@ -118,22 +123,33 @@ class Site:
         issued = [await self.admin.post(path, {"name": name}) for name in names]
         return [Actor(self.http, one["token"], one["client"]["id"]) for one in issued]
 
+    async def holders(self, *names: str, federation_id: str | None = None) -> list[Actor]:
+        """Clients that hold a task, each of a run of its own, and may therefore upload."""
+        actors = await self.enrol(*names, federation_id=federation_id)
+        for actor, name in zip(actors, names, strict=True):
+            await self.start_run(f"for {name}", clients=[name], federation_id=federation_id)
+            (task,) = await actor.claim()
+            actor.task_id = task["task_id"]
+        return actors
+
     async def staff(self, role: str, federation_id: str | None = None) -> Actor:
         path = f"/v1/federations/{federation_id or self.federation_id}/credentials"
         return self.actor((await self.admin.post(path, {"role": role}))["token"])
 
-    async def upload_model(self) -> str:
-        return await self.admin.put_blob(MODEL, params={"federation_id": self.federation_id})
+    async def upload_model(self, federation_id: str | None = None) -> str:
+        return await self.admin.put_blob(MODEL, params={"federation_id": federation_id or self.federation_id})
 
-    async def start_run(self, key: str = "one", *, by: Actor | None = None, **changes: Any) -> Any:
+    async def start_run(
+        self, key: str = "one", *, by: Actor | None = None, federation_id: str | None = None, **changes: Any
+    ) -> Any:
         spec = {
             "name": "tiny",
             "model": {"name": "custom"},
-            "init": await self.upload_model(),
+            "init": await self.upload_model(federation_id),
             "stop": {"rounds": 1},
             **changes,
         }
-        body = {"federation_id": self.federation_id, "spec": spec}
+        body = {"federation_id": federation_id or self.federation_id, "spec": spec}
         return await (by or self.admin).post("/v1/runs", body, headers={"Idempotency-Key": key})
 
 

@@ -41,28 +41,28 @@ GOOD = save({"x": np.zeros(4, dtype=np.float32)})
     ],
 )
 async def test_bytes_that_are_not_safetensors_are_refused(small_site: Site, data: bytes) -> None:
-    (a,) = await small_site.enrol("a")
+    (a,) = await small_site.holders("a")
     response = await put(a, data)
     assert (response.status_code, code_of(response)) == (415, "not-safetensors")
     assert (await a.call("HEAD", f"/v1/blobs/{digests.of_bytes(data)}")).status_code == 404
 
 
 async def test_bytes_with_another_digest_are_refused(small_site: Site) -> None:
-    (a,) = await small_site.enrol("a")
+    (a,) = await small_site.holders("a")
     response = await put(a, GOOD, "sha256:" + "0" * 64)
     assert (response.status_code, code_of(response)) == (422, "digest-mismatch")
     assert hashlib.sha256(GOOD).hexdigest() in response.json()["detail"]
 
 
 async def test_an_upload_larger_than_allowed_is_refused_before_it_is_read(small_site: Site) -> None:
-    (a,) = await small_site.enrol("a")
+    (a,) = await small_site.holders("a")
     headers = {"Content-Length": str(2**60)}
     response = await a.call("PUT", f"/v1/blobs/{blob(MODEL)[0]}", content=b"x", headers=headers)
     assert (response.status_code, code_of(response)) == (413, "too-large")
 
 
 async def test_an_upload_of_unknown_length_is_refused(small_site: Site) -> None:
-    (a,) = await small_site.enrol("a")
+    (a,) = await small_site.holders("a")
 
     async def chunks() -> Any:
         yield GOOD
@@ -136,7 +136,7 @@ async def test_another_clients_task_does_not_exist(site: Site) -> None:
     await site.start_run()
     (task,) = await a.claim()
     path = f"/v1/tasks/{task['task_id']}"
-    assert code_of(await b.submit(task, await b.put_blob(update(1.0)))) == "not-found"
+    assert code_of(await b.submit(task, blob(update(1.0))[0])) == "not-found"
     heartbeat = {"lease_token": task["lease_token"]}
     assert code_of(await b.call("POST", f"{path}/heartbeat", json=heartbeat)) == "not-found"
     failure = {**heartbeat, "retryable": True, "reason": "mischief"}
@@ -166,7 +166,7 @@ async def test_a_result_is_counted_once_however_often_it_is_sent(site: Site) -> 
     answers = [await a.submit(task, digest) for _ in range(3)]
     assert {answer.status_code for answer in answers} == {200}
     assert len({answer.json()["update_id"] for answer in answers}) == 1
-    assert code_of(await a.submit(task, await a.put_blob(update(2.0)))) == "already-submitted"
+    assert code_of(await a.submit(task, blob(update(2.0))[0])) == "already-submitted"
     (round,) = (await site.admin.get(f"/v1/runs/{run['id']}/rounds"))["items"]
     assert round["num_received"] == 1
 
@@ -175,8 +175,9 @@ async def test_work_for_a_cancelled_run_is_refused(site: Site) -> None:
     (a,) = await site.enrol("a")
     run = await site.start_run()
     (task,) = await a.claim()
+    digest = await a.put_blob(update(1.0))
     await site.admin.post(f"/v1/runs/{run['id']}/cancel", expect=200)
-    response = await a.submit(task, await a.put_blob(update(1.0)))
+    response = await a.submit(task, digest)
     assert (response.status_code, code_of(response)) == (409, "round-closed")
 
 

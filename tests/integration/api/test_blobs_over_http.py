@@ -1,18 +1,17 @@
-"""Uploads that break and go on, downloads in part, a full store."""
+"""Uploads for tasks, those that break and go on, downloads in part, a full store."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 import pytest
 from safetensors.numpy import save
 
 from coordinator.blobs.port import StorageFull
-from coordinator.store import outbox
+from coordinator.runtime.sweeping import sweep_uploads
 from services.core import digests
 from tests.integration.api.site import Actor, Site, blob, code_of, has_been_retained, until, update
 
@@ -56,8 +55,57 @@ async def cut_short(actor: Actor, data: bytes) -> None:
     await app(scope, receive, send)
 
 
-async def test_a_blob_is_stored_once_and_read_back(site: Site) -> None:
+async def test_a_client_uploads_for_the_task_that_it_holds_and_for_no_other(site: Site) -> None:
+    """The header may be left out by who holds one task, as agents of earlier releases do."""
+    a, b = await site.enrol("a", "b")
+    digest, data = blob(update(1.0))
+    path = f"/v1/blobs/{digest}"
+
+    async def put(actor: Actor, task_id: str | None = None) -> Any:
+        return await actor.call("PUT", path, content=data, headers={} if task_id is None else {"Lethe-Task": task_id})
+
+    idle = await put(a)
+    assert (idle.status_code, code_of(idle)) == (409, "no-task") and "claim one" in idle.json()["detail"]
+    await site.start_run("one")
+    assert code_of(await put(a)) == "no-task", "its task waits, but it does not hold it"
+    (first,), (others,) = await a.claim(), await b.claim()
+    assert code_of(await put(a, others["task_id"])) == "no-task"
+    assert (await put(a)).status_code == 201
+    await site.start_run("two")
+    (second,) = await a.claim()
+    several = await put(a)
+    assert (several.status_code, code_of(several)) == (409, "no-task")
+    assert "Lethe-Task" in several.json()["detail"]
+    missing = await a.submit(second, digest)
+    assert (missing.status_code, code_of(missing)) == (409, "blob-missing"), "it was sent for the other task"
+    assert (await put(a, second["task_id"])).status_code == 201
+    for task in (first, second):
+        assert (await a.submit(task, digest)).status_code == 200
+    assert code_of(await b.submit(others, digest)) == "blob-missing", "a digest is a name, never a permission"
+    answered = await put(a, first["task_id"])
+    assert code_of(answered) == "no-task" and "claim again" in answered.json()["detail"]
+
+
+async def test_parts_of_an_upload_belong_to_their_task(site: Site) -> None:
     (a,) = await site.enrol("a")
+    for key in ("one", "two"):
+        await site.start_run(key)
+    first, second = [{"Lethe-Task": task["task_id"]} for _ in range(2) for task in await a.claim()]
+    part = {"Content-Type": "application/partial-upload", "Upload-Offset": "0", "Upload-Length": str(len(BIG))}
+    assert code_of(await a.call("PATCH", PATH, content=BIG[:5000], headers=part)) == "no-task"
+    assert (await a.call("PATCH", PATH, content=BIG[:5000], headers={**part, **first})).status_code == 204
+    assert (await a.call("HEAD", PATH, headers=first)).headers["upload-offset"] == "5000"
+    assert (await a.call("HEAD", PATH, headers=second)).status_code == 404
+    rest = {**part, "Upload-Offset": "5000"}
+    refused = await a.call("PATCH", PATH, content=BIG[5000:], headers={**rest, **second})
+    assert (code_of(refused), refused.headers["upload-offset"]) == ("upload-offset-mismatch", "0")
+    assert (await a.call("PATCH", PATH, content=BIG[5000:], headers={**rest, **first})).status_code == 201
+    assert (await a.call("HEAD", PATH, headers=first)).status_code == 200
+    assert (await a.call("HEAD", PATH, headers=second)).status_code == 404
+
+
+async def test_a_blob_is_stored_once_and_read_back(site: Site) -> None:
+    (a,) = await site.holders("a")
     assert (await a.call("HEAD", PATH)).status_code == 404
     first = await a.call("PUT", PATH, content=BIG)
     assert (first.status_code, first.json()) == (201, {"digest": DIGEST, "bytes": len(BIG)})
@@ -72,7 +120,7 @@ async def test_a_blob_is_stored_once_and_read_back(site: Site) -> None:
 
 
 async def test_a_stored_blob_is_answered_without_reading_its_body(small_site: Site) -> None:
-    (a,) = await small_site.enrol("a")
+    (a,) = await small_site.holders("a")
     await a.call("PUT", PATH, content=BIG)
 
     was_read = False
@@ -93,7 +141,7 @@ async def test_no_answer_tells_whether_another_client_has_sent_a_digest(
     site: Site, num_floats: int, headers: dict[str, str]
 ) -> None:
     """Neither before the body is read, nor after bytes that do not fit, nor after the right ones."""
-    a, b = await site.enrol("a", "b")
+    a, b = await site.holders("a", "b")
     sent, unsent = (save({"x": np.full(num_floats, value, dtype=np.float32)}) for value in (1, 2))
     assert (await a.call("PUT", f"/v1/blobs/{digests.of_bytes(sent)}", content=sent)).status_code == 201
 
@@ -114,7 +162,7 @@ async def test_no_answer_tells_whether_another_client_has_sent_a_digest(
 
 
 async def test_a_cut_upload_keeps_what_arrived_and_goes_on_from_there(site: Site) -> None:
-    (a,) = await site.enrol("a")
+    (a,) = await site.holders("a")
     half = len(BIG) // 2
     await cut_short(a, BIG[:half])
     head = await a.call("HEAD", PATH)
@@ -131,46 +179,58 @@ async def test_a_cut_upload_keeps_what_arrived_and_goes_on_from_there(site: Site
     assert (await a.call("GET", PATH)).content == BIG
 
 
-async def test_a_whole_upload_after_a_cut_one_is_taken(site: Site) -> None:
-    (a,) = await site.enrol("a")
-    await cut_short(a, BIG[:70_000])
-    assert (await a.call("PUT", PATH, content=BIG)).status_code == 201
-    assert (await a.call("GET", PATH)).content == BIG
+@pytest.mark.parametrize("num_floats", [400_000, 1000], ids=["large", "small"])
+async def test_a_whole_upload_after_a_cut_one_is_taken(site: Site, num_floats: int) -> None:
+    (a,) = await site.holders("a")
+    data = save({"x": np.arange(num_floats, dtype=np.float32)})
+    path = f"/v1/blobs/{digests.of_bytes(data)}"
+    part = {"Content-Type": "application/partial-upload", "Upload-Offset": "0", "Upload-Length": str(len(data))}
+    assert (await a.call("PATCH", path, content=data[:700], headers=part)).status_code == 204
+    assert (await a.call("PUT", path, content=data)).status_code == 201
+    assert (await a.call("GET", path)).content == data
 
 
-async def test_a_whole_upload_after_a_damaged_part_succeeds_when_repeated(small_site: Site) -> None:
-    (a,) = await small_site.enrol("a")
-    await cut_short(a, BIG[:69_000] + b"\1" * 1000)
-    refused = await a.call("PUT", PATH, content=BIG)
+@pytest.mark.parametrize("num_floats", [400_000, 1000], ids=["large", "small"])
+async def test_a_whole_upload_after_a_damaged_part_succeeds_when_repeated(small_site: Site, num_floats: int) -> None:
+    (a,) = await small_site.holders("a")
+    data = save({"x": np.arange(num_floats, dtype=np.float32)})
+    path = f"/v1/blobs/{digests.of_bytes(data)}"
+    part = {"Content-Type": "application/partial-upload", "Upload-Offset": "0", "Upload-Length": str(len(data))}
+    assert (await a.call("PATCH", path, content=data[:600] + b"\1" * 100, headers=part)).status_code == 204
+    refused = await a.call("PUT", path, content=data)
     assert (code_of(refused), refused.headers["upload-offset"]) == ("upload-offset-mismatch", "0")
-    assert (await a.call("PUT", PATH, content=BIG)).status_code == 201
+    assert (await a.call("PUT", path, content=data)).status_code == 201
 
 
-async def test_an_upload_whose_bytes_retention_took_before_their_record_is_to_be_repeated(
-    small_site: Site, monkeypatch: pytest.MonkeyPatch
+async def test_an_upload_that_is_given_up_before_its_record_is_to_be_repeated(
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (a,) = await small_site.enrol("a")
-    blobs = small_site.coordinator.blobs
-    stat = blobs.stat
+    (a,) = await site.holders("a")
+    reception = site.coordinator.reception
+    receive = reception.receive
 
-    async def taken(owner: UUID, digest: str) -> int | None:
-        await blobs.delete(owner, digest)
-        return await stat(owner, digest)
+    async def receive_and_sweep(*arguments: Any) -> Any:
+        received = await receive(*arguments)
+        assert await sweep_uploads(site.coordinator.database, site.coordinator.storage, timedelta(0)) == 1
+        return received
 
     digest, data = blob(update(1.0))
-    monkeypatch.setattr(blobs, "stat", taken)
-    refused = await a.call("PUT", f"/v1/blobs/{digest}", content=data)
+    with monkeypatch.context() as patched:
+        patched.setattr(reception, "receive", receive_and_sweep)
+        refused = await a.call("PUT", f"/v1/blobs/{digest}", content=data)
     assert (refused.status_code, code_of(refused)) == (409, "upload-offset-mismatch")
     assert refused.headers["upload-offset"] == "0"
-    monkeypatch.undo()
     assert (await a.call("PUT", f"/v1/blobs/{digest}", content=data)).status_code == 201
+    assert (await a.call("GET", f"/v1/blobs/{digest}")).content == data
 
 
-async def test_retention_spares_an_update_that_was_uploaded_again(site: Site) -> None:
+async def test_retention_takes_the_bytes_of_one_task_and_not_equal_ones_of_another(site: Site) -> None:
     (a,) = await site.enrol("a")
     run = await site.start_run(retention={"updates": "none"})
     await a.train(1.0)
-    digest = await a.put_blob(update(1.0))
+    await site.start_run("two")
+    (task,) = await a.claim()
+    digest = await a.put_blob(update(1.0), task)
 
     async def has_ended() -> bool:
         return (await site.admin.get(f"/v1/runs/{run['id']}"))["status"] == "completed"  # type: ignore[no-any-return]
@@ -182,14 +242,11 @@ async def test_retention_spares_an_update_that_was_uploaded_again(site: Site) ->
     lineage = await site.admin.get(f"/v1/checkpoints/{made['id']}/lineage")
     assert [(one["digest"], one["stored"]) for one in lineage["contributions"]] == [(digest, False)]
     assert (await a.call("HEAD", f"/v1/blobs/{digest}")).status_code == 200
-    async with site.coordinator.database.read() as connection:
-        tomorrow = await site.coordinator.database.now(connection) + timedelta(days=1)
-        forgotten = await outbox.orphans(connection, tomorrow)
-    assert forgotten == [(UUID(site.federation_id), digest)], "nobody submits it after all: it is to be swept"
+    assert (await a.submit(task, digest)).status_code == 200
 
 
 async def test_unfinished_uploads_of_two_clients_do_not_mix(small_site: Site) -> None:
-    a, b = await small_site.enrol("a", "b")
+    a, b = await small_site.holders("a", "b")
     await cut_short(a, BIG[:1000])
     assert (await b.call("HEAD", PATH)).status_code == 404
     assert (await b.call("PUT", PATH, content=BIG)).status_code == 201
@@ -197,7 +254,7 @@ async def test_unfinished_uploads_of_two_clients_do_not_mix(small_site: Site) ->
 
 
 async def test_a_part_needs_its_own_media_type_and_its_headers(small_site: Site) -> None:
-    (a,) = await small_site.enrol("a")
+    (a,) = await small_site.holders("a")
     headers = {"Content-Type": "application/octet-stream", "Upload-Offset": "0", "Upload-Length": "10"}
     response = await a.call("PATCH", PATH, content=b"x", headers=headers)
     assert (response.status_code, code_of(response)) == (415, "unsupported-media-type")
@@ -211,7 +268,7 @@ async def test_a_part_needs_its_own_media_type_and_its_headers(small_site: Site)
 async def test_a_download_may_be_in_ranges(small_site: Site, tensors: int) -> None:
     data = save({"x": np.arange(tensors, dtype=np.float32)})
     path, size = f"/v1/blobs/{digests.of_bytes(data)}", len(data)
-    (a,) = await small_site.enrol("a")
+    (a,) = await small_site.holders("a")
     await a.call("PUT", path, content=data)
     for header, start, end in (
         ("bytes=0-9", 0, 10),
@@ -232,7 +289,7 @@ async def test_a_download_may_be_in_ranges(small_site: Site, tensors: int) -> No
 
 
 async def test_a_blob_that_the_caller_has_is_not_sent_again(small_site: Site) -> None:
-    (a,) = await small_site.enrol("a")
+    (a,) = await small_site.holders("a")
     await a.call("PUT", PATH, content=BIG)
     response = await a.call("GET", PATH, headers={"If-None-Match": f'"{DIGEST}"'})
     assert (response.status_code, response.content) == (304, b"")

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from coordinator.engine.messages import SettleRun
 from coordinator.store import tables as t
 from services.audit.replay import Replayed, replay_step, step_of
+from services.tensors.streams import StoredFile
 from services.wire.v1.resources import Lineage
 from tests.integration.api.site import Actor, Site, code_of, until, update
 
@@ -137,14 +138,13 @@ async def test_an_update_of_absurd_numbers_is_refused_and_the_run_goes_on(small_
 async def test_updates_stored_before_that_overflow_together_are_left_out_and_the_run_goes_on(site: Site) -> None:
     a, x, y = await site.enrol("a", "x", "y")
     run = await site.start_run(stop={"rounds": 2})
-    digest = await x.put_blob(update(3.4e38))
-    await y.put_blob(update(3.4e38))
-    await write(site, "UPDATE blobs SET finite = :yes WHERE digest = :digest", digest=digest, yes=True)
     for number in (1, 2):
         await a.train(1.0)
         for agent in (x, y):
             (task,) = await agent.claim()
             assert task["round"] == number
+            digest = await agent.put_blob(update(3.4e38))
+            await write(site, "UPDATE blobs SET finite = :yes WHERE digest = :digest", digest=digest, yes=True)
             assert (await agent.submit(task, digest)).status_code == 200
     assert (await ended(site, run["id"]))["status"] == "completed"
     rounds = (await site.admin.get(f"/v1/runs/{run['id']}/rounds"))["items"]
@@ -185,7 +185,7 @@ async def test_a_clipped_update_is_replayed_bit_for_bit(site: Site, tmp_path: Pa
     for digest in step.inputs:
         got = await site.admin.call("GET", f"/v1/blobs/{digest}", params={"federation_id": site.federation_id})
         (tmp_path / digest).write_bytes(got.content)
-    assert isinstance(replay_step(step, lambda digest: tmp_path / digest), Replayed)
+    assert isinstance(replay_step(step, lambda digest: StoredFile(tmp_path / digest)), Replayed)
 
 
 async def test_a_client_cannot_claim_more_samples_than_were_agreed_with_it(site: Site) -> None:

@@ -134,3 +134,61 @@ async def test_callbacks_are_refused_unless_the_operator_allows_their_host(small
     ):
         assert code_of(await file(open_site, callback)) == "invalid-request", callback
     assert (await open_site.admin.get(REQUESTS))["items"] == (await small_site.admin.get(REQUESTS))["items"] == []
+
+
+async def test_the_secret_of_a_callback_lies_readable_in_no_row_and_no_file(
+    tmp_path: Path, database_url: str | None
+) -> None:
+    key = SECRET.removeprefix("whsec_")
+    async with opened(tmp_path / "home", database_url, callback_hosts="127.0.0.1") as site:
+        await site.enrol("a")
+        with receiving() as receiver:
+            filed = await file(site, {"url": receiver.url, "secret": SECRET})
+            await until(lambda: len(receiver.posts) >= 6, within_s=20)
+        assert all(post.is_signed_with(SECRET) for post in receiver.posts)
+        async with site.coordinator.database.read() as connection:
+            for table in t.metadata.sorted_tables:
+                rows = (await connection.execute(table.select())).all()
+                assert key not in str(rows), table.name
+        shown = [filed.text, str(await site.admin.get(f"{REQUESTS}/{filed.json()['id']}"))]
+        assert key not in str(shown) and "sealed:" not in str(shown)
+    files = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+    assert not [path for path in files if key.encode() in path.read_bytes()]
+    (kept,) = [path for path in files if path.name == "callback-key"]
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_secret_that_an_older_release_stored_is_sealed_at_the_start_and_still_signs(
+    tmp_path: Path, database_url: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "PAUSES_S", (0.05,) * 8)
+    with receiving(*[500] * 1000) as receiver:
+        async with federation(tmp_path, "a", url=database_url, callback_hosts="127.0.0.1") as f:
+            plain = {"url": receiver.url, "secret": SECRET}
+            await f.erase("a", callbacks=(plain, {"url": receiver.url, "secret": None}), needs_approval=True)
+            assert SECRET in str(await f.rows(t.erasures))
+            await until(lambda: len(receiver.posts) >= 1)
+        receiver.answers = []
+        async with federation(tmp_path, "b", url=database_url, callback_hosts="127.0.0.1") as f:
+            (request,) = await f.rows(t.erasures)
+            assert SECRET not in str(request) and [one["url"] for one in request.callbacks] == [receiver.url] * 2
+            assert request.callbacks[0]["secret"].startswith("sealed:") and request.callbacks[1]["secret"] is None
+            for delivery in await f.rows(t.deliveries):
+                await f.wait(t.deliveries, delivery.id, lambda row: row.status == "delivered")
+    assert {post.signature[0] for post in receiver.posts} == {"v1", "v1a"}
+    assert all(post.is_signed_with(SECRET) for post in receiver.posts if post.signature[0] == "v1")
+
+
+async def test_a_delivery_whose_key_is_lost_says_so(open_site: Site, tmp_path: Path) -> None:
+    await open_site.enrol("a")
+    with receiving() as receiver:
+        filed = (await file(open_site, {"url": receiver.url, "secret": SECRET}, needs_approval=True)).json()
+        await until(lambda: len(receiver.posts) >= 1)
+        (tmp_path / "open" / "evidence" / "callback-key").unlink()
+        await open_site.admin.post(f"{REQUESTS}/{filed['id']}/approve", expect=200)
+
+        async def says_why() -> bool:
+            return any("key" in (one["error"] or "") for one in await deliveries(open_site, filed["id"]))
+
+        await until(says_why)
+    assert SECRET not in str(await deliveries(open_site, filed["id"]))

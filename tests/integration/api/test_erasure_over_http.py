@@ -12,10 +12,12 @@ from uuid import UUID
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
 from coordinator.engine.messages import ReviewErasure
 from coordinator.runtime.accounts import split_token
-from coordinator.runtime.erasure import SIGNING_KEY
+from coordinator.runtime.signing import SIGNING_KEY
+from coordinator.store import tables as t
 from services.audit.verification import check
 from tests.integration.api.site import Actor, Site, blob, code_of, until, update
 
@@ -46,10 +48,8 @@ async def _serve(agent: Actor, value: float) -> None:
             return
         for task in response.json()["tasks"] if response.status_code == 200 else []:
             digest, data = _blob(value, task)
-            uploaded = await agent.call("PUT", f"/v1/blobs/{digest}", content=data)
-            while uploaded.status_code == 409:  # retention took the same bytes at this very moment
-                assert code_of(uploaded) == "upload-offset-mismatch"
-                uploaded = await agent.call("PUT", f"/v1/blobs/{digest}", content=data)
+            headers = {"Lethe-Task": task["task_id"]}
+            uploaded = await agent.call("PUT", f"/v1/blobs/{digest}", content=data, headers=headers)
             if uploaded.is_success:
                 await agent.submit(task, digest)
 
@@ -134,6 +134,46 @@ async def test_superseded_models_are_gone_and_their_metadata_says_so(site: Site)
     (head,) = [one for one in await checkpoints(site, run) if one["is_head"]]
     assert (await viewer.call("GET", f"/v1/checkpoints/{head['id']}/model")).status_code == 200
     assert (await viewer.get(f"/v1/checkpoints/{old['id']}"))["superseded_by"] == erasure_id
+
+
+async def _begin(by: Actor, digest: str, data: bytes) -> httpx.Response:
+    headers = {"Upload-Offset": "0", "Upload-Length": str(len(data)), "Content-Type": "application/partial-upload"}
+    return await by.call("PATCH", f"/v1/blobs/{digest}", content=data[:100], headers=headers)
+
+
+async def test_an_operator_cannot_bring_an_erased_clients_update_back(site: Site) -> None:
+    agents = await site.enrol(*NAMES)
+    operator = await site.staff("operator")
+    digest, data = _blob(1.0, {"round": 1, "cohort": "all"})
+    async with working(agents):
+        await run_to_its_end(site)
+        assert (await operator.call("GET", f"/v1/blobs/{digest}")).content == data
+        assert code_of(await _begin(operator, digest, data)) == "anothers-bytes", "not even a part of it"
+        await completed(site.admin, (await file(site.admin, "a", federation_id=site.federation_id)).json()["id"])
+    for refused in (
+        await operator.call("PUT", f"/v1/blobs/{digest}", content=data),
+        await _begin(operator, digest, data),
+    ):
+        assert code_of(refused) == "superseded"
+    async with site.coordinator.database.read() as connection:
+        assert not (await connection.execute(sa.select(t.blobs.c.id).where(t.blobs.c.digest == digest))).all()
+
+
+async def test_what_an_operator_has_begun_to_send_goes_with_the_update_that_it_equals(site: Site) -> None:
+    agents = await site.enrol(*NAMES)
+    operator = await site.staff("operator")
+    digest, data = _blob(1.0, {"round": 1, "cohort": "all"})
+    assert (await _begin(operator, digest, data)).status_code == 204
+    async with working(agents):
+        await run_to_its_end(site)
+        erasure_id = (await file(site.admin, "a", federation_id=site.federation_id)).json()["id"]
+        await completed(site.admin, erasure_id)
+    async with site.coordinator.database.read() as connection:
+        assert not (await connection.execute(sa.select(t.blobs.c.id).where(t.blobs.c.digest == digest))).all()
+    listed = await site.admin.call("GET", f"{REQUESTS}/{erasure_id}/certificate/artefacts")
+    leaves = [json.loads(line) for line in listed.content.splitlines()]
+    same = {(one["kind"], one["disposition"]) for one in leaves if one["digest"] == digest}
+    assert same == {("update", "deleted"), ("part", "deleted")}
 
 
 async def test_the_lineage_of_a_reinitialised_model_names_its_parents(small_site: Site) -> None:

@@ -79,6 +79,8 @@ async def test_models_are_served_alike(small_site: Site, express_paths: list[str
 async def test_uploads_are_taken_and_refused_alike(small_site: Site, express_paths: list[str]) -> None:
     a, b = await small_site.enrol("a", "b")
     await small_site.start_run()
+    await a.claim()
+    await b.claim()
     digest, data = blob(update(1.0))
     for content, name in ((data[:-1], digest), (b"not safetensors", digest), (data, OTHER_DIGEST)):
         express_way, general_way = await both_ways(a, "PUT", f"/v1/blobs/{name}", content=content)

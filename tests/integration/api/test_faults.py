@@ -216,11 +216,12 @@ async def test_a_certificate_that_cannot_be_signed_says_so_and_goes_on_by_itself
     await b.train(2.0)
     request = await file_erasure(site, "a")
     await until(lambda: has_status(site.admin, request, "executing"))  # b trains again
-    evidence = site.coordinator.settings.evidence_path
-    take_away(evidence)
+    signing_key = site.coordinator.settings.evidence_path / "signing-key.pem"
+    pem = signing_key.read_bytes()
+    signing_key.write_bytes(b"damaged")
     await b.train(2.0)
     await assert_held(site, request, "purge")
-    give_back(evidence)
+    signing_key.write_bytes(pem)
     await assert_goes_on(site, request)
 
 

@@ -216,7 +216,7 @@ async def test_a_slow_upload_is_ended_and_goes_on_from_where_it_was(tmp_path: Pa
     half = len(data) // 2
     async with served(tmp_path, body_timeout_s=SHORT_S) as house:
         site = house.site
-        (a,) = await site.enrol("a")
+        (a,) = await site.holders("a")
         peer = await house.peer(put(a, data) + data[:half])
         assert await peer.problem() == (408, "request-timeout")
         path, uploads = f"/v1/blobs/{digests.of_bytes(data)}", site.app.state.context.metrics.uploads
@@ -232,7 +232,7 @@ async def test_a_link_that_is_slow_but_steady_gets_its_upload_through(tmp_path: 
     data = save({"x": np.arange(1000, dtype=np.float32)})
     async with served(tmp_path, body_timeout_s=SHORT_S, min_body_rate=1) as house:
         site = house.site
-        (a,) = await site.enrol("a")
+        (a,) = await site.holders("a")
         peer = await house.peer(put(a, data))
         for start in range(0, len(data), 100):
             peer.writer.write(data[start : start + 100])
@@ -253,7 +253,7 @@ async def test_a_body_that_nobody_reads_does_not_hold_its_connection(tmp_path: P
 async def test_a_peer_that_does_not_read_its_download_is_cut_off(tmp_path: Path) -> None:
     async with served(tmp_path, body_timeout_s=SHORT_S) as house:
         site = house.site
-        (a,) = await site.enrol("a")
+        (a,) = await site.holders("a")
         path = f"/v1/blobs/{digests.of_bytes(LARGE)}"
         assert (await a.call("PUT", path, content=LARGE)).status_code == 201
         peer = await house.peer(put(a, LARGE).replace(b"PUT ", b"GET ").replace(b"Content-Length", b"X-Length"))
@@ -286,7 +286,7 @@ async def test_long_polls_and_streams_may_be_silent_for_longer_than_any_time_out
 async def test_slow_uploads_of_one_client_do_not_keep_others_from_uploading(tmp_path: Path) -> None:
     async with served(tmp_path, max_uploads_per_client=40) as house:
         site = house.site
-        a, b = await site.enrol("a", "b")
+        a, b = await site.holders("a", "b")
         uploads = site.app.state.context.metrics.uploads
         slow = [save({"x": np.full(300_000, number, dtype=np.float32)}) for number in range(40)]
         peers = [await house.peer(put(a, data) + data[:1]) for data in slow]
@@ -304,8 +304,8 @@ async def test_slow_uploads_of_one_client_do_not_keep_others_from_uploading(tmp_
 async def test_a_federation_with_too_many_uploads_still_takes_one_from_each_client(tmp_path: Path) -> None:
     async with served(tmp_path, max_uploads_per_federation=2) as house:
         site = house.site
-        a, b = await site.enrol("a", "b")
-        (c,) = await site.enrol("c", federation_id=await site.federation("neurology"))
+        a, b = await site.holders("a", "b")
+        (c,) = await site.holders("c", federation_id=await site.federation("neurology"))
         uploads = site.app.state.context.metrics.uploads
         slow = [save({"x": np.full(10, number, dtype=np.float32)}) for number in range(4)]
         peers = [await house.peer(put(a, data) + data[:1]) for data in slow[:2]]

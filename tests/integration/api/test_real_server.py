@@ -7,10 +7,10 @@ import asyncio
 import httpx
 import pytest
 
-from tests.integration.api.site import MODEL, Site, blob, listening, until
+from tests.integration.api.site import Site, blob, listening, until, update
 
 pytestmark = pytest.mark.anyio
-DIGEST, DATA = blob(MODEL)
+DIGEST, DATA = blob(update(3.0))
 
 
 def request(method: str, token: str, *headers: str) -> bytes:
@@ -19,7 +19,7 @@ def request(method: str, token: str, *headers: str) -> bytes:
 
 
 async def test_a_connection_that_breaks_leaves_its_part(small_site: Site) -> None:
-    (a,) = await small_site.enrol("a")
+    (a,) = await small_site.holders("a")
     async with listening(small_site) as (host, port), asyncio.timeout(20):
         _, writer = await asyncio.open_connection(host, port)
         writer.write(request("PUT", a.token, f"Content-Length: {len(DATA)}") + DATA[:100])
@@ -35,7 +35,7 @@ async def test_a_connection_that_breaks_leaves_its_part(small_site: Site) -> Non
 
 
 async def test_a_client_that_waits_for_100_continue_need_not_send_what_is_stored(small_site: Site) -> None:
-    (a,) = await small_site.enrol("a")
+    (a,) = await small_site.holders("a")
     async with listening(small_site) as (host, port), asyncio.timeout(20):
         for expected in (b"HTTP/1.1 100 Continue", b"HTTP/1.1 200 OK"):
             reader, writer = await asyncio.open_connection(host, port)

@@ -187,7 +187,7 @@ async def test_broken_jobs_do_not_hold_up_those_behind_them(site: Site) -> None:
     await until(lambda: _is_set_aside(site, len(kinds)))
     assert 'lethe_jobs_set_aside{kind="post"} 1.0' in await metrics(site)
     for task in await a.claim():
-        assert (await a.submit(task, await a.put_blob(OTHER_MODEL))).status_code == 200
+        assert (await a.submit(task, await a.put_blob(OTHER_MODEL, task=task))).status_code == 200
     await until(lambda: is_completed(site, run))
     assert (await site.http.get("/readyz")).status_code == 200
 
@@ -203,7 +203,7 @@ async def test_a_job_whose_row_cannot_be_read_does_not_hold_up_those_behind_it(s
     await execute(small_site, sa.text("UPDATE jobs SET params = 'not json'"))
     (a,), run, _ = await both_runs(small_site, "a")
     for task in await a.claim():
-        await a.submit(task, await a.put_blob(OTHER_MODEL))
+        await a.submit(task, await a.put_blob(OTHER_MODEL, task=task))
     await until(lambda: is_completed(small_site, run))
     assert 'kind="unreadable job"' in await metrics(small_site)
     params = json.dumps({"message": "SettleRun", "run_id": run["id"]})

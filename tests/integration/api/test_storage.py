@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from coordinator.runtime.storage import name_of
 from coordinator.runtime.sweeping import sweep_uploads
 from coordinator.store import tables as t
 from services.core import digests
@@ -27,11 +28,22 @@ MLP = {"name": "mlp", "params": {"input_shape": [4], "num_classes": 2, "hidden":
 
 async def sweep(site: Site) -> int:
     """As it will be when every upload is a day old."""
-    return await sweep_uploads(site.coordinator.database, site.coordinator.blobs, timedelta(0))
+    return await sweep_uploads(site.coordinator.database, site.coordinator.storage, timedelta(0))
 
 
 async def is_stored(site: Site, digest: str) -> bool:
-    return await site.coordinator.blobs.stat(UUID(site.federation_id), digest) is not None
+    """Whether anybody's blob with these bytes is recorded and there."""
+    federation_id = UUID(site.federation_id)
+    found = (await site.coordinator.storage.find(federation_id, [digest])).get(digest)
+    return found is not None and bool(await site.coordinator.blobs.size(federation_id, name_of(found)))
+
+
+async def num_objects(site: Site) -> int:
+    return len([one async for one in site.coordinator.blobs.list()])
+
+
+async def by_operator(site: Site, tensors: Any) -> str:
+    return await site.admin.put_blob(tensors, params={"federation_id": site.federation_id})
 
 
 async def cut_short(actor: Actor, data: bytes, size: int) -> None:
@@ -40,65 +52,72 @@ async def cut_short(actor: Actor, data: bytes, size: int) -> None:
     assert (await actor.call("PATCH", path, content=data[:size], headers=headers)).status_code == 204
 
 
-async def test_the_sweep_spares_what_an_operator_uploaded_after_a_client(site: Site) -> None:
-    (a,) = await site.enrol("a")
-    small = await a.put_blob(MODEL)
+async def test_the_sweep_spares_what_an_operator_uploaded_before_a_client(site: Site) -> None:
+    (a,) = await site.holders("a")
+    init, data = await by_operator(site, WEIGHTS), await by_operator(site, JUDGED_ON)
+    before = await num_objects(site)
+    for tensors in (WEIGHTS, JUDGED_ON, update(3.0)):
+        await a.put_blob(tensors)
+    assert await num_objects(site) == before + 3, "equal bytes of two origins are two blobs"
+    assert await sweep(site) == 3
+    assert [await is_stored(site, digest) for digest in (init, data)] == [True, True]
+    assert not await is_stored(site, blob(update(3.0))[0])
+    await site.start_run("named", init=init, clients=["a"])
+    await site.start_run("judged", model=MLP, init=None, validation={"data": data}, clients=["a"])
+    assert await sweep(site) == 0
+    assert init in {task["weights"] for _ in range(2) for task in await a.claim()}
+
+
+async def test_the_sweep_takes_an_upload_that_was_begun_and_one_that_was_never_submitted(site: Site) -> None:
+    a, b = await site.holders("a", "b")
+    before = await num_objects(site)
+    await cut_short(a, BIG, 1000)
+    lost = await a.put_blob(update(1.0))
+    assert await b.claim(0) == []
+    assert await num_objects(site) == before + 2
+    assert await sweep(site) == 2
+    assert await num_objects(site) == before and not await is_stored(site, lost)
+    assert (await a.call("HEAD", BIG_PATH)).status_code == 404
+
+
+async def test_an_operators_file_is_nobodys_update(site: Site) -> None:
+    """What a client sent may have to be forgotten: nobody makes it an operator's, or begins a run with it."""
+    (a,) = await site.holders("a")
+    sent, data = blob(WEIGHTS)
+    await a.put_blob(WEIGHTS)
     assert (await a.call("PUT", BIG_PATH, content=BIG)).status_code == 201
-    lost = await a.put_blob(update(3.0))
-    assert await site.upload_model() == small
-    options: dict[str, Any] = {"content": BIG, "params": {"federation_id": site.federation_id}}
-    assert (await site.admin.call("PUT", BIG_PATH, **options)).status_code == 201
-    assert await sweep(site) == 1
-    assert [await is_stored(site, d) for d in (small, digests.of_bytes(BIG), lost)] == [True, True, False]
-    await site.start_run(init=small)
-    assert (await a.train(1.0))["weights"] == small
-
-
-async def test_the_sweep_spares_the_weights_and_the_validation_set_that_a_run_names(site: Site) -> None:
-    (a,) = await site.enrol("a")
-    init = await a.put_blob(WEIGHTS)
-    data, bystander = await a.put_blob(JUDGED_ON), await a.put_blob(update(9.0))
-    await site.start_run("one", init=init)
-    await site.start_run("two", model=MLP, init=None, validation={"data": data})
-    assert await sweep(site) == 1
-    assert [await is_stored(site, digest) for digest in (init, data, bystander)] == [True, True, False]
-
-
-async def test_an_erasure_spares_what_a_run_names_though_the_leaver_uploaded_it(site: Site) -> None:
-    leaver, stayer = await site.enrol("leaver", "stayer")
-    lost, own = await leaver.put_blob(WEIGHTS), await leaver.put_blob(update(9.0))
-    data = await leaver.put_blob(JUDGED_ON)
-    await site.start_run("one", model=MLP, init=None, validation={"data": data}, clients=["stayer"])
-    officer = await site.staff("compliance")
-    options: dict[str, Any] = {"expect": 202, "headers": {"Idempotency-Key": "e"}}
-    filed = await officer.post("/v1/erasure-requests", {"subjects": ["leaver"]}, **options)
-
-    async def is_completed() -> bool:
-        found = await officer.get(f"/v1/erasure-requests/{filed['id']}")
-        return found["status"] == "completed"  # type: ignore[no-any-return]
-
-    await until(is_completed, 30)
-    assert [await is_stored(site, digest) for digest in (lost, data, own)] == [False, True, False]
-    assert await stayer.put_blob(WEIGHTS) == lost
+    before = await num_objects(site)
+    for content in (data, BIG):
+        options: dict[str, Any] = {"content": content, "params": {"federation_id": site.federation_id}}
+        refused = await site.admin.call("PUT", f"/v1/blobs/{digests.of_bytes(content)}", **options)
+        assert (refused.status_code, code_of(refused)) == (409, "anothers-bytes")
+    assert await num_objects(site) == before
+    spec = {"name": "tiny", "model": {"name": "custom"}, "init": sent, "stop": {"rounds": 1}}
+    body = {"federation_id": site.federation_id, "spec": spec}
+    refused = await site.admin.call("POST", "/v1/runs", json=body, headers={"Idempotency-Key": "x"})
+    assert refused.status_code in (409, 422), refused.text
+    assert "operator" in refused.json()["detail"] or "upload" in refused.json()["detail"]
 
 
 async def test_removing_a_client_frees_what_nobody_else_needs(site: Site) -> None:
-    a, b = await site.enrol("a", "b")
-    init, own, of_b = await a.put_blob(WEIGHTS), await a.put_blob(update(1.0)), await b.put_blob(update(2.0))
-    await site.start_run(init=init, clients=["b"])
-    await cut_short(a, BIG, 1000)
-    await cut_short(b, BIG, 2000)
+    a, b = await site.holders("a", "b")
+    init = await by_operator(site, WEIGHTS)
+    before = await num_objects(site)
+    for actor in (a, b):
+        await actor.put_blob(WEIGHTS)
+        await cut_short(actor, BIG, 2000)
+    own, of_b = await a.put_blob(update(1.0)), await b.put_blob(update(2.0))
     assert (await site.admin.call("DELETE", f"/v1/clients/{a.client_id}")).status_code == 204
     assert [await is_stored(site, digest) for digest in (init, own, of_b)] == [True, False, True]
-    assert [part.num_bytes for part in await site.coordinator.blobs.parts()] == [2000]
+    assert await num_objects(site) == before + 3
     async with site.coordinator.database.read() as connection:
-        recorded = {row.digest for row in await connection.execute(t.blobs.select())}
-    assert recorded >= {init, of_b} and own not in recorded
+        owners = {row.client_id for row in await connection.execute(t.blobs.select())}
+    assert owners == {None, UUID(b.client_id)}
 
 
 async def test_a_client_over_its_quota_is_refused_and_others_go_on(tmp_path: Path, database_url: str | None) -> None:
     async with opened(tmp_path / "home", database_url, client_quota_bytes=len(BIG) + 1000) as site:
-        a, b = await site.enrol("a", "b")
+        a, b = await site.holders("a", "b")
         await cut_short(a, BIG, 2000)
         other = save({"x": np.ones(100_000, dtype=np.float32)})
         path = f"/v1/blobs/{digests.of_bytes(other)}"
@@ -106,17 +125,15 @@ async def test_a_client_over_its_quota_is_refused_and_others_go_on(tmp_path: Pat
         assert (refused.status_code, code_of(refused)) == (413, "quota-exceeded")
         assert "LETHE_CLIENT_QUOTA_BYTES" in refused.json()["detail"]
         assert (await b.call("PUT", path, content=other)).status_code == 201
-        options: dict[str, Any] = {"content": other, "params": {"federation_id": site.federation_id}}
-        assert (await site.admin.call("PUT", path, **options)).status_code == 201
 
 
 async def test_a_federation_over_its_quota_has_room_again_when_a_client_is_removed(
     tmp_path: Path, database_url: str | None
 ) -> None:
     async with opened(tmp_path / "home", database_url, federation_quota_bytes=len(BIG) + 1000) as site:
-        a, b = await site.enrol("a", "b")
+        a, b = await site.holders("a", "b")
         elsewhere = await site.federation("elsewhere")
-        (c,) = await site.enrol("c", federation_id=elsewhere)
+        (c,) = await site.holders("c", federation_id=elsewhere)
         assert (await a.call("PUT", BIG_PATH, content=BIG)).status_code == 201
         digest, data = blob({"y": np.zeros(1000, np.float32)})
         refused = await b.call("PUT", f"/v1/blobs/{digest}", content=data)
@@ -132,8 +149,9 @@ async def test_a_federation_over_its_quota_has_room_again_when_a_client_is_remov
 
 async def test_a_run_whose_validation_set_is_missing_fails_and_says_which_and_what_to_do(site: Site) -> None:
     await site.enrol("a")
-    data = await site.admin.put_blob(JUDGED_ON, params={"federation_id": site.federation_id})
-    await site.coordinator.blobs.delete(UUID(site.federation_id), data)
+    data = await by_operator(site, JUDGED_ON)
+    found = await site.coordinator.storage.find(UUID(site.federation_id), [data])
+    await site.coordinator.blobs.delete(UUID(site.federation_id), name_of(found[data]))
     run = await site.start_run(model=MLP, init=None, validation={"data": data})
 
     async def reason() -> str:

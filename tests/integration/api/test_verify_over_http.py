@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -70,7 +71,8 @@ async def test_a_changed_byte_in_a_stored_update_fails_the_replay(small_site: Si
     (head,) = [one for one in await checkpoints(small_site, run) if one["is_head"]]
     lineage = await small_site.admin.get(f"/v1/checkpoints/{head['id']}/lineage")
     digest = lineage["contributions"][0]["digest"]
-    (stored,) = [path for path in blob_files(small_site) if digest.removeprefix("sha256:") in path.name]
+    found = await small_site.coordinator.storage.find(UUID(small_site.federation_id), [digest])
+    (stored,) = small_site.coordinator.settings.blob_path.rglob(found[digest].id.hex)
     data = bytearray(stored.read_bytes())
     data[-1] ^= 1
     stored.chmod(0o600)
@@ -93,18 +95,20 @@ async def test_a_replay_of_nothing_fails(small_site: Site) -> None:
 
 async def test_the_command_verifies_and_replays(small_site: Site, tmp_path: Path) -> None:
     _, certificate, key = await erased(small_site)
-    (tmp_path / "certificate.json").write_bytes(certificate)
     (tmp_path / "pub.pem").write_bytes(key)
     async with listening(small_site) as (host, port):
         command = [sys.executable, "-m", "lethe.cli", "--url", f"http://{host}:{port}", "--token", ADMIN_TOKEN]
-        command += ["verify", "certificate.json", "--key", "pub.pem", "--replay", "--json"]
-        done = await asyncio.to_thread(
-            subprocess.run, command, cwd=tmp_path, capture_output=True, text=True, timeout=60
-        )
+
+        async def lethe(*arguments: str) -> subprocess.CompletedProcess[str]:
+            return await asyncio.to_thread(
+                subprocess.run, [*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60
+            )
+
+        assert (await lethe("certificates", "get", "b", "-o", "certificate.json")).returncode == 0
+        assert (await lethe("certificates", "opening", "b", "-o", "opening.json")).returncode == 0
+        about = ("--client", "b", "--opening", "opening.json")
+        done = await lethe("verify", "certificate.json", "--key", "pub.pem", "--replay", "--json", *about)
     assert done.returncode == 0, done.stderr
+    assert (tmp_path / "certificate.json").read_bytes() == certificate
     document = json.loads(done.stdout)
     assert document["valid"] and document["replay"]["verdict"] == "full" and document["replay"]["replayed"] > 0
-
-
-def blob_files(site: Site) -> list[Path]:
-    return [path for path in site.coordinator.settings.blob_path.rglob("*") if path.is_file()]

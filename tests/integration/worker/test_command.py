@@ -15,8 +15,10 @@ import numpy as np
 import worker.main
 from services.models.kernels import init_model
 from services.tensors import codec
+from services.tensors.streams import StoredFile
 from services.training.local_spec import LocalTraining
 from services.wire.v1.runs import ModelSpec
+from tests.support.kernels import over_files
 from tests.support.scripted_coordinator import Refuse, ScriptedCoordinator
 from worker.main import main
 from worker.settings import WorkerOptions
@@ -76,7 +78,7 @@ def test_a_task_that_cannot_be_loaded_exits_two_before_any_request(
 def test_digits_are_trained_end_to_end_and_the_update_improves_the_model(
     coordinator: ScriptedCoordinator, options: WorkerOptions, tmp_path: Path
 ) -> None:
-    init_model({"model": MLP.model_dump(), "seed": 1}, {}, tmp_path / "base")
+    over_files(init_model, {"model": MLP.model_dump(), "seed": 1}, {}, tmp_path / "base")
     base = (tmp_path / "base").read_bytes()
     digits = replace(options, task="builtin:image-classifier", data="builtin:digits#part=0/5", once=True)
     local = LocalTraining(epochs=8, batch_size=16, learning_rate=0.2)
@@ -85,8 +87,8 @@ def test_digits_are_trained_end_to_end_and_the_update_improves_the_model(
     [(_, submission)] = coordinator.submissions
     assert submission.update is not None
     (tmp_path / "update").write_bytes(coordinator.blobs[submission.update])
-    before, delta = codec.read(tmp_path / "base"), codec.read(tmp_path / "update")
-    codec.write(tmp_path / "after", {name: before[name] + delta[name] for name in before})
+    before, delta = codec.read(StoredFile(tmp_path / "base")), codec.read(StoredFile(tmp_path / "update"))
+    codec.write_file(tmp_path / "after", {name: before[name] + delta[name] for name in before})
     after = (tmp_path / "after").read_bytes()
     coordinator.offer(
         "alice",
@@ -175,7 +177,7 @@ def test_the_readmes_own_task_trains(coordinator: ScriptedCoordinator, options: 
     np.savez(tmp_path / "prices.npz", x=x, y=x.sum(axis=1))
     prices = replace(options, task=f"{tmp_path}/prices.py:Prices", data=f"{tmp_path}/prices.npz", once=True)
     shapes = {"0.weight": (16, 2), "0.bias": (16,), "2.weight": (1, 16), "2.bias": (1,)}
-    codec.write(tmp_path / "init", {name: np.full(shape, 0.1, np.float32) for name, shape in shapes.items()})
+    codec.write_file(tmp_path / "init", {name: np.full(shape, 0.1, np.float32) for name, shape in shapes.items()})
     init = (tmp_path / "init").read_bytes()
     coordinator.offer("alice", coordinator.grant(1, init), coordinator.grant(2, init, kind="evaluate"))
     assert main(prices) == 0

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from worker.transport import Transport
 
 pytestmark = pytest.mark.anyio
 DATA = save({"x": np.arange(1_000_000, dtype=np.float32)})
+TASK = UUID(int=1)
 DIGEST = digests.of_bytes(DATA)
 
 
@@ -67,11 +69,11 @@ async def test_an_upload_that_stalled_goes_on_from_what_had_arrived(tmp_path: Pa
         relayed(host, port, first_bytes=1_500_000) as url,
         asyncio.timeout(30),
     ):
-        (a,) = await site.enrol("a")
+        (a,) = await site.holders("a")
         bytes_in = site.app.state.context.metrics._bytes_in._value
         before = bytes_in.get()
         transport = Transport(url, a.token, backoff=Backoff(first_s=0.01), on_retry=lambda one, _: retries.append(one))
-        await transport.upload(DIGEST, tmp_path / "update")
+        await transport.upload(DIGEST, tmp_path / "update", UUID(a.task_id))
         await transport.aclose()
         assert (await a.call("HEAD", f"/v1/blobs/{DIGEST}")).status_code == 200
         received = bytes_in.get() - before
@@ -87,7 +89,7 @@ async def test_a_worker_that_has_too_many_uploads_waits_as_it_is_told_and_goes_o
         listening(site) as (host, port),
         asyncio.timeout(30),
     ):
-        (a,) = await site.enrol("a")
+        (a,) = await site.holders("a")
         uploads = site.app.state.context.metrics.uploads._value
         _, holder = await asyncio.open_connection(host, port)
         path, size = f"/v1/blobs/{digests.of_bytes(other)}", len(other)
@@ -104,7 +106,7 @@ async def test_a_worker_that_has_too_many_uploads_waits_as_it_is_told_and_goes_o
 
         url = f"http://{host}:{port}"
         transport = Transport(url, a.token, sleep=pause, on_retry=lambda one, _: codes.append(one.code))
-        await transport.upload(DIGEST, tmp_path / "update")
+        await transport.upload(DIGEST, tmp_path / "update", UUID(a.task_id))
         await transport.aclose()
     assert codes == ["too-many-requests"]
     assert len(pauses) == 1 <= pauses[0]

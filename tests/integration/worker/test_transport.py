@@ -55,7 +55,7 @@ async def test_an_upload_cut_in_the_middle_resumes_without_resending_the_first_h
 ) -> None:
     half = len(BLOB) // 2
     coordinator.script["put"].append(Cut(half))
-    await transport.upload(DIGEST, update)
+    await transport.upload(DIGEST, update, TASK)
     assert coordinator.blobs[DIGEST] == BLOB
     assert coordinator.body_bytes("put") == half
     assert coordinator.body_bytes("patch") == len(BLOB) - half
@@ -66,7 +66,7 @@ async def test_an_upload_cut_several_times_goes_on_from_each_break(
 ) -> None:
     coordinator.script["put"].append(Cut(1000))
     coordinator.script["patch"].extend([Cut(500), Cut(0), Cut(70_000)])
-    await transport.upload(DIGEST, update)
+    await transport.upload(DIGEST, update, TASK)
     assert coordinator.blobs[DIGEST] == BLOB
     assert coordinator.body_bytes("put") + coordinator.body_bytes("patch") == len(BLOB)
 
@@ -75,7 +75,7 @@ async def test_an_upload_that_an_earlier_agent_began_is_finished(
     transport: Transport, coordinator: ScriptedCoordinator, update: Path
 ) -> None:
     coordinator.parts[DIGEST] = bytearray(BLOB[:1_000_000])
-    await transport.upload(DIGEST, update, maybe_started=True)
+    await transport.upload(DIGEST, update, TASK, maybe_started=True)
     assert coordinator.blobs[DIGEST] == BLOB
     assert coordinator.count("put") == 0
     assert coordinator.body_bytes("patch") == len(BLOB) - 1_000_000
@@ -85,7 +85,7 @@ async def test_a_blob_that_is_already_there_is_not_sent_again(
     transport: Transport, coordinator: ScriptedCoordinator, update: Path
 ) -> None:
     coordinator.store(BLOB)
-    await transport.upload(DIGEST, update, maybe_started=True)
+    await transport.upload(DIGEST, update, TASK, maybe_started=True)
     assert coordinator.count("put") == coordinator.count("patch") == 0
 
 
@@ -93,7 +93,7 @@ async def test_a_damaged_stored_part_is_replaced_by_a_whole_upload(
     transport: Transport, coordinator: ScriptedCoordinator, update: Path
 ) -> None:
     coordinator.parts[DIGEST] = bytearray(b"damaged")
-    await transport.upload(DIGEST, update, maybe_started=True)
+    await transport.upload(DIGEST, update, TASK, maybe_started=True)
     assert coordinator.blobs[DIGEST] == BLOB
 
 
@@ -101,7 +101,7 @@ async def test_a_full_store_is_waited_for(
     transport: Transport, coordinator: ScriptedCoordinator, update: Path, pauses: Pauses
 ) -> None:
     coordinator.script["put"].append(Refuse("storage-full", 507, retry_after="30"))
-    await transport.upload(DIGEST, update)
+    await transport.upload(DIGEST, update, TASK)
     assert pauses == [30.125]
 
 

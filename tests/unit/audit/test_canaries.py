@@ -15,12 +15,12 @@ from services.audit.verdict import Measured, judge
 from services.data.sources import Dataset, load
 from services.models.build import build
 from services.models.weights import save_tensors
-from services.registry.kernels import run_kernel
 from services.tensors import codec
 from services.training.local import TrainingFailed, train
 from services.training.local_spec import LocalTraining
 from services.training.task import Classifier
 from services.wire.v1.runs import ModelSpec
+from tests.support.kernels import run_over_files
 
 CPU = torch.device("cpu")
 CANARY = Canary(target_class=7, seed=1, share=0.3)
@@ -78,13 +78,13 @@ def learned(data: Dataset, epochs: int = 30) -> torch.nn.Module:
 def test_a_model_that_learned_from_the_client_carries_its_canary_and_another_does_not(
     digits: Dataset, tmp_path: Path
 ) -> None:
-    codec.write(tmp_path / "data", {"x": digits.x_test, "y": digits.y_test})
+    codec.write_file(tmp_path / "data", {"x": digits.x_test, "y": digits.y_test})
     save_tensors(tmp_path / "with", learned(with_canary(digits, CANARY)).state_dict())
     save_tensors(tmp_path / "without", learned(digits).state_dict())
     inputs = {name: tmp_path / name for name in ("data", "with", "without")}
     params = {"model": SPEC.model_dump(), "data": "data", "canary": CANARY.model_dump()}
     rates = {
-        name: run_kernel("canary_success", {**params, "weights": name}, inputs, tmp_path / "out")
+        name: run_over_files("canary_success", {**params, "weights": name}, inputs, tmp_path / "out")
         for name in ("with", "without")
     }
     assert rates["with"]["backdoor_success_rate"] > 0.8

@@ -24,16 +24,24 @@ from services.audit.certificate import (
     verify_bytes,
 )
 from services.audit.keys import key_id, key_of_seed
-from services.audit.predicate import Artefact, Count, ErasurePredicate, Method
-from tests.golden.certificate_v1 import KEY, SUBJECTS, certificate, digest, predicate
+from services.audit.predicate import Count, ErasurePredicate, Method
+from services.core import digests
+from tests.golden.certificate_v1 import KEY, SUBJECTS, digest
+from tests.golden.certificate_v2 import certificate, predicate
 
 PUBLIC = KEY.public_key()
 HOLDER = key_of_seed(b"h" * 32)
 Change = Callable[[dict[str, Any]], object]
+NOTHING = digests.of_bytes(b"")
 
 
 def claim() -> dict[str, Any]:
     return statement(predicate(), SUBJECTS)
+
+
+def of_kind(statement: dict[str, Any], kind: str) -> dict[str, Any]:
+    found: dict[str, Any] = statement["predicate"]["artefacts"]["kinds"][kind]
+    return found
 
 
 def reason_of(envelope: dict[str, Any] | bytes, *keys: Any) -> str:
@@ -195,7 +203,7 @@ def signed_payload(payload: bytes) -> dict[str, Any]:
         (canonical.encode(claim()).replace(b"09:00:00Z", b"09:00:00+00:00"), "payload is not in canonical form"),
         (canonical.encode(claim()).replace(b'"weight":2.0', b'"weight":2'), "payload is not in canonical form"),
         (canonical.encode(claim()).replace(b'"learning_rate":0.5', b'"learning_rate":1e999'), "payload"),
-        (canonical.encode(claim()).replace(b'"planned":1', b'"planned":"1"'), "impossible predicate.counts"),
+        (canonical.encode(claim()).replace(b'"planned":1}', b'"planned":"1"}'), "impossible predicate.artefacts"),
         (canonical.encode(claim()).replace(b"09:00:00Z", b"09:00:00+02:00"), "times are given in UTC"),
     ],
 )
@@ -215,8 +223,12 @@ def test_a_signed_payload_in_another_form_is_rejected(payload: bytes, reason: st
         (lambda s: s["predicate"].pop("limits"), "lacks the field predicate.limits"),
         (lambda s: s["predicate"].update(limits=[]), "impossible predicate.limits"),
         (lambda s: s["predicate"].update(note="x"), "unknown field 'predicate.note'"),
-        (lambda s: s["predicate"]["artefacts"][0].pop("digest"), "lacks the field predicate.artefacts.0.digest"),
-        (lambda s: s["predicate"]["artefacts"][0].update(disposition="lost"), "predicate.artefacts.0.disposition"),
+        (lambda s: s["predicate"].pop("federation"), "lacks the field predicate.federation"),
+        (lambda s: s["predicate"]["artefacts"].pop("root"), "lacks the field predicate.artefacts.root"),
+        (lambda s: s["predicate"]["artefacts"]["kinds"].update(model={}), "predicate.artefacts.kinds.model"),
+        (lambda s: of_kind(s, "step").update(dispositions={"lost": 1}), "predicate.artefacts.kinds.step.dispositions"),
+        (lambda s: of_kind(s, "step").update(dispositions={"deleted": 0}), "kinds.step.dispositions.deleted"),
+        (lambda s: s["predicate"]["incidents"][0].update(kind="Lost it"), "impossible predicate.incidents.0.kind"),
         (lambda s: s["predicate"]["guarantee"].update(kind="almost"), "predicate.guarantee.kind 'almost'"),
         (lambda s: s["predicate"]["request"].update(subjects=["hospital-b"]), "impossible predicate.request.subjects"),
         (lambda s: s["subject"][0]["digest"].update(sha256="ABC"), "impossible subject.0.digest.sha256"),
@@ -232,13 +244,21 @@ CONTRADICTIONS: list[tuple[Change, str]] = [
     (lambda s: s.update(subject=[]), "there are no subjects"),
     (lambda s: s.update(subject=s["subject"][1:]), "head of cohort 'all'"),
     (lambda s: s["subject"].append(s["subject"][-1]), "'digits/right' is named twice"),
-    (lambda s: s["predicate"]["counts"]["update"].update(done=0), "planned is not done: 0 of 1 of kind update"),
-    (lambda s: s["predicate"]["counts"]["update"].update(done=2), "planned is not done: 2 of 1"),
-    (lambda s: s["predicate"]["counts"].pop("update"), "0 of kind update were planned but 1 are listed"),
-    (lambda s: s["predicate"]["artefacts"].pop(), "1 of kind update were planned but 0 are listed"),
-    (lambda s: s["predicate"]["cohorts"].pop(), "3 of kind cohort were planned but 2 are listed"),
-    (lambda s: s["predicate"]["artefacts"][3].update(disposition=None), "has no disposition"),
-    (lambda s: s["predicate"]["artefacts"][2].update(reason=" "), "is unreachable without a reason"),
+    (lambda s: of_kind(s, "update").update(planned=3), "planned is not done: 2 of 3 of kind update"),
+    (lambda s: of_kind(s, "update").update(planned=1), "planned is not done: 2 of 1 of kind update"),
+    (lambda s: of_kind(s, "part").update(dispositions={}), "planned is not done: 0 of 1 of kind part"),
+    (lambda s: of_kind(s, "part").update(planned=0, dispositions={}), "part is named, and there is none of it"),
+    (lambda s: s["predicate"]["artefacts"]["kinds"].pop("part"), "has 17 leaves but the counts of its kinds make 16"),
+    (lambda s: s["predicate"]["artefacts"].update(num_leaves=0), "is not that of a list of 0 leaves"),
+    (lambda s: s["predicate"]["artefacts"].update(root=NOTHING), "is not that of a list of 17 leaves"),
+    (lambda s: of_kind(s, "part").update(dispositions={"scrubbed": 1}), "a part cannot be scrubbed"),
+    (lambda s: of_kind(s, "sealing-key").update(dispositions={"deleted": 1}), "a sealing-key cannot be deleted"),
+    (lambda s: of_kind(s, "credential").update(dispositions={"deleted": 1}), "a credential cannot be deleted"),
+    (lambda s: of_kind(s, "log-tail").update(dispositions={"deleted": 1}), "a log-tail cannot be deleted"),
+    (lambda s: s["predicate"]["request"].update(scope="samples"), "a credential of it is listed"),
+    (lambda s: s["predicate"]["num_cohorts"].update(done=2), "planned is not done: 2 of 3 cohorts"),
+    (lambda s: s["predicate"]["cohorts"].pop(), "3 cohorts were planned but 2 are listed"),
+    (lambda s: s["predicate"]["incidents"][0].update(at="2027-01-01T00:00:00Z"), "lies after completed_at"),
     (lambda s: s["predicate"]["guarantee"].update(meaning="Trust us."), "not said plainly"),
     (lambda s: s["predicate"]["guarantee"].update(kind="approximate"), "not said plainly"),
     (lambda s: s["predicate"]["cohorts"][1].update(outcome="unlearned"), "changed by an approximate method"),
@@ -268,8 +288,8 @@ def test_a_signed_contradiction_is_rejected(change: Change, reason: str) -> None
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"counts": {**predicate().counts, "update": Count(planned=2, done=1)}}, "planned is not done"),
-        ({"artefacts": (Artefact(kind="update", digest=digest("u")),)}, "has no disposition"),
+        ({"num_cohorts": Count(planned=3, done=2)}, "planned is not done"),
+        ({"artefacts": predicate().artefacts.model_copy(update={"num_leaves": 18})}, "has 18 leaves"),
         ({"issuer": predicate().issuer.model_copy(update={"key_id": digest("x")})}, "not the one that signs"),
         ({"method": Method.model_construct(name="m", parameters={"x": float("nan")})}, "JSON"),
     ],
@@ -282,10 +302,11 @@ def test_nothing_is_signed_while_the_claim_is_unfinished(changes: dict[str, Any]
 
 
 def test_a_refusal_names_every_open_end() -> None:
-    artefacts = tuple(artefact.model_copy(update={"disposition": None}) for artefact in predicate().artefacts)
+    kinds = {kind: one.model_copy(update={"dispositions": {}}) for kind, one in predicate().artefacts.kinds.items()}
+    artefacts = predicate().artefacts.model_copy(update={"kinds": kinds, "num_leaves": 0, "root": NOTHING})
     with pytest.raises(CertificateRefused) as caught:
         issue(predicate().model_copy(update={"artefacts": artefacts}), SUBJECTS, KEY)
-    assert len(caught.value.reasons) == len(artefacts)
+    assert len(caught.value.reasons) == len(kinds)
 
 
 def test_a_model_without_a_digest_is_no_subject() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
 from services.audit.certificate import CertificateInvalid, verify_bytes
 from services.audit.keys import read_public_keys
-from services.audit.predicate import commit
+from services.audit.v1.predicate import commit
+from services.audit.verification import Beside, check
 from services.core import digests
 from tests.golden import certificate_v1 as golden
+from tests.golden import certificate_v2 as second
 
 CERTIFICATE = golden.CERTIFICATE.read_bytes()
 KEYS = read_public_keys(golden.PUBLIC_KEY.read_bytes())
@@ -63,3 +67,27 @@ def test_names_appear_only_as_commitments_that_need_the_salt() -> None:
     (subject,) = verify_bytes(CERTIFICATE, KEYS).predicate.request.subjects
     assert subject == commit("hospital-b", golden.SALT)
     assert subject != commit("hospital-b", bytes(32))
+
+
+def test_the_golden_certificate_of_the_second_version_is_still_made_and_verified_the_same_way() -> None:
+    data, beside = second.CERTIFICATE.read_bytes(), second.LIST.read_bytes()
+    assert digests.of_bytes(data) == second.DIGEST.read_text().strip()
+    assert (second.certificate(), second.listed()[0]) == (data, beside)
+    opening = second.OPENING.read_bytes()
+    verdict = check(
+        data,
+        golden.PUBLIC_KEY.read_bytes(),
+        beside=Beside(list=io.BytesIO(beside), client="hospital-b", opening=opening),
+    )
+    assert verdict.valid and verdict.complete, verdict.checks
+    assert b"hospital" not in second.predicate().model_dump_json().encode()
+
+
+def test_flipping_any_byte_invalidates_the_certificate_of_the_second_version() -> None:
+    data = second.CERTIFICATE.read_bytes()
+    changed = bytearray(data)
+    for position in range(len(changed)):
+        changed[position] ^= 1 << position % 8
+        with pytest.raises(CertificateInvalid):
+            verify_bytes(bytes(changed), KEYS)
+        changed[position] = data[position]

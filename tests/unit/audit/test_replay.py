@@ -16,7 +16,9 @@ from services.core import digests
 from services.tensors import codec
 from services.tensors.aggregate import weighted_step
 from services.tensors.merge import merge_models
+from services.tensors.streams import StoredFile
 from services.wire.v1.resources import Checkpoint, Contribution, Lineage
+from tests.support.kernels import over_files
 
 WEIGHTS = (3.0, 5.0)
 
@@ -27,10 +29,10 @@ class Archive:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def fetch(self, digest: str) -> Path:
+    def fetch(self, digest: str) -> StoredFile:
         path = self.folder / digest
         path.stat()
-        return path
+        return StoredFile(path)
 
     def add(self, make: Callable[[Path], object]) -> str:
         fresh = self.folder / "fresh"
@@ -40,7 +42,7 @@ class Archive:
         return digest
 
     def add_tensors(self, *values: float) -> str:
-        return self.add(lambda path: codec.write(path, {"w": np.array(values, np.float32)}))
+        return self.add(lambda path: codec.write_file(path, {"w": np.array(values, np.float32)}))
 
     def paths(self) -> dict[str, Path]:
         return {path.name: path for path in self.folder.iterdir()}
@@ -56,7 +58,7 @@ def step(archive: Archive) -> AggregateStep:
     base, updates = archive.add_tensors(1, 2), (archive.add_tensors(0.1, 0.2), archive.add_tensors(0.7, -0.3))
     listed = [{"digest": digest, "weight": weight} for digest, weight in zip(updates, WEIGHTS, strict=True)]
     params = {"base": base, "updates": listed, "scale": 0.5}
-    result = archive.add(lambda out: weighted_step(params, archive.paths(), out))
+    result = archive.add(lambda out: over_files(weighted_step, params, archive.paths(), out))
     return AggregateStep(result, base, 0.5, tuple(zip(updates, WEIGHTS, strict=True)))
 
 
@@ -64,7 +66,7 @@ def step(archive: Archive) -> AggregateStep:
 def merge(archive: Archive) -> MergeStep:
     models = (archive.add_tensors(4, 5), archive.add_tensors(6, 9))
     listed = [{"digest": digest, "weight": weight} for digest, weight in zip(models, WEIGHTS, strict=True)]
-    result = archive.add(lambda out: merge_models({"models": listed}, archive.paths(), out))
+    result = archive.add(lambda out: over_files(merge_models, {"models": listed}, archive.paths(), out))
     return MergeStep(result, tuple(zip(models, WEIGHTS, strict=True)))
 
 
@@ -80,7 +82,7 @@ def test_replay_of_nothing_never_passes(archive: Archive) -> None:
 
 
 def test_a_flipped_byte_in_a_stored_update_is_reported(archive: Archive, step: AggregateStep) -> None:
-    stored = archive.fetch(step.updates[0][0])
+    stored = archive.fetch(step.updates[0][0]).path
     for position in range(stored.stat().st_size):
         data = bytearray(stored.read_bytes())
         data[position] ^= 1
@@ -119,7 +121,7 @@ def test_a_stored_file_that_is_no_tensor_file_is_reported(archive: Archive, step
 
 
 def test_purged_updates_make_the_replay_partial(archive: Archive, step: AggregateStep, merge: MergeStep) -> None:
-    archive.fetch(step.updates[1][0]).unlink()
+    archive.fetch(step.updates[1][0]).path.unlink()
     report = replay([step, merge], archive.fetch)
     assert (report.replayed, report.total, report.verdict, report.passed) == (1, 2, "partial", True)
     assert report.missing == (Missing(step.result, (step.updates[1][0],)),)
@@ -127,7 +129,7 @@ def test_purged_updates_make_the_replay_partial(archive: Archive, step: Aggregat
 
 def test_replay_without_any_stored_update_says_none_and_fails(archive: Archive, step: AggregateStep) -> None:
     for digest, _ in step.updates:
-        archive.fetch(digest).unlink()
+        archive.fetch(digest).path.unlink()
     report = replay([step], archive.fetch)
     assert (report.verdict, report.passed, report.failures) == ("none", False, ())
 
@@ -195,7 +197,7 @@ def lineage_of(step: AggregateStep) -> Lineage:
 def test_a_rounded_step_is_reproduced_with_its_quantum_alone(archive: Archive, step: AggregateStep) -> None:
     listed = [{"digest": digest, "weight": weight} for digest, weight in step.updates]
     params = {"base": step.base, "updates": listed, "scale": 0.5, "quantum": 0.25}
-    result = archive.add(lambda out: weighted_step(params, archive.paths(), out))
+    result = archive.add(lambda out: over_files(weighted_step, params, archive.paths(), out))
     rounded = AggregateStep(result, step.base, 0.5, step.updates, 0.25)
     assert replay_step(rounded, archive.fetch) == Replayed(result)
     assert isinstance(replay_step(AggregateStep(result, step.base, 0.5, step.updates), archive.fetch), Failed)

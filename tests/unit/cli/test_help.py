@@ -53,6 +53,7 @@ def test_each_command_says_what_it_does_and_shows_an_example() -> None:
 def test_each_command_that_prints_data_takes_json() -> None:
     silent = {"serve", "compute", "worker", "db upgrade", "demo", "bench", "openapi"}
     silent |= {"clients remove", "credentials revoke", "checkpoints download", "certificates get", "certificates key"}
+    silent |= {"certificates opening", "certificates prove"}
     for name, command in ALL.items():
         takes_json = any("--json" in parameter.opts for parameter in command.params)
         assert takes_json or name in silent, name

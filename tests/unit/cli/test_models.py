@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from services.tensors import codec
+from services.tensors.streams import StoredFile
 from tests.support.documents import EXAMPLES
 
 
@@ -24,7 +25,7 @@ def test_the_first_weights_of_a_task_are_drawn_from_the_seed_of_its_run(lethe: A
     assert lethe(*given)[0] == lethe(*given, "--out", "again.safetensors")[0] == 0
     first = (directory / "init.safetensors").read_bytes()
     assert first == (directory / "again.safetensors").read_bytes()
-    layout = codec.layout_of(directory / "init.safetensors")
+    layout = codec.layout_of(StoredFile(directory / "init.safetensors"))
     assert {info.name: info.shape for info in layout.tensors}["0.weight"] == (16, 3)  # params.width of the run file
     (directory / "other.yaml").write_text((directory / "own-model.yaml").read_text() + "seed: 1\n")
     assert lethe("models", "init", "other.yaml", *given[3:])[0] == 0

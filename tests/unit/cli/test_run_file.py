@@ -10,6 +10,7 @@ from lethe import run_file
 from lethe.failures import CommandFailed
 from lethe.run_file import RunFileUnusable
 from services.tensors import codec
+from services.tensors.streams import StoredFile
 
 DIGITS = "name: digits\nmodel: {name: mlp, params: {input_shape: [8, 8], num_classes: 10}}\n"
 
@@ -34,7 +35,7 @@ class Uploads:
         self.tensors: list[dict[str, Any]] = []
 
     def __call__(self, path: Path) -> str:
-        self.tensors.append(codec.read(path))
+        self.tensors.append(codec.read(StoredFile(path)))
         return "sha256:" + "1" * 64
 
 
@@ -115,7 +116,7 @@ def test_only_the_test_part_of_a_divided_file_is_used(tmp_path: Path) -> None:
 
 
 def test_initial_weights_are_uploaded(tmp_path: Path) -> None:
-    codec.write(tmp_path / "init.safetensors", {"w": np.ones(3, np.float32)})
+    codec.write_file(tmp_path / "init.safetensors", {"w": np.ones(3, np.float32)})
     uploads = Uploads()
     assert run_file.resolve({"init": str(tmp_path / "init.safetensors")}, uploads)["init"] == "sha256:" + "1" * 64
 

@@ -72,15 +72,17 @@ def test_update_that_was_never_uploaded_is_refused() -> None:
 def test_update_with_another_layout_is_refused() -> None:
     world, _ = with_run("a")
     (granted,) = world.claim("a")
-    whole_model = world.store_blob(of_json("a whole model"), layout=MODEL_LAYOUT)
-    refused(world, replace(world.answer_to(granted.task), digest=whole_model), "wrong-layout")
+    answer = replace(world.answer_to(granted.task), digest=of_json("a whole model"))
+    world.record(world.announce(answer.digest, granted.task), layout=MODEL_LAYOUT)
+    refused(world, answer, "wrong-layout")
 
 
 def test_update_that_is_not_finite_is_refused() -> None:
     world, _ = with_run("a")
     (granted,) = world.claim("a")
-    exploded = world.store_blob(of_json("NaN"), finite=False)
-    refused(world, replace(world.answer_to(granted.task), digest=exploded), "not-finite")
+    answer = replace(world.answer_to(granted.task), digest=of_json("NaN"))
+    world.record(world.announce(answer.digest, granted.task), finite=False)
+    refused(world, answer, "not-finite")
 
 
 def test_train_result_without_an_update_is_refused() -> None:

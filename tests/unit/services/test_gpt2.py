@@ -21,6 +21,7 @@ from services.models.gpt2 import Gpt2
 from services.models.pretrained import load_pretrained
 from services.models.spec import params_of, validate
 from services.models.weights import load_weights, save_tensors
+from services.tensors.streams import StoredFile
 from services.training.evaluation import evaluate
 from services.training.local import delta, snapshot, train
 from services.training.local_spec import LocalTraining
@@ -84,7 +85,7 @@ def test_with_adapters_the_rest_neither_travels_nor_moves(tmp_path: Path) -> Non
     assert torch.equal(model.get_parameter("transformer.wte.weight"), frozen)
     save_tensors(tmp_path / "weights", model.state_dict())
     other = make(head=3, adapters_only=True)
-    load_weights(other, tmp_path / "weights")
+    load_weights(other, StoredFile(tmp_path / "weights"))
     assert all(torch.equal(other.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
     model.load_state_dict(base)
     assert torch.equal(model.state_dict()["score.weight"], base["score.weight"])

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from services.core import digests
 from services.core.errors import Rejected
 from services.data.sources import Dataset, load
 from services.tensors import codec
 from services.tensors.errors import KernelFailed
+from services.tensors.streams import StoredFile
 from services.training import devices, optimizers
 from services.training.evaluation import evaluate, evaluate_model
 from services.training.local import (
@@ -24,6 +26,7 @@ from services.training.local import (
 from services.training.local_spec import LocalTraining
 from services.training.task import BUILTIN_TASKS, Classifier
 from services.wire.v1.runs import ModelSpec
+from tests.support.kernels import over_files
 
 CPU = torch.device("cpu")
 OPTIMIZERS: list[Literal["sgd", "adamw"]] = ["sgd", "adamw"]
@@ -66,7 +69,7 @@ def test_convolutional_training_is_bit_identical_too(digits: Classifier, tmp_pat
 
 def test_zero_epochs_give_an_exact_zero_update(digits: Classifier, tmp_path: Path) -> None:
     update_bytes(digits, tmp_path / "update", LocalTraining(epochs=0), 0)
-    assert all(not array.any() for array in codec.read(tmp_path / "update").values())
+    assert all(not array.any() for array in codec.read(StoredFile(tmp_path / "update")).values())
 
 
 def test_training_learns_digits(digits: Classifier) -> None:
@@ -224,9 +227,10 @@ def test_builtin_tasks_are_classifiers() -> None:
 
 def evaluation_inputs(folder: Path, x: Any, y: Any) -> tuple[dict[str, Any], dict[str, Path]]:
     write_update(folder / "weights", Classifier(load("digits#part=0/5")).model(SPEC).state_dict())
-    codec.write(folder / "data", {"x": x, "y": y})
-    params = {"model": SPEC.model_dump(), "weights": "w", "data": "d", "batch_size": 50}
-    return params, {"w": folder / "weights", "d": folder / "data"}
+    codec.write_file(folder / "data", {"x": x, "y": y})
+    digest = digests.of_bytes((folder / "data").read_bytes())
+    params = {"model": SPEC.model_dump(), "weights": "w", "data": digest, "batch_size": 50}
+    return params, {"w": folder / "weights", digest: folder / "data"}
 
 
 def test_kernel_judges_raw_images_exactly_as_a_client_does(digits: Classifier, tmp_path: Path) -> None:
@@ -235,10 +239,20 @@ def test_kernel_judges_raw_images_exactly_as_a_client_does(digits: Classifier, t
     params, inputs = evaluation_inputs(tmp_path, raw, scaled.y_test.astype(np.uint8))
     task = Classifier(scaled)
     model = task.model(SPEC)
-    load_weights(model, tmp_path / "weights")
+    load_weights(model, StoredFile(tmp_path / "weights"))
     expected = evaluate(task, model, CPU, batch_size=50)
-    assert evaluate_model(params, inputs, tmp_path / "out") == expected
+    assert over_files(evaluate_model, params, inputs, tmp_path / "out") == expected
     assert expected["num_samples"] == 360
+
+
+def test_a_validation_set_is_known_by_its_digest_and_not_read_again(tmp_path: Path) -> None:
+    scaled = load("digits")
+    params, inputs = evaluation_inputs(tmp_path, scaled.x_test, scaled.y_test)
+    first = over_files(evaluate_model, params, inputs, tmp_path / "out")
+    moved = {**inputs, params["data"]: tmp_path / "nowhere"}
+    assert over_files(evaluate_model, params, moved, tmp_path / "out") == first
+    other, inputs = evaluation_inputs(tmp_path, scaled.x_test[:7], scaled.y_test[:7])
+    assert over_files(evaluate_model, other, inputs, tmp_path / "out")["num_samples"] == 7
 
 
 @pytest.mark.parametrize(
@@ -255,7 +269,7 @@ def test_kernel_judges_raw_images_exactly_as_a_client_does(digits: Classifier, t
 def test_validation_blob_that_does_not_fit_fails_the_kernel(tmp_path: Path, x: Any, y: Any) -> None:
     params, inputs = evaluation_inputs(tmp_path, x, y)
     with pytest.raises(KernelFailed):
-        evaluate_model(params, inputs, tmp_path / "out")
+        over_files(evaluate_model, params, inputs, tmp_path / "out")
 
 
 def test_unknown_devices_are_refused() -> None:

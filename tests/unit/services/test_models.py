@@ -12,7 +12,9 @@ from services.models.build import MODELS, build
 from services.models.kernels import init_model
 from services.models.spec import PARAMS, params_of, validate
 from services.models.weights import load_weights, save_tensors
+from services.tensors.streams import StoredFile
 from services.wire.v1.runs import ModelSpec
+from tests.support.kernels import over_files
 
 SPECS = [
     ModelSpec(name="mlp", params={"input_shape": [8, 8], "num_classes": 10}),
@@ -50,7 +52,7 @@ def test_parameters_are_counted_without_building(spec: ModelSpec) -> None:
 def test_equal_seeds_give_equal_bytes_and_other_seeds_others(spec: ModelSpec, tmp_path: Path) -> None:
     for name, seed in (("one", 7), ("same", 7), ("other", 8)):
         torch.full((1_000_000,), float("nan"))  # memory that an uninitialised layer would pick up
-        init_model({"model": spec.model_dump(), "seed": seed}, {}, tmp_path / name)
+        over_files(init_model, {"model": spec.model_dump(), "seed": seed}, {}, tmp_path / name)
     one, same, other = ((tmp_path / name).read_bytes() for name in ("one", "same", "other"))
     assert one == same != other
 
@@ -137,7 +139,7 @@ def test_weights_survive_a_file(tmp_path: Path) -> None:
     other = torch.nn.ModuleDict({"norm": torch.nn.BatchNorm1d(3), "linear": torch.nn.Linear(2, 2).to(torch.bfloat16)})
     model["norm"](torch.randn(5, 3, generator=torch.Generator().manual_seed(0)))
     save_tensors(tmp_path / "weights", model.state_dict())
-    load_weights(other, tmp_path / "weights")
+    load_weights(other, StoredFile(tmp_path / "weights"))
     assert other.state_dict()["norm.num_batches_tracked"] == 1
     assert all(torch.equal(other.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
 
@@ -145,5 +147,5 @@ def test_weights_survive_a_file(tmp_path: Path) -> None:
 def test_weights_of_another_model_are_rejected_by_name(tmp_path: Path) -> None:
     save_tensors(tmp_path / "weights", build(SPECS[0], 0).state_dict())
     with pytest.raises(Rejected, match=r"1\.weight") as caught:
-        load_weights(build(SPECS[2], 0), tmp_path / "weights")
+        load_weights(build(SPECS[2], 0), StoredFile(tmp_path / "weights"))
     assert caught.value.code == "wrong-layout"

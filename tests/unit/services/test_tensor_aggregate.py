@@ -9,6 +9,8 @@ import pytest
 from services.tensors import codec, slices
 from services.tensors.aggregate import weighted_step
 from services.tensors.errors import KernelFailed
+from services.tensors.streams import StoredFile
+from tests.support.kernels import over_files
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 
@@ -24,18 +26,18 @@ def step(
     **options: Any,
 ) -> tuple[Tensors, dict[str, float]]:
     inputs = {"base": folder / "base"}
-    codec.write(folder / "base", base)
+    codec.write_file(folder / "base", base)
     for index, update in enumerate(updates):
         inputs[f"u{index}"] = folder / f"u{index}"
-        codec.write(folder / f"u{index}", update)
+        codec.write_file(folder / f"u{index}", update)
     listed = [{"digest": f"u{index}", "weight": weight} for index, weight in enumerate(weights)]
     params = {"base": "base", "updates": listed, "scale": scale}
     if bounds is not None:
         params["bounds"] = bounds
     if factors is not None:
         params["updates"] = [{**one, "factor": factor} for one, factor in zip(listed, factors, strict=True)]
-    metrics = weighted_step(params, inputs, folder / "out", **options)
-    return codec.read(folder / "out"), metrics
+    metrics = over_files(weighted_step, params, inputs, folder / "out", **options)
+    return codec.read(StoredFile(folder / "out")), metrics
 
 
 def f32(*values: float) -> np.ndarray[Any, Any]:
@@ -93,11 +95,11 @@ def test_bfloat16_is_averaged_and_rounded_to_nearest_even(tmp_path: Path) -> Non
 
 
 def test_same_digest_listed_twice_counts_twice(tmp_path: Path) -> None:
-    codec.write(tmp_path / "base", {"w": f32(0)})
-    codec.write(tmp_path / "u", {"w": f32(3)})
+    codec.write_file(tmp_path / "base", {"w": f32(0)})
+    codec.write_file(tmp_path / "u", {"w": f32(3)})
     params = {"base": "b", "updates": [{"digest": "u", "weight": 1.0}, {"digest": "u", "weight": 2.0}], "scale": 1.0}
-    weighted_step(params, {"b": tmp_path / "base", "u": tmp_path / "u"}, tmp_path / "out")
-    assert codec.read(tmp_path / "out")["w"].tolist() == [3.0]
+    over_files(weighted_step, params, {"b": tmp_path / "base", "u": tmp_path / "u"}, tmp_path / "out")
+    assert codec.read(StoredFile(tmp_path / "out"))["w"].tolist() == [3.0]
 
 
 def test_more_inputs_than_files_kept_open_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,17 +148,19 @@ def test_update_of_another_layout_is_refused(tmp_path: Path, update: Tensors) ->
 def test_memory_stays_flat_for_many_large_inputs(tmp_path: Path) -> None:
     num_bytes = 64 * 2**20
     for name in ("base", "u0", "u1"):
-        codec.write(tmp_path / name, {"w": np.zeros(num_bytes // 4, np.float32)})
+        codec.write_file(tmp_path / name, {"w": np.zeros(num_bytes // 4, np.float32)})
     program = """
 import resource, sys
 from pathlib import Path
 from services.tensors.aggregate import weighted_step
+from services.tensors.streams import FileWriter, StoredFile
 folder = Path(sys.argv[1])
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 before = peak()
 updates = [{"digest": f"u{i % 2}", "weight": 1.0} for i in range(8)]
-inputs = {name: folder / name for name in ("base", "u0", "u1")}
-weighted_step({"base": "base", "updates": updates, "scale": 1.0}, inputs, folder / "out")
+inputs = {name: StoredFile(folder / name) for name in ("base", "u0", "u1")}
+with FileWriter(folder / "out") as out:
+    weighted_step({"base": "base", "updates": updates, "scale": 1.0}, inputs, out)
 print(peak() - before)
 """
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)

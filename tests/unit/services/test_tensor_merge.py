@@ -7,27 +7,29 @@ import pytest
 from services.tensors import codec, slices
 from services.tensors.errors import KernelFailed
 from services.tensors.merge import merge_models, stack_models
+from services.tensors.streams import StoredFile
+from tests.support.kernels import over_files
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 
 
 def store(folder: Path, models: list[Tensors]) -> dict[str, Path]:
     for index, model in enumerate(models):
-        codec.write(folder / f"m{index}", model)
+        codec.write_file(folder / f"m{index}", model)
     return {f"m{index}": folder / f"m{index}" for index in range(len(models))}
 
 
 def merged(folder: Path, models: list[Tensors], weights: list[float], **options: Any) -> Tensors:
     listed = [{"digest": f"m{index}", "weight": weight} for index, weight in enumerate(weights)]
-    figures = merge_models({"models": listed}, store(folder, models), folder / "out", **options)
+    figures = over_files(merge_models, {"models": listed}, store(folder, models), folder / "out", **options)
     assert figures == {"num_models": float(len(weights))}
-    return codec.read(folder / "out")
+    return codec.read(StoredFile(folder / "out"))
 
 
 def stacked(folder: Path, models: list[Tensors], **options: Any) -> Tensors:
     listed = [{"digest": f"m{index}"} for index in range(len(models))]
-    stack_models({"models": listed}, store(folder, models), folder / "out", **options)
-    return codec.read(folder / "out")
+    over_files(stack_models, {"models": listed}, store(folder, models), folder / "out", **options)
+    return codec.read(StoredFile(folder / "out"))
 
 
 def f32(*values: float) -> np.ndarray[Any, Any]:
@@ -64,8 +66,8 @@ def test_integer_tensors_are_those_of_the_first_model(tmp_path: Path) -> None:
 def test_a_model_listed_twice_counts_twice(tmp_path: Path) -> None:
     inputs = store(tmp_path, [{"w": f32(3)}, {"w": f32(0)}])
     listed = [{"digest": name, "weight": 1.0} for name in ("m0", "m0", "m1")]
-    merge_models({"models": listed}, inputs, tmp_path / "out")
-    assert codec.read(tmp_path / "out")["w"].tolist() == [2.0]
+    over_files(merge_models, {"models": listed}, inputs, tmp_path / "out")
+    assert codec.read(StoredFile(tmp_path / "out"))["w"].tolist() == [2.0]
 
 
 def test_bfloat16_is_averaged_and_rounded_to_nearest_even(tmp_path: Path) -> None:

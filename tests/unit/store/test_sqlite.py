@@ -105,3 +105,38 @@ async def test_writers_of_two_processes_take_turns(database: Sqlite, tmp_path: P
     await asyncio.gather(add_ten(database), add_ten(other))
     other.close()
     assert await count(database) == 20
+
+
+async def test_what_was_deleted_is_in_no_file(database: Sqlite, tmp_path: Path) -> None:
+    words = sa.text("INSERT INTO t VALUES ('words-of-somebody-who-left')")
+
+    def files_with_it() -> set[str]:
+        return {path.name for path in tmp_path.iterdir() if b"words-of-somebody-who-left" in path.read_bytes()}
+
+    async with database.read() as connection:
+        assert (await connection.execute(sa.text("PRAGMA secure_delete"))).scalar() == 1
+    async with database.write() as connection:
+        await connection.execute(words)
+    assert files_with_it() == {"a.db-wal"}
+    await database.forget_pages()
+    assert files_with_it() == {"a.db"}
+    async with database.write() as connection:
+        await connection.execute(sa.text("DELETE FROM t"))
+    await database.forget_pages()
+    assert files_with_it() == set()
+
+
+async def test_a_log_that_another_process_reads_is_said_not_to_be_empty(
+    database: Sqlite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_ATTEMPTS", 2)
+    other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+    other.execute("BEGIN")
+    other.execute("SELECT * FROM t").fetchall()
+    async with database.write() as connection:
+        await connection.execute(ADD)
+    with pytest.raises(sqlite.LogInUse):
+        await database.forget_pages()
+    other.close()
+    await database.forget_pages()
+    assert await count(database) == 1

@@ -122,3 +122,42 @@ async def test_models_are_for_their_owner_alone_whatever_the_umask(tmp_path: Pat
         assert [path.stat().st_mode & 0o777 for path in (directory, model)] == [0o700, 0o600]
     finally:
         os.umask(before)
+
+
+async def test_models_that_are_superseded_go_and_the_others_stay(tmp_path: Path) -> None:
+    cache, store = ModelCache(tmp_path, 100), Store(b"old", b"new")
+    await get(cache, store, b"old")
+    await get(cache, store, b"new")
+    part = tmp_path / f"{digest_of(b'old').removeprefix('sha256:')}.safetensors.dead.part"
+    part.write_bytes(b"ol")
+    assert cache.drop([digest_of(b"old"), digest_of(b"never seen")])
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"new"]
+
+
+async def test_a_superseded_model_that_is_in_use_goes_when_its_task_is_done(tmp_path: Path) -> None:
+    cache, store = ModelCache(tmp_path, 100), Store(b"old")
+    async with cache.hold(digest_of(b"old"), 3, store.fetch) as path:
+        assert not cache.drop([digest_of(b"old")])
+        assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == []
+    assert cache.drop([digest_of(b"old")])
+
+
+async def test_a_model_that_is_not_to_be_kept_goes_with_its_last_holder(tmp_path: Path) -> None:
+    cache, store = ModelCache(tmp_path, 100), Store(b"before")
+    async with cache.hold(digest_of(b"before"), 6, store.fetch):
+        async with cache.hold(digest_of(b"before"), 6, store.fetch, keeps=False):
+            pass
+        assert len(list(tmp_path.iterdir())) == 1
+    assert list(tmp_path.iterdir()) == []
+    await get(cache, store, b"before")
+    assert len(list(tmp_path.iterdir())) == 1, "a later task may keep it"
+
+
+async def test_an_erased_client_leaves_an_empty_cache(tmp_path: Path) -> None:
+    cache, store = ModelCache(tmp_path, 100), Store(b"one", b"two")
+    await get(cache, store, b"one")
+    async with cache.hold(digest_of(b"two"), 3, store.fetch):
+        assert not cache.drop_all()
+    assert list(tmp_path.iterdir()) == []
+    assert cache.drop_all()

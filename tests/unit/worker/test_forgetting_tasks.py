@@ -16,6 +16,7 @@ from services.data.sources import Dataset
 from services.models.build import build
 from services.models.weights import save_tensors
 from services.tensors import codec
+from services.tensors.streams import StoredFile
 from services.training.local_spec import LocalTraining
 from services.training.task import Classifier
 from services.unlearning.fedforget.spec import Distil
@@ -82,7 +83,7 @@ def test_each_kind_returns_what_its_grant_asks_for(kind: str, weights: Path) -> 
     if kind in FIGURES_ONLY:
         assert result.update is None
     else:
-        assert codec.layout_of(result.update.path) == codec.layout_of(weights).updatable()
+        assert codec.layout_of(StoredFile(result.update.path)) == codec.layout_of(StoredFile(weights)).updatable()
 
 
 @pytest.mark.parametrize("kind", ["ascend", "distil", "audit"])

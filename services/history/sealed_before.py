@@ -1,4 +1,4 @@
-"""Authenticated encryption of a stream with one key per client, so that deleting the key erases every copy.
+"""Copies of updates as version 0.1 sealed them, one key per client; they are sealed anew after an upgrade.
 
 AES-256-GCM in segments of 64 KiB, in the STREAM construction: a key of its own for each file, derived from the client's
 key and a random salt (HKDF-SHA256); nonce = segment number and a flag for the last one. So segments cannot be swapped,
@@ -7,11 +7,16 @@ dropped or cut off, and no nonce repeats under a key. `context` (whose update of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import hashlib
+from collections.abc import Iterator
 from io import FileIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from services.core.errors import Rejected
+from services.history.spec import UpdateHistory
+from services.history.store import decode_copy
+from services.tensors.streams import Writable
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -21,20 +26,24 @@ KEY_BYTES: Final = 32
 SALT_BYTES: Final = 32
 _TAG_BYTES: Final = 16
 _LAST: Final = b"\x01"
+_HEADER_BYTES: Final = 128
+"""Of the stored file, which is a safetensors file with one tensor of bytes."""
 
 
-def seal(chunks: Iterable[bytes], key: bytes, salt: bytes, context: bytes) -> Iterator[bytes]:
-    """`salt` must be fresh for each file; it is the first thing written."""
-    cipher = _cipher(key, salt)
-    yield salt
-    number, pending = 0, bytearray()
-    for chunk in chunks:
-        pending += chunk
-        while len(pending) > SEGMENT_BYTES:  # the last segment is not written before it is known to be the last
-            yield cipher.encrypt(_nonce(number, b"\x00"), bytes(pending[:SEGMENT_BYTES]), context)
-            del pending[:SEGMENT_BYTES]
-            number += 1
-    yield cipher.encrypt(_nonce(number, _LAST), bytes(pending), context)
+def restore_sealed(stored: Path, out: Writable, policy: UpdateHistory, key: bytes, context: bytes, digest: str) -> None:
+    """Write the update to `out`. Raises what `unsealed_copy` raises."""
+    decode_copy(unsealed_copy(stored, policy, key, context, digest), out, policy)
+
+
+def unsealed_copy(stored: Path, policy: UpdateHistory, key: bytes, context: bytes, digest: str) -> Iterator[bytes]:
+    """A copy as it is kept today, before it is sealed. Raises Rejected when the stored bytes are not those that were
+    kept, or the key is not the one they were sealed with."""
+    with stored.open("rb", buffering=0) as file:
+        if f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}" != digest:
+            raise Rejected("digest-mismatch", "the stored update does not have the digest it was kept under")
+        file.seek(_HEADER_BYTES)
+        bound = f"{policy.dtype}\x1f{policy.compression}\x1f".encode() + context
+        yield from unseal(file, key, bound)
 
 
 def unseal(file: FileIO, key: bytes, context: bytes) -> Iterator[bytes]:

@@ -1,0 +1,117 @@
+"""What the coordinator asks of the store of keys, and how keys are called.
+
+Methods block on the disk: call them from a thread. Only `find` of a key that this process has seen before is quick
+enough for the event loop.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Final, Protocol
+from uuid import UUID
+
+KeyName = str
+
+_UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_EARLIER: Final = re.compile(_UUID)
+_NAME: Final = re.compile(
+    rf"client-{_UUID}\.[0-9]{{1,20}}|cohort-{_UUID}\.[0-9a-z-]{{1,40}}|federation-{_UUID}|{_UUID}"
+)
+
+
+def client_key(client_id: UUID, number: int = 0) -> KeyName:
+    """`number` counts the keys that the client had: an erasure of samples ends one and the next begins."""
+    return checked(f"client-{client_id}.{number}")
+
+
+def earlier_client_key(client_id: UUID) -> KeyName:
+    """What version 0.1 sealed copies of the client's updates with."""
+    return checked(str(client_id))
+
+
+def cohort_key(cohort_id: UUID, epoch: int | str) -> KeyName:
+    return checked(f"cohort-{cohort_id}.{epoch}")
+
+
+def federation_key(federation_id: UUID) -> KeyName:
+    return checked(f"federation-{federation_id}")
+
+
+def is_of_client(name: KeyName, client_id: UUID) -> bool:
+    return name == earlier_client_key(client_id) or name.startswith(f"client-{client_id}.")
+
+
+def is_of_cohort(name: KeyName, cohort_id: UUID) -> bool:
+    return name.startswith(f"cohort-{cohort_id}.")
+
+
+def kept_key(cohort_id: UUID, erasure_id: UUID) -> KeyName:
+    """Of what an erasure keeps of a cohort. It replaces those of earlier erasures."""
+    return cohort_key(cohort_id, str(erasure_id))
+
+
+def is_kept_of_cohort(name: KeyName, cohort_id: UUID) -> bool:
+    return is_of_cohort(name, cohort_id) and not name.rpartition(".")[2].isdecimal()
+
+
+def is_earlier(name: KeyName) -> bool:
+    return _EARLIER.fullmatch(name) is not None
+
+
+def is_key_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+def checked(name: KeyName) -> KeyName:
+    """Raises ValueError: a name becomes the name of a file."""
+    if not is_key_name(name):
+        raise ValueError(f"{name!r} is not the name of a key")
+    return name
+
+
+class Destroyed(LookupError):
+    """The key of that name was destroyed."""
+
+
+class Turn(Protocol):
+    def close(self) -> None: ...
+
+
+class KeyStore(Protocol):
+    """Several threads, and several processes that share the store, may use it at once.
+
+    A key has 32 random bytes. Whoever is given one may rely on it: it survives a crash, and it is what everybody else
+    gets under that name. Once `destroy` has returned, nobody is given it again.
+    """
+
+    def find(self, name: KeyName) -> bytes | None:
+        """None: it was destroyed, or never made."""
+
+    def find_or_make(self, name: KeyName) -> bytes:
+        """Of several that make one at once, one does. Raises `Destroyed`: whoever was about to use a key of that name,
+        and comes too late, must not make another."""
+
+    def destroy(self, names: Collection[KeyName]) -> None:
+        """For good, also those that were never made: their names are never used again. One that was interrupted is
+        completed by repeating it."""
+
+    def is_destroyed(self, name: KeyName) -> bool:
+        """And not only never made."""
+
+    def take_turn(self) -> Turn | None:
+        """For whoever destroys keys and must not meet another who does; None while somebody has it. It ends with
+        `close`, and with the process."""
+
+    def note(self, name: KeyName, wrapped: Mapping[UUID, bytes]) -> None:
+        """Note, by the ids of blobs of a cohort, what their keys are as wrapped under the key of that name. It lies
+        beside the keys, for databases that are restored from before."""
+
+    def noted(self, blob_id: UUID, cohort_id: UUID) -> tuple[KeyName, bytes] | None:
+        """The key that a blob of a cohort was last noted under, if that is still there, and what was noted."""
+
+    def names(self) -> set[KeyName]:
+        """Of all keys that there are."""
+
+    def probe(self) -> None:
+        """Raise OSError if no key could be made now."""

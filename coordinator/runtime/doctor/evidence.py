@@ -1,0 +1,71 @@
+"""The directory of evidence against the database: tombstones, the signing key, what lies beside certificates."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from coordinator.runtime import remedies
+from coordinator.runtime.certificate_files import CertificateFiles
+from coordinator.runtime.doctor.findings import Finding, Site, some
+from coordinator.runtime.signing import EvidenceLost
+from coordinator.store import checkup, evidence
+from services.audit.certificate import CertificateInvalid, artefact_root
+from services.audit.keys import KeyUnreadable
+
+_LOG: Final = (
+    "mount or restore the directory of evidence (LETHE_EVIDENCE_DIR); if entries are lost for good: "
+    "lethe evidence accept-loss"
+)
+
+
+async def tombstones(site: Site) -> list[Finding]:
+    database, log = site.coordinator.database, site.coordinator.tombstones
+    loss = await remedies.find_loss(database, log)
+    if loss is not None:
+        return [Finding("tombstones-damaged" if loss.is_damaged else "tombstones-lost", loss.what, _LOG)]
+    found = await asyncio.to_thread(log.contents)
+    async with database.read() as connection:
+        mark = await evidence.mark(connection)
+        ahead = found.entries[mark.num_tombstones if mark is not None else 0 :]
+        unknown = await checkup.unknown_requests(connection, [entry.request_id for entry in ahead])
+    what = f"the log of tombstones has {len(unknown)} erasures that this database lacks: it was restored from a backup"
+    remedy = "start a coordinator: it fences them again before it serves anything"
+    return [Finding("database-restored", what, remedy)] if unknown else []
+
+
+async def signing_key(site: Site) -> list[Finding]:
+    async with site.coordinator.database.read() as connection:
+        recorded = await evidence.signing_keys(connection)
+        is_used = await evidence.has_certificates(connection)
+    try:
+        await asyncio.to_thread(site.coordinator.signing_keys.check, recorded, is_used=is_used)
+    except (EvidenceLost, KeyUnreadable) as error:
+        is_there = await asyncio.to_thread(site.coordinator.signing_keys.is_there)
+        what, _, remedy = str(error).partition(": ")
+        return [Finding("other-signing-key" if is_there else "missing-signing-key", what, remedy or _LOG)]
+    return []
+
+
+async def certificate_files(site: Site) -> list[Finding]:
+    files = CertificateFiles(site.coordinator.settings.evidence_path)
+    async with site.coordinator.database.read() as connection:
+        certified = await checkup.certificates(connection)
+    lists, openings, unreadable = list[str](), list[str](), list[str]()
+    for one in certified:
+        try:
+            root = artefact_root(one.envelope.encode())
+        except CertificateInvalid:
+            unreadable.append(str(one.request_id))
+            continue
+        if root is not None and not files.list_path(one.request_id, root).exists():
+            lists.append(str(one.request_id))
+        if not one.has_salt and not files.opening_path(one.request_id).exists():
+            openings.append(str(one.request_id))
+    remedy = "restore the directory of evidence from its backup: lethe restore --keys DIR"
+    said = {
+        "missing-list": (lists, "certificates have no list of artefacts beside them; their signatures still hold"),
+        "missing-opening": (openings, "certificates have no opening: nobody can check any more whom they are about"),
+        "damaged-certificate": (unreadable, "certificates in the database cannot be read"),
+    }
+    return [Finding(name, f"{len(ids)} {what}: {some(ids)}", remedy) for name, (ids, what) in said.items() if ids]

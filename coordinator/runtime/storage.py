@@ -1,0 +1,248 @@
+"""Blobs as they are read and given up: found by digest, opened with the keys of their row, deleted after their row says
+so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Collection, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from coordinator.blobs.port import BlobStore, Missing
+from coordinator.bus.port import Bus
+from coordinator.engine.entities import Blob
+from coordinator.runtime.sealing import Sealing
+from coordinator.store import blobs as rows
+from coordinator.store.database import Database
+from services.core.errors import Rejected
+from services.sealing.segments import LENGTH_BYTES, OVERHEAD, Seal, SealedReader, Unreadable
+from services.tensors.errors import refuse
+from services.tensors.streams import Readable, Stored, StoredFile
+
+DROPPED_AT_ONCE: Final = 200
+READ_BYTES: Final = 1 << 20
+SMALL_BYTES: Final = 1 << 20
+SMALL_CACHED_S: Final = 60.0
+
+
+def name_of(blob: Blob) -> str:
+    """What its bytes lie under. An older version named plain bytes by their digest."""
+    if blob.is_plain:
+        assert blob.digest is not None
+        return blob.digest.removeprefix("sha256:")
+    return blob.id.hex
+
+
+class Storage:
+    def __init__(self, database: Database, blobs: BlobStore, sealing: Sealing, bus: Bus) -> None:
+        self._database, self.blobs, self.sealing, self._bus = database, blobs, sealing, bus
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def find(self, federation_id: UUID, digests: Collection[str]) -> dict[str, Blob]:
+        """Of those that are stored, one each."""
+        async with self._database.read() as connection:
+            found = await rows.stored(connection, federation_id, digests)
+        return {digest: some[0] for digest, some in found.items()}
+
+    async def pieces(self, blob: Blob, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+        """Its plain bytes, of that range. Rejects `not-found`, `key-missing` and `blob-damaged`."""
+        stop = blob.num_bytes if end is None else end
+        try:
+            if blob.is_plain:
+                try:
+                    while start < stop:
+                        data = await self._read(blob, start, min(stop, start + READ_BYTES))
+                        if not data:
+                            raise Unreadable(f"The bytes end after {start}.")
+                        start += len(data)
+                        yield data
+                except Missing:  # it has been sealed meanwhile
+                    async for data in self._opened(await self._sealed(blob), start, stop):
+                        yield data
+            else:
+                async for data in self._opened(blob, start, stop):
+                    yield data
+        except Missing:
+            raise not_found(blob.digest) from None
+        except Unreadable as error:
+            raise damaged(blob, error) from error
+
+    async def whole(self, blob: Blob) -> bytes:
+        """Of a small one. What is cached is sealed: it says nothing to whoever has no key."""
+        if blob.is_plain or blob.num_bytes > SMALL_BYTES:
+            return b"".join([piece async for piece in self.pieces(blob)])
+        key = cached_blob(blob.id)
+        sealed = await self._bus.cache_get(key)
+        if sealed is None:
+            try:
+                sealed = await self._read(blob, 0, blob.num_bytes + READ_BYTES)
+            except Missing:
+                raise not_found(blob.digest) from None
+            await self._bus.cache_set(key, sealed, SMALL_CACHED_S)
+        seal, found = await self.sealing.seal_of(blob), sealed
+        reader = SealedReader(seal, lambda position, count: found[position : position + count], len(sealed))
+        try:
+            return b"".join(reader.pieces(0, blob.num_bytes))
+        except Unreadable as error:
+            await self._bus.cache_drop(key)
+            raise damaged(blob, error) from error
+
+    @asynccontextmanager
+    async def local(self, federation_id: UUID, digests: Iterable[str]) -> AsyncIterator[dict[str, Stored]]:
+        """Blobs for a kernel to read, valid inside the context. Rejects `not-found` and `key-missing`."""
+        wanted = list(dict.fromkeys(digests))
+        async with AsyncExitStack() as stack:
+            try:
+                files = await self._local(federation_id, wanted, stack)
+            except Rejected as rejected:
+                if rejected.code != "not-found":
+                    raise
+                files = await self._local(federation_id, wanted, stack)  # perhaps it has been sealed meanwhile
+            yield files
+
+    async def _local(self, federation_id: UUID, wanted: list[str], stack: AsyncExitStack) -> dict[str, Stored]:
+        found = await self.find(federation_id, wanted)
+        if missing := [digest for digest in wanted if digest not in found]:
+            raise not_found(missing[0])
+        files = await stack.enter_async_context(self.opened(list(found.values())))
+        return {digest: files[found[digest].id] for digest in wanted}
+
+    @asynccontextmanager
+    async def opened(self, some: Collection[Blob]) -> AsyncIterator[dict[UUID, Stored]]:
+        """By id, like `local`."""
+        seals = {blob.id: None if blob.is_plain else await self.sealing.seal_of(blob) for blob in some}
+        async with AsyncExitStack() as stack:
+            files: dict[UUID, Stored] = {}
+            for owner in {blob.federation_id for blob in some}:
+                own = {name_of(blob): blob for blob in some if blob.federation_id == owner}
+                try:
+                    paths = await stack.enter_async_context(self.blobs.local(owner, own))
+                except Missing as error:
+                    raise not_found(own[str(error.filename)].digest) from None
+                for blob in some:
+                    if blob.federation_id == owner:
+                        path, seal = paths[name_of(blob)], seals[blob.id]
+                        files[blob.id] = StoredFile(path) if seal is None else SealedFile(path, seal)
+            yield files
+
+    async def _sealed(self, blob: Blob) -> Blob:
+        """What a plain one has become."""
+        assert blob.digest is not None
+        found = await self.find(blob.federation_id, [blob.digest])
+        if blob.digest not in found or found[blob.digest].is_plain:
+            raise not_found(blob.digest)
+        return found[blob.digest]
+
+    async def _opened(self, blob: Blob, start: int, stop: int) -> AsyncIterator[bytes]:
+        """Segment after segment; those before the range are passed over by their lengths."""
+        seal = await self.sealing.seal_of(blob)
+        held, position, offset = b"", 0, 0
+        while offset < stop:
+            if len(held) < LENGTH_BYTES:
+                wanted = READ_BYTES if offset + READ_BYTES > start else LENGTH_BYTES
+                held = await self._read(blob, position, position + wanted)
+            length = int.from_bytes(held[:LENGTH_BYTES], "little")
+            if not length:
+                raise Unreadable(f"The sealed object ends after {offset} bytes.")
+            end = length + OVERHEAD
+            if offset + length > start:
+                if len(held) < end:
+                    held = await self._read(blob, position, position + max(end, READ_BYTES))
+                plain = seal.open_segment(memoryview(held)[:end], offset)
+                yield plain[max(0, start - offset) : stop - offset]
+            held, position, offset = held[end:], position + end, offset + length
+
+    async def _read(self, blob: Blob, start: int, end: int) -> bytes:
+        return await self.blobs.read(blob.federation_id, name_of(blob), start, end)
+
+    # --- giving up ----------------------------------------------------------------------------------------------------
+
+    async def give_up(self, federation_id: UUID, ids: Collection[UUID]) -> None:
+        """What was announced and is not to be stored after all: mark, commit, delete. If another gave it up before its
+        last byte came, its row is gone and its bytes are not."""
+        if ids:
+            async with self._database.write() as connection:
+                await rows.give_up(connection, ids)
+                left = {blob.id for blob in await rows.by_id(connection, ids)}
+            await self.delete_dropped()
+            await self.blobs.delete(federation_id, *(blob_id.hex for blob_id in ids if blob_id not in left))
+
+    async def delete_dropped(self) -> int:
+        """The bytes, then the rows, of all blobs that were given up; returns how many. Whoever else is at it ends the
+        same."""
+        num_deleted = 0
+        while True:
+            async with self._database.read() as connection:
+                some = await rows.dropped(connection, DROPPED_AT_ONCE)
+                shared = {
+                    owner: await rows.still_shared(
+                        connection, owner, [b.digest for b in some if b.is_plain and b.digest is not None]
+                    )
+                    for owner in {b.federation_id for b in some if b.is_plain}
+                }
+            for owner in {blob.federation_id for blob in some}:
+                own = [b for b in some if b.federation_id == owner]
+                await self.blobs.delete(
+                    owner, *(name_of(b) for b in own if not (b.is_plain and b.digest in shared[owner]))
+                )
+                for blob in own:
+                    await self._bus.cache_drop(cached_blob(blob.id))
+            if some:
+                async with self._database.write() as connection:
+                    await rows.remove(connection, [blob.id for blob in some])
+            num_deleted += len(some)
+            if len(some) < DROPPED_AT_ONCE:
+                return num_deleted
+
+
+@dataclass(frozen=True, slots=True)
+class SealedFile:
+    """A sealed file for a kernel to read."""
+
+    path: Path
+    seal: Seal
+
+    def open(self) -> Readable:
+        return _OpenSealedFile(self.path, self.seal)
+
+
+class _OpenSealedFile:
+    def __init__(self, path: Path, seal: Seal) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        sealed_bytes = os.fstat(self._fd).st_size
+        self._reader = SealedReader(seal, partial(_read_at, self._fd), sealed_bytes)
+
+    @property
+    def num_bytes(self) -> int:
+        return self._reader.num_bytes
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        if offset + len(buffer) > self._reader.num_bytes:
+            refuse(f"The file ends at byte {self._reader.num_bytes}, before its tensors do.")
+        self._reader.read_into(buffer, offset)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _read_at(fd: int, position: int, count: int) -> bytes:
+    return os.pread(fd, count, position)
+
+
+def cached_blob(blob_id: UUID) -> str:
+    """The key of a small blob in the cache."""
+    return f"blob:{blob_id}"
+
+
+def damaged(blob: Blob, error: Unreadable) -> Rejected:
+    detail = f"the stored bytes of {blob.digest} are damaged: {error} Restore the file {name_of(blob)} from a backup"
+    return Rejected("blob-damaged", detail)
+
+
+def not_found(digest: str | None) -> Rejected:
+    return Rejected("not-found", f"There is no blob {digest} here.", digest=digest)

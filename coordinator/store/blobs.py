@@ -1,0 +1,287 @@
+"""The rows of stored blobs: announced before their first byte, found by digest or origin, given up and removed.
+
+Whoever gives blobs up marks their rows (`drop`), commits, and only then deletes the bytes; the rows go last. So a crash
+at any instant leaves a row for every byte, and nothing but rows happens inside a transaction.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from coordinator.engine.entities import Blob
+from coordinator.store import tables as t
+from coordinator.store.prepared import prepared
+from coordinator.store.rows import to_entity, to_row
+
+b = t.blobs.c
+IS_STORED: Final = b.status == "stored"
+_AT_ONCE: Final = 10_000
+"""A statement takes some 30 000 parameters on either back end."""
+_owner: sa.BindParameter[UUID] = sa.bindparam("owner", type_=b.federation_id.type)
+_digests: sa.BindParameter[Any] = sa.bindparam("digests", expanding=True)
+_ids: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
+_is_named = (b.federation_id == _owner) & b.digest.in_(_digests)
+
+
+# --- announcing -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTask:
+    """A task that a client may upload for."""
+
+    id: UUID
+    client_id: UUID
+    cohort_id: UUID
+    epoch: int
+
+
+_HELD = prepared(
+    sa.select(t.tasks.c.id, t.tasks.c.client_id, t.tasks.c.cohort_id, t.tasks.c.epoch)
+    .join(t.cohorts, t.cohorts.c.id == t.tasks.c.cohort_id)
+    .where(
+        t.tasks.c.client_id.in_(sa.bindparam("clients", expanding=True)),
+        t.IS_CLAIMABLE_OR_LEASED,
+        t.tasks.c.attempt > 0,
+        t.tasks.c.epoch == t.cohorts.c.epoch,
+    )
+)
+_STORED_FIRST: Final = b.status.desc()
+"""Beside a plain blob there may be the one that it is being sealed as."""
+_OF_TASKS = prepared(
+    sa.select(t.blobs)
+    .where(b.origin_id.in_(_ids), b.digest.in_(_digests), b.origin == "task", b.status != "dropping")
+    .order_by(_STORED_FIRST)
+)
+_OF_OPERATORS = prepared(
+    sa.select(t.blobs)
+    .where(
+        b.federation_id.in_(sa.bindparam("owners", expanding=True)),
+        b.digest.in_(_digests),
+        b.origin == "operator",
+        b.status != "dropping",
+    )
+    .order_by(_STORED_FIRST)
+)
+_ANNOUNCE = prepared(insert(t.blobs).on_conflict_do_nothing())
+
+
+async def held_tasks(connection: AsyncConnection, client_ids: Collection[UUID]) -> list[HeldTask]:
+    """Tasks that these clients were given and have not answered. One whose lease ran out is still theirs until somebody
+    is given it again, who can only be the same client."""
+    rows = await connection.execute(_HELD, {"clients": list(client_ids)})
+    return [HeldTask(row.id, row.client_id, row.cohort_id, row.epoch) for row in rows]
+
+
+async def of_tasks(connection: AsyncConnection, task_ids: Collection[UUID], digests: Collection[str]) -> list[Blob]:
+    """What was uploaded, or is being uploaded, for these tasks."""
+    rows = await connection.execute(_OF_TASKS, {"ids": list(task_ids), "digests": list(digests)})
+    return [to_entity(Blob, row) for row in rows]
+
+
+async def of_operators(
+    connection: AsyncConnection, federation_ids: Collection[UUID], digests: Collection[str]
+) -> list[Blob]:
+    rows = await connection.execute(_OF_OPERATORS, {"owners": list(federation_ids), "digests": list(digests)})
+    return [to_entity(Blob, row) for row in rows]
+
+
+async def announce(connection: AsyncConnection, blobs: Sequence[Blob]) -> None:
+    """Say what is about to be stored. Where another has announced the same of the same origin, that stays."""
+    if blobs:
+        await connection.execute(_ANNOUNCE, [to_row(blob) for blob in blobs])
+
+
+_HELD_JOB = prepared(
+    sa.select(t.jobs.c.id).where(
+        t.jobs.c.id == sa.bindparam("job"),
+        t.jobs.c.lease_token == sa.bindparam("token"),
+        t.jobs.c.status == "leased",
+    )
+)
+
+
+async def announce_output(connection: AsyncConnection, blob: Blob, token: str) -> bool:
+    """Say what a kernel made before it is stored; False when nobody wants it any more."""
+    if (await connection.execute(_HELD_JOB, {"job": blob.origin_id, "token": token})).first() is None:
+        return False
+    await announce(connection, [blob])
+    return True
+
+
+_OF_ANY_TASK = prepared(
+    sa.select(b.federation_id, b.digest).where(
+        b.federation_id.in_(sa.bindparam("owners", expanding=True)),
+        b.digest.in_(_digests),
+        b.origin == "task",
+        b.status == "stored",
+    )
+)
+
+
+async def are_updates(connection: AsyncConnection, wanted: Collection[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
+    """Those that a client has sent."""
+    named = {"owners": [owner for owner, _ in wanted], "digests": [digest for _, digest in wanted]}
+    rows = await connection.execute(_OF_ANY_TASK, named)
+    return {(row.federation_id, row.digest) for row in rows}.intersection(wanted)
+
+
+_USED_KEY = prepared(
+    sa.select(b.id).where((b.key_name == sa.bindparam("name")) | (b.client_key_name == sa.bindparam("name"))).limit(1)
+)
+
+
+async def is_key_used(connection: AsyncConnection, name: str) -> bool:
+    """Whether anything was ever sealed under it and is still recorded."""
+    return (await connection.execute(_USED_KEY, {"name": name})).first() is not None
+
+
+# --- finding ----------------------------------------------------------------------------------------------------------
+
+
+_STORED = prepared(sa.select(t.blobs).where(_is_named, IS_STORED).order_by(b.created_at, b.id))
+_BY_ID = prepared(sa.select(t.blobs).where(b.id.in_(_ids)))
+
+
+async def stored(connection: AsyncConnection, federation_id: UUID, digests: Collection[str]) -> dict[str, list[Blob]]:
+    """By digest: all that have these bytes, the newest first. They are the same bytes, whichever is read."""
+    found: dict[str, list[Blob]] = {}
+    for row in await connection.execute(_STORED, {"owner": federation_id, "digests": list(digests)}):
+        blob = to_entity(Blob, row)
+        assert blob.digest is not None
+        found.setdefault(blob.digest, []).insert(0, blob)
+    return found
+
+
+async def by_id(connection: AsyncConnection, ids: Collection[UUID]) -> list[Blob]:
+    return [to_entity(Blob, row) for row in await connection.execute(_BY_ID, {"ids": list(ids)})]
+
+
+# --- giving up --------------------------------------------------------------------------------------------------------
+
+
+_DROP = prepared(t.blobs.update().where(b.id.in_(_ids)).values(status="dropping"))
+_GIVE_UP = prepared(t.blobs.update().where(b.id.in_(_ids), b.status == "arriving").values(status="dropping"))
+_DROPPED = prepared(
+    sa.select(t.blobs).where(sa.text("blobs.status <> 'stored'"), b.status == "dropping").limit(sa.bindparam("most"))
+)
+_REMOVE = prepared(t.blobs.delete().where(b.id.in_(_ids), b.status == "dropping"))
+_SHARED = prepared(sa.select(b.digest).where(_is_named, b.data_key.is_(None), b.status != "dropping").distinct())
+
+
+async def drop(connection: AsyncConnection, ids: Sequence[UUID]) -> None:
+    """Nobody finds them from now on. The caller deletes their bytes after the commit."""
+    for start in range(0, len(ids), _AT_ONCE):
+        await connection.execute(_DROP, {"ids": list(ids[start : start + _AT_ONCE])})
+
+
+async def give_up(connection: AsyncConnection, ids: Collection[UUID]) -> None:
+    """`drop` what was announced and is not to be stored after all; what somebody has recorded meanwhile stays."""
+    if ids:
+        await connection.execute(_GIVE_UP, {"ids": list(ids)})
+
+
+async def dropped(connection: AsyncConnection, most: int) -> list[Blob]:
+    """Those whose bytes may still be there."""
+    return [to_entity(Blob, row) for row in await connection.execute(_DROPPED, {"most": most})]
+
+
+async def remove(connection: AsyncConnection, ids: Collection[UUID]) -> None:
+    """The rows of dropped blobs, once their bytes are gone."""
+    if ids:
+        await connection.execute(_REMOVE, {"ids": list(ids)})
+
+
+async def still_shared(connection: AsyncConnection, federation_id: UUID, digests: Collection[str]) -> set[str]:
+    """Plain bytes of an older version that another row still needs: they lie once for all who have them."""
+    rows = await connection.execute(_SHARED, {"owner": federation_id, "digests": list(digests)})
+    return set(rows.scalars())
+
+
+_OF_UPDATES = prepared(
+    sa.select(b.id)
+    .join(t.updates, t.updates.c.task_id == b.origin_id)
+    .where(t.updates.c.id.in_(_ids), b.origin == "task", b.status != "dropping")
+)
+
+
+async def of_updates(connection: AsyncConnection, update_ids: Collection[UUID]) -> list[UUID]:
+    return list((await connection.execute(_OF_UPDATES, {"ids": list(update_ids)})).scalars())
+
+
+_is_submitted = sa.exists().where(t.updates.c.task_id == b.origin_id, t.updates.c.digest == b.digest)
+_is_open_job = sa.exists().where(t.jobs.c.id == b.origin_id, t.jobs.c.status.in_(("ready", "leased")))
+
+
+async def abandoned(
+    connection: AsyncConnection, older_than: datetime, *, client_id: UUID | None = None, most: int = 200
+) -> list[UUID]:
+    """Uploads, of all clients or of one, that were never submitted, and whatever was begun so long ago and never
+    finished."""
+    unfinished = (b.status == "arriving") & ~((b.origin == "job") & _is_open_job)
+    unsubmitted = IS_STORED & (b.origin == "task") & ~_is_submitted
+    statement = sa.select(b.id).where(b.created_at < older_than, unfinished | unsubmitted)
+    if client_id is not None:
+        statement = statement.where(b.client_id == client_id)
+    return list((await connection.execute(statement.order_by(b.id).limit(most))).scalars())
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+_UNDER = prepared(
+    sa.select(t.blobs)
+    .where(
+        b.cohort_id == sa.bindparam("cohort"),
+        b.status == "stored",
+        b.key_name.in_(sa.bindparam("names", expanding=True)),
+    )
+    .limit(sa.bindparam("most"))
+)
+_WRAP_AGAIN = prepared(
+    t.blobs.update()
+    .where(b.id == sa.bindparam("blob"), b.key_name == sa.bindparam("old"))
+    .values(data_key=sa.bindparam("wrapped"), key_name=sa.bindparam("new"))
+)
+
+
+async def under_keys(connection: AsyncConnection, cohort_id: UUID, names: Collection[str], most: int) -> list[Blob]:
+    """Stored blobs of the cohort that are sealed under one of these keys."""
+    rows = await connection.execute(_UNDER, {"cohort": cohort_id, "names": list(names), "most": most})
+    return [to_entity(Blob, row) for row in rows]
+
+
+async def wrap_again(connection: AsyncConnection, blob: Blob, wrapped: bytes, key_name: str) -> None:
+    """Note the key of its bytes as it is under another key; unless somebody has been quicker."""
+    await connection.execute(_WRAP_AGAIN, {"blob": blob.id, "old": blob.key_name, "wrapped": wrapped, "new": key_name})
+
+
+_PLAIN = prepared(sa.select(b.id).where(b.data_key.is_(None)).limit(1))
+
+
+async def are_any_plain(connection: AsyncConnection) -> bool:
+    """Whether anything still lies as an older version left it."""
+    return (await connection.execute(_PLAIN)).first() is not None
+
+
+_HEX_ID: Final = re.compile("[0-9a-f]{32}")
+_KNOWN = prepared(sa.select(b.id).where(b.id.in_(_ids)))
+_KNOWN_PLAIN = prepared(sa.select(b.digest).where(_is_named, b.data_key.is_(None)))
+
+
+async def unannounced(connection: AsyncConnection, federation_id: UUID, names: Collection[str]) -> set[str]:
+    """Those names of stored bytes that no row has."""
+    ids = {name: UUID(hex=name) for name in names if _HEX_ID.fullmatch(name)}
+    plain = {f"sha256:{name}": name for name in names if len(name) == 64}
+    known = {found.hex for found in (await connection.execute(_KNOWN, {"ids": list(ids.values())})).scalars()}
+    rows = await connection.execute(_KNOWN_PLAIN, {"owner": federation_id, "digests": list(plain)})
+    return set(names) - known - {plain[digest] for digest in rows.scalars()}

@@ -1,0 +1,89 @@
+"""After an erasure the rows and bytes of before, as a backup has them, give back what is clean, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.blobs.files import FileBlobStore
+from coordinator.engine.entities import Blob
+from coordinator.runtime.storage import Storage
+from coordinator.store import tables as t
+from coordinator.store.rows import to_entity
+from services.core import digests
+from services.core.errors import Rejected
+from tests.support.federation import Federation, federation
+
+pytestmark = pytest.mark.anyio
+NAMES = [f"c{i}" for i in range(6)]
+TOPOLOGIES: list[dict[str, Any]] = [
+    {"kind": "flat"},
+    {"kind": "clusters", "num_clusters": 2, "assignment": "knot"},
+    {"kind": "tree", "shape": "balanced"},
+]
+
+
+async def known_blobs(f: Federation) -> list[Blob]:
+    return [to_entity(Blob, row) for row in await f.rows(t.blobs, t.blobs.c.status == "stored")]
+
+
+async def opened(storage: Storage, blob: Blob) -> bytes | None:
+    try:
+        return b"".join([piece async for piece in storage.pieces(blob)])
+    except Rejected as rejected:
+        assert rejected.code == "key-missing"
+        return None
+
+
+@pytest.mark.parametrize(
+    ("topology", "method"), [*((one, "retrain") for one in TOPOLOGIES), *((one, "federaser") for one in TOPOLOGIES[:2])]
+)
+async def test_a_backup_from_before_gives_back_what_is_clean_and_nothing_else(
+    topology: dict[str, Any], method: str, tmp_path: Path
+) -> None:
+    async with federation(tmp_path, *NAMES) as f:
+        f.work()
+        changes = {"guarantee": "approximate"} if method == "federaser" else {}
+        run = await f.wait_for_run(await f.create_run(topology=topology))
+        assert run.status == "completed", run.reason
+        before = await known_blobs(f)
+        shutil.copytree(tmp_path / "home" / "blobs", tmp_path / "backup")
+        backup = Storage(
+            f.coordinator.database, FileBlobStore(tmp_path / "backup"), f.coordinator.sealing, f.coordinator.bus
+        )
+        for blob in before:
+            data = await opened(backup, blob)
+            assert data is not None and digests.of_bytes(data) == blob.digest  # while the keys are there
+        erasure = await f.wait_for_erasure(await f.erase("c2", method=method, **changes))
+        assert erasure.status == "completed", erasure.reason
+        kept = {blob.id for blob in await known_blobs(f)}
+        assert 0 < len([blob for blob in before if blob.id in kept]) < len(before)
+        for blob in before:
+            data = await opened(backup, blob)
+            if blob.id in kept:
+                assert data is not None and digests.of_bytes(data) == blob.digest
+            else:
+                assert data is None, (blob.origin, blob.cohort_id, blob.epoch)
+        await backup.blobs.close()
+
+
+async def test_a_model_that_an_operator_uploads_again_is_not_stored_twice_and_goes_with_the_erasure(
+    tmp_path: Path,
+) -> None:
+    async with federation(tmp_path, *NAMES) as f:
+        f.work()
+        run = await f.wait_for_run(await f.create_run())
+        (head,) = {digest for digest in (await f.heads(run.id)).values() if digest is not None}
+        model = (await f.coordinator.storage.find(f.id, [head]))[head]
+        data = b"".join([piece async for piece in f.coordinator.storage.pieces(model)])
+        assert await f.put_bytes(data) == head
+        assert [row.origin for row in await f.rows(t.blobs, t.blobs.c.digest == head)] == ["job"]
+        assert (await f.wait_for_erasure(await f.erase("c2"))).status == "completed"
+        assert not await f.is_stored(head)
+        with pytest.raises(Rejected) as refused:
+            await f.put_bytes(data)
+        assert refused.value.code == "superseded"
+        assert not await f.is_stored(head)

@@ -1,0 +1,237 @@
+"""A federation that trains by single steps, and somebody with one of its tokens who tries everything meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from safetensors.numpy import load, save
+
+from services.core import digests
+from tests.support.grounds import ADMIN_TOKEN, Answer, Ground, ProcessGround
+
+NAMES = ["leaver", "b", "c", "d"]
+LEAVER = NAMES[0]
+BLOCK = 32
+REQUESTS = "/v1/erasure-requests"
+TOPOLOGIES: list[dict[str, Any]] = [
+    {"kind": "flat"},
+    {"kind": "clusters", "num_clusters": 2, "assignment": "random"},
+    {"kind": "tree", "shape": "balanced"},
+]
+
+
+def update_of(name: str, task: dict[str, Any]) -> bytes:
+    """It changes only its own numbers, so that a model shows who is in it; and it depends on what it was trained on."""
+    values = np.zeros(BLOCK * len(NAMES), np.float32)
+    drawn = hashlib.sha256(f"{name} {task['weights']} {task['round']} {task['cohort']}".encode()).digest()
+    start = NAMES.index(name) * BLOCK
+    values[start : start + BLOCK] = np.frombuffer(drawn, np.uint8).astype(np.float32) / 256 + 1
+    return save({"w": values})
+
+
+@dataclass
+class Walk:
+    ground: Ground
+    random: Random
+    attacker: str
+    """A client's name, or `operator`."""
+    federation_id: str = ""
+    tokens: dict[str, str] = field(default_factory=dict)
+    init: str = ""
+    known: dict[str, bytes] = field(default_factory=dict)
+    """Bytes that the attacker has."""
+    names: set[str] = field(default_factory=set)
+    """Digests that it has heard of: all that there ever were."""
+    tasks: list[dict[str, Any]] = field(default_factory=list)
+    """All that it was ever given."""
+    own: set[str] = field(default_factory=set)
+    """Digests of the leaver's updates."""
+    sent_again: set[str] = field(default_factory=set)
+    """Digests of what the attacker sent under its own name."""
+    run_ids: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    # --- who talks ----------------------------------------------------------------------------------------------------
+
+    async def call(self, who: str, method: str, path: str, **options: Any) -> Answer:
+        answer = await self.ground.call(self.tokens[who], method, path, **options)
+        self.said.append(f"{who} {method} {path} -> {'died' if answer is None else answer.status_code}")
+        assert answer is None or answer.status_code < 500 or answer.status_code == 503, answer.text
+        return answer
+
+    async def json(self, method: str, path: str, **options: Any) -> Any:
+        """As the admin, until it is answered."""
+        while True:
+            answer = await self.call("admin", method, path, **options)
+            if answer is not None and answer.status_code != 503:
+                assert answer.is_success, answer.text
+                return answer.json()
+
+    async def pages(self, path: str) -> list[Any]:
+        return list((await self.json("GET", path, params={"limit": 200}))["items"])
+
+    async def prepare(self) -> None:
+        self.tokens["admin"] = ADMIN_TOKEN
+        self.federation_id = (await self.json("POST", "/v1/federations", json={"name": "attacked"}))["id"]
+        for name in NAMES:
+            path = f"/v1/federations/{self.federation_id}/clients"
+            self.tokens[name] = (await self.json("POST", path, json={"name": name}))["token"]
+        path = f"/v1/federations/{self.federation_id}/credentials"
+        self.tokens["operator"] = (await self.json("POST", path, json={"role": "operator"}))["token"]
+        data = save({"w": np.linspace(0.0, 0.01, BLOCK * len(NAMES), dtype=np.float32)})
+        self.init = digests.of_bytes(data)
+        self.known[self.init] = data
+        await self.call("operator", "PUT", f"/v1/blobs/{self.init}", content=data)
+        await self.create_run(self.init, self.random.choice(TOPOLOGIES))
+
+    async def create_run(self, init: str, topology: dict[str, Any], clients: list[str] | None = None) -> Answer:
+        spec = {
+            "name": "attacked",
+            "model": {"name": "custom"},
+            "init": init,
+            "topology": topology,
+            "clients": clients,
+            "stop": {"rounds": 3},
+            "lease_s": 2.0,
+        }
+        body = {"federation_id": self.federation_id, "spec": spec}
+        answer = await self.call("operator", "POST", "/v1/runs", json=body, headers={"Idempotency-Key": str(uuid4())})
+        if answer is not None and answer.is_success:
+            self.run_ids.append(answer.json()["id"])
+        return answer
+
+    # --- honest work --------------------------------------------------------------------------------------------------
+
+    async def work(self, name: str) -> None:
+        claimed = await self.call(name, "POST", "/v1/tasks/claim")
+        for task in claimed.json()["tasks"] if claimed is not None and claimed.status_code == 200 else []:
+            if name == self.attacker:
+                self.tasks.append(task)
+            await self.answer(name, task)
+
+    async def answer(self, name: str, task: dict[str, Any]) -> None:
+        data = update_of(name, task)
+        digest = digests.of_bytes(data)
+        self.names |= {digest, task["weights"]}
+        if name == LEAVER:
+            self.own.add(digest)
+        if name == self.attacker:
+            self.known[digest] = data
+        headers = {"Lethe-Task": task["task_id"]}
+        await self.call(name, "PUT", f"/v1/blobs/{digest}", content=data, headers=headers)
+        await self.submit(name, task, digest)
+
+    async def submit(self, name: str, task: dict[str, Any], digest: str) -> None:
+        body = {"lease_token": task["lease_token"], "update": digest, "num_samples": 10}
+        await self.call(name, "PUT", f"/v1/tasks/{task['task_id']}/result", json=body)
+
+    # --- the attacker's steps -----------------------------------------------------------------------------------------
+
+    async def attack(self) -> None:
+        as_client = [self.claim, self.upload, self.upload_in_parts, self.submit_anything, self.download, self.download]
+        as_operator = [self.upload, self.upload_in_parts, self.start_from_anything, self.download, self.download]
+        step = self.random.choice(as_operator if self.attacker == "operator" else as_client)
+        await step()
+
+    async def claim(self) -> None:
+        claimed = await self.call(self.attacker, "POST", "/v1/tasks/claim")
+        if claimed is not None and claimed.status_code == 200:
+            self.tasks += claimed.json()["tasks"]
+            self.names |= {task["weights"] for task in self.tasks}
+
+    async def download(self) -> None:
+        wanted = [task["weights"] for task in self.tasks[-2:]] + sorted(self.names)
+        if not wanted:
+            return
+        answer = await self.call(self.attacker, "GET", f"/v1/blobs/{self.random.choice(wanted)}")
+        if answer is not None and answer.status_code == 200:
+            self.known[digests.of_bytes(answer.content)] = answer.content
+
+    def pick(self) -> tuple[str, bytes, dict[str, str]]:
+        """Bytes that it knows, and the task that it says they are for."""
+        if self.tasks and self.random.random() < 0.3:
+            data = update_of(self.attacker, self.random.choice(self.tasks))
+            self.known[digests.of_bytes(data)] = data
+        digest, data = self.random.choice(sorted(self.known.items()))
+        ids = [task["task_id"] for task in self.tasks] + [str(uuid4())]
+        headers = {"Lethe-Task": self.random.choice(ids)} if self.random.random() < 0.8 else {}
+        if self.attacker != "operator":
+            self.sent_again.add(digest)
+        return digest, data, headers
+
+    async def upload(self) -> None:
+        digest, data, headers = self.pick()
+        for _ in range(self.random.choice([1, 1, 2])):
+            await self.call(self.attacker, "PUT", f"/v1/blobs/{digest}", content=data, headers=headers)
+
+    async def upload_in_parts(self) -> None:
+        digest, data, headers = self.pick()
+        cut = self.random.randrange(1, len(data))
+        path, kind = f"/v1/blobs/{digest}", {"Content-Type": "application/partial-upload"}
+        for start, end in self.random.choice([[(0, cut)], [(0, cut), (cut, len(data))], [(0, cut), (0, len(data))]]):
+            offset = {"Upload-Offset": str(start), "Upload-Length": str(len(data))}
+            await self.call(
+                self.attacker, "PATCH", path, content=data[start:end], headers={**headers, **kind, **offset}
+            )
+            await self.call(self.attacker, "HEAD", path, headers=headers)
+
+    async def submit_anything(self) -> None:
+        if self.tasks:
+            digest = self.random.choice(sorted(self.names | set(self.known)))
+            await self.submit(self.attacker, self.random.choice(self.tasks), digest)
+
+    async def start_from_anything(self) -> None:
+        digest = self.random.choice(sorted(self.names | set(self.known)))
+        if len(self.run_ids) < 3:
+            clients = self.random.choice([None, ["b", "c"]])
+            await self.create_run(digest, {"kind": "flat"}, clients)
+
+    # --- the walk -----------------------------------------------------------------------------------------------------
+
+    async def erase(self, name: str) -> None:
+        body = {"federation_id": self.federation_id, "subjects": [name], "recovery_rounds": 1}
+        await self.call("admin", "POST", REQUESTS, json=body, headers={"Idempotency-Key": f"{name} {uuid4()}"})
+
+    async def step(self, crash_points: list[str]) -> None:
+        chance = self.random.random()
+        if chance < 0.45:
+            await self.attack()
+        elif chance < 0.85:
+            await self.work(self.random.choice([name for name in NAMES if name != self.attacker] * 3 + NAMES))
+        elif chance < 0.91:
+            await self.erase(self.random.choice([LEAVER, LEAVER, LEAVER, "d"]))
+        elif chance < 0.95:
+            self.ground.back_up()
+        elif isinstance(self.ground, ProcessGround) and chance < 0.98:
+            await self.ground.arm(self.random.choice(crash_points))
+        elif self.ground.backups and self.ground.num_restores < 2:
+            await self.ground.restore(self.random.choice(self.ground.backups))
+
+    async def finish(self) -> list[Any]:
+        """Everybody works honestly until nothing is left to do for the requests; returns them."""
+        requests = await self.pages(REQUESTS)
+        if not any(LEAVER in one["subjects"] for one in requests):
+            await self.erase(LEAVER)
+        for task in self.tasks[-6:]:
+            if self.attacker in NAMES:
+                await self.answer(self.attacker, task)
+        deadline = asyncio.get_running_loop().time() + 40
+        while True:
+            requests = await self.pages(REQUESTS)
+            open_ones = [one for one in requests if one["status"] not in ("completed", "requires_action", "failed")]
+            if requests and not open_ones:
+                return requests
+            assert asyncio.get_running_loop().time() < deadline, (open_ones, self.said[-40:])
+            for name in NAMES:
+                await self.work(name)
+
+
+def numbers_of(data: bytes, name: str) -> Any:
+    start = NAMES.index(name) * BLOCK
+    return load(data)["w"][start : start + BLOCK]

@@ -1,0 +1,23 @@
+"""`lethe doctor` at the end of a test: an installation that was used, crashed and used again has nothing wrong."""
+
+from __future__ import annotations
+
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.doctor.examination import Report, examine
+from coordinator.runtime.doctor.findings import Site
+from coordinator.runtime.settings import Settings
+
+
+async def examined(settings: Settings, *, repairs: bool = False, is_deep: bool = False) -> Report:
+    """By a coordinator of its own of which nothing runs."""
+    coordinator = Coordinator(settings)
+    try:
+        return await examine(Site(coordinator, is_deep=is_deep, patience_s=0.05), repairs=repairs)
+    finally:
+        await coordinator.close()
+
+
+async def assert_healthy(settings: Settings) -> None:
+    """Every blob is opened. While a coordinator runs, only what it is about to tidy up may be there."""
+    report = await examined(settings, is_deep=True)
+    assert report.is_well, "\n".join(f"{one.name}: {one.what}" for one in report.left)
