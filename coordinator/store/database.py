@@ -84,7 +84,9 @@ class Database:
             yield connection
 
     @asynccontextmanager
-    async def _admitted(self, opening: Callable[[], AbstractAsyncContextManager[Any]]) -> AsyncIterator[AsyncConnection]:
+    async def _admitted(
+        self, opening: Callable[[], AbstractAsyncContextManager[Any]]
+    ) -> AsyncIterator[AsyncConnection]:
         """A connection once the gate is open. One whose own making shut the gate is given back, and waits with the
         others."""
         while True:
