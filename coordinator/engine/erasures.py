@@ -125,12 +125,31 @@ def fence_erasure(draft: Draft, message: m.FenceErasure) -> Erasure:
         _fence_run(draft, erasure, run, leavers, chosen)
     if erasure.scope == "samples":
         exclusions.order(draft, erasure)
+    else:
+        _take_over_samples(draft, erasure, leavers, METHODS[chosen.name])
     for client_id in sorted(leavers) if erasure.scope == "client" else ():
         draft.emit(
             e.ClientErased(client_id, erasure.id, is_needed=chosen.asks_leavers(audited=erasure.audit is not None))
         )
     draft.emit(e.ErasureMoved(erasure.id, "fenced", fenced_at=draft.now, chosen=chosen.name))
     return draft.state.erasures[erasure.id]
+
+
+def _take_over_samples(draft: Draft, erasure: Erasure, leavers: frozenset[UUID], method: Method) -> None:
+    """Whoever forgets a whole client forgets its samples: open requests for these alone, not fenced yet, are carried
+    out with this one. One that also names clients who stay goes on without the leavers; after an approximate method it
+    could not say of their samples that they are gone, and fails."""
+    names = {draft.state.clients[client_id].name for client_id in leavers}
+    for other in sorted(draft.state.erasures.values(), key=lambda o: o.id):
+        is_open = other.federation_id == erasure.federation_id and (other.awaits_fence or other.status == "awaiting_approval")
+        if other.scope != "samples" or not is_open or other.duplicate_of is not None:
+            continue
+        if other.samples.keys() <= names:
+            why = f"carried out as {erasure.id}, which forgets the whole client"
+            draft.emit(e.ErasureMoved(other.id, other.status, why, duplicate_of=erasure.id))
+        elif method.guarantee == "approximate" and names & other.samples.keys():
+            left = ", ".join(sorted(names & other.samples.keys()))
+            settle(draft, other, "failed", f"{left} is erased by {erasure.id}; file again for the other clients")
 
 
 def complete_erasure(draft: Draft, message: m.CompleteErasure) -> Erasure:

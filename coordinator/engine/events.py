@@ -401,6 +401,8 @@ class ErasureMoved:
     """At the fence: the method that it is carried out with."""
     is_held: bool = False
     """requires_action: until somebody retries it."""
+    duplicate_of: UUID | None = None
+    """The request that it is carried out with from now on."""
 
 
 @dataclass(frozen=True, slots=True)

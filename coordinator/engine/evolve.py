@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal, assert_never
+from typing import Any, Final, Literal, assert_never
 
 from coordinator.engine import events as e
 from coordinator.engine.entities import SETTLED, Cohort, Entity, Round, State, Task
@@ -243,11 +243,14 @@ def _unlearned(state: State, event: e.CohortUnlearned) -> State:
     )
 
 
+_NEWS: Final = ("fenced_at", "first_clean_at", "completed_at", "chosen", "duplicate_of")
+
+
 def _move_erasure(state: State, event: e.ErasureMoved) -> State:
     erasure = state.erasures[event.erasure_id]
     moved = replace(erasure, status=event.status, reason=event.reason, is_held=event.is_held)
     moved = replace(moved, version=erasure.version + 1)
-    news = {name: getattr(event, name) for name in ("fenced_at", "first_clean_at", "completed_at", "chosen")}
+    news = {name: getattr(event, name) for name in _NEWS}
     moved = replace(moved, **{name: value for name, value in news.items() if value is not None})
     changed: list[Entity] = [moved]
     if event.status in SETTLED:  # what the salt was for lies in the opening beside the certificate

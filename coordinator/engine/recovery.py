@@ -52,6 +52,8 @@ def review_erasure(draft: Draft, message: m.ReviewErasure) -> None:
 
 def _review_unfenced(draft: Draft, erasure: Erasure) -> None:
     """See whether the workers have said that they have the samples; the fence falls when all have."""
+    if erasure.duplicate_of is not None:
+        return
     if erasure.status not in ("received", "requires_action") or erasure.reason is None or erasure.is_held:
         return
     if wrong := unknown_samples(draft.state, erasure):

@@ -134,7 +134,7 @@ POSSIBLE: Final[Mapping[ArtefactKind, frozenset[Disposition]]] = {
     "merge": _OF_BYTES,
     "step": _OF_BYTES,
     "upload": _OF_BYTES,
-    "part": frozenset({"deleted"}),
+    "part": _OF_BYTES,
     "credential": frozenset({"revoked", "reduced"}),
     "sealing-key": frozenset({"destroyed"}),
     "log-tail": frozenset({"scrubbed"}),

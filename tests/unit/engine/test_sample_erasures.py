@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -199,6 +200,7 @@ def test_samples_of_a_client_that_was_erased_before_the_approval_need_no_fence()
     world.send(m.ApproveErasure(samples))
     world.settle()
     assert world.cohort(run_id).epoch == 1
+    go_on(world, 2)
     assert world.erasure(samples).status == "completed"
 
 
@@ -246,3 +248,23 @@ def test_request_that_waits_for_its_worker_may_be_tried_again() -> None:
     world.settle()
     go_on(world, 2)
     assert world.erasure(erasure_id).status == "completed"
+
+
+@pytest.mark.parametrize("method", [{}, {"method": "fedforget", "guarantee": "approximate"}])
+def test_open_request_for_samples_of_a_client_that_is_then_erased_is_carried_out_with_that(method: Any) -> None:
+    world, _ = trained("a", "b", "c")
+    samples = ask(world, "a", 1)
+    whole = world.fence("a", **method)
+    taken_over = world.erasure(samples)
+    assert (taken_over.duplicate_of, taken_over.fenced_at, taken_over.status) == (whole, None, "received")
+    assert f"carried out as {whole}" in (taken_over.reason or "")
+    world.settle()
+    assert world.erasure(samples).status != "completed" or world.erasure(whole).status == "completed"
+
+
+def test_open_request_for_samples_of_several_fails_when_one_of_them_is_erased_approximately() -> None:
+    world, _ = trained("a", "b", "c")
+    samples = world.file("a", "b", scope="samples", samples={"a": [1], "b": [2]})
+    whole = world.fence("a", method="fedforget", guarantee="approximate")
+    failed = world.erasure(samples)
+    assert failed.status == "failed" and f"a is erased by {whole}; file again" in (failed.reason or "")
