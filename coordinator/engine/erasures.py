@@ -141,8 +141,9 @@ def _take_over_samples(draft: Draft, erasure: Erasure, leavers: frozenset[UUID],
     could not say of their samples that they are gone, and fails."""
     names = {draft.state.clients[client_id].name for client_id in leavers}
     for other in sorted(draft.state.erasures.values(), key=lambda o: o.id):
-        is_open = other.federation_id == erasure.federation_id and (other.awaits_fence or other.status == "awaiting_approval")
-        if other.scope != "samples" or not is_open or other.duplicate_of is not None:
+        is_open = other.awaits_fence or other.status == "awaiting_approval"
+        is_of_here = other.federation_id == erasure.federation_id
+        if other.scope != "samples" or not is_open or not is_of_here or other.duplicate_of is not None:
             continue
         if other.samples.keys() <= names:
             why = f"carried out as {erasure.id}, which forgets the whole client"

@@ -300,6 +300,4 @@ async def test_nothing_of_an_erased_client_can_be_found(
             await settled(f)
             assert (await f.rows(t.clients, t.clients.c.name == LEAVER))[0].status == "erased"
             now = await store_of(again)
-        assert_nothing_is_found(
-            again, [*stores[1:], now], record, needles, is_exact=is_exact, is_nested=is_nested
-        )
+        assert_nothing_is_found(again, [*stores[1:], now], record, needles, is_exact=is_exact, is_nested=is_nested)
