@@ -145,11 +145,12 @@ def _take_over_samples(draft: Draft, erasure: Erasure, leavers: frozenset[UUID],
         is_of_here = other.federation_id == erasure.federation_id
         if other.scope != "samples" or not is_open or not is_of_here or other.duplicate_of is not None:
             continue
-        if other.samples.keys() <= names:
+        concerned = set(other.samples)
+        if concerned <= names:
             why = f"carried out as {erasure.id}, which forgets the whole client"
-            draft.emit(e.ErasureMoved(other.id, other.status, why, duplicate_of=erasure.id))
-        elif method.guarantee == "approximate" and names & other.samples.keys():
-            left = ", ".join(sorted(names & other.samples.keys()))
+            draft.emit(e.ErasureMoved(other.id, "received", why, duplicate_of=erasure.id))
+        elif method.guarantee == "approximate" and names & concerned:
+            left = ", ".join(sorted(names & concerned))
             settle(draft, other, "failed", f"{left} is erased by {erasure.id}; file again for the other clients")
 
 

@@ -34,6 +34,7 @@ from coordinator.store.database import Database, Unavailable
 from coordinator.store.inventory import Dossier, Found
 from coordinator.tombstones.port import ErasedSamples, FencedCohort, Tombstone, TombstoneLog
 from services.audit.certificate import CertificateRefused
+from services.audit.keys import KeyUnreadable
 from services.core.errors import InvariantBroken
 from services.wire.v1.erasure import LEAVER_READS_DAYS
 
@@ -167,7 +168,7 @@ class Erasing:
         try:
             await self._note_caches(found)
             envelope = await self.certifying.certificate(found)
-        except (InvariantBroken, CertificateRefused) as problem:
+        except (InvariantBroken, CertificateRefused, KeyUnreadable) as problem:
             log.error("certificate.refused", erasure=str(erasure_id), error=str(problem))
             reason = f"the certificate was refused: {problem}"
             await self._shell.handle(HoldErasure(erasure_id, job.id, found.erasure.version, reason))

@@ -197,7 +197,6 @@ def test_samples_of_a_client_that_was_erased_before_the_approval_need_no_fence()
     world, run_id = trained("a", "b", "c")
     samples = exclude(world, "a", 3, needs_approval=True)
     world.fence("a")
-    world.send(m.ApproveErasure(samples))
     world.settle()
     assert world.cohort(run_id).epoch == 1
     go_on(world, 2)
