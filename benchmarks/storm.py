@@ -180,7 +180,10 @@ def _wait_for_the_end(tenants: list[Tenant]) -> None:
         with contextlib.suppress(httpx.TransportError, AssertionError):
             for tenant in tenants:
                 states = [tenant.deployment.run(run_id)["status"] for run_id in tenant.runs]
-                states += [_request(tenant, request)["status"] for request in tenant.requests.values()]
+                requests = [_request(tenant, request) for request in tenant.requests.values()]
+                if any("tried again by itself" in (request["reason"] or "") for request in requests):
+                    return False
+                states += [request["status"] for request in requests]
                 if any(state not in ("completed", "failed", "cancelled", "requires_action") for state in states):
                     return False
             return True
