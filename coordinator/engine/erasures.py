@@ -126,7 +126,7 @@ def fence_erasure(draft: Draft, message: m.FenceErasure) -> Erasure:
     if erasure.scope == "samples":
         exclusions.order(draft, erasure)
     else:
-        _take_over_samples(draft, erasure, leavers, METHODS[chosen.name])
+        _take_over_samples(draft, erasure, leavers, chosen.method)
     for client_id in sorted(leavers) if erasure.scope == "client" else ():
         draft.emit(
             e.ClientErased(client_id, erasure.id, is_needed=chosen.asks_leavers(audited=erasure.audit is not None))
