@@ -243,15 +243,15 @@ def _unlearned(state: State, event: e.CohortUnlearned) -> State:
     )
 
 
-_NEWS: Final = ("fenced_at", "first_clean_at", "completed_at", "chosen", "duplicate_of")
+_SET_BY_A_MOVE: Final = ("fenced_at", "first_clean_at", "completed_at", "chosen", "duplicate_of")
 
 
 def _move_erasure(state: State, event: e.ErasureMoved) -> State:
     erasure = state.erasures[event.erasure_id]
     moved = replace(erasure, status=event.status, reason=event.reason, is_held=event.is_held)
     moved = replace(moved, version=erasure.version + 1)
-    news = {name: getattr(event, name) for name in _NEWS}
-    moved = replace(moved, **{name: value for name, value in news.items() if value is not None})
+    said = {name: getattr(event, name) for name in _SET_BY_A_MOVE}
+    moved = replace(moved, **{name: value for name, value in said.items() if value is not None})
     changed: list[Entity] = [moved]
     if event.status in SETTLED:  # what the salt was for lies in the opening beside the certificate
         changed[0] = replace(moved, salt="")
