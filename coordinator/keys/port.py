@@ -46,9 +46,10 @@ def is_of_cohort(name: KeyName, cohort_id: UUID) -> bool:
     return name.startswith(f"cohort-{cohort_id}.")
 
 
-def kept_key(cohort_id: UUID, erasure_id: UUID) -> KeyName:
-    """Of what an erasure keeps of a cohort. It replaces those of earlier erasures."""
-    return cohort_key(cohort_id, str(erasure_id))
+def kept_key(cohort_id: UUID, erasure_id: UUID, number: int = 0) -> KeyName:
+    """Of what an erasure keeps of a cohort. It replaces those of earlier erasures. `number` counts those of this
+    erasure: in a database from before it, it is carried out again, perhaps after a later one has replaced its key."""
+    return cohort_key(cohort_id, f"{erasure_id}-{number}" if number else str(erasure_id))
 
 
 def is_kept_of_cohort(name: KeyName, cohort_id: UUID) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Final
 from uuid import UUID
 
@@ -48,10 +49,10 @@ class Shredding:
     async def doomed(self, found: Dossier, cohort_ids: Collection[UUID]) -> set[KeyName]:
         """The keys that go: those of who leaves for good, and of the cohorts all but those of epochs after the cut."""
         names = await asyncio.to_thread(self._sealing.keys.names)
-        spared = {kept_key(cohort_id, found.erasure.id) for cohort_id in cohort_ids}
-        for line in found.lines:
-            epoch = found.cohorts[line.cohort_id].epoch
-            spared |= {cohort_key(line.cohort_id, number) for number in range(line.epoch_before + 1, epoch + 1)}
+        spared: set[KeyName] = set()
+        for cohort_id in cohort_ids:
+            spared |= {await asyncio.to_thread(self._kept_key, cohort_id, found.erasure.id)}
+            spared |= _later_keys(found, cohort_id)
         leaving = {s.client_id for s in found.subjects} if found.erasure.scope == "client" else set()
         gone = {client_key(client_id) for client_id in leaving}  # also if there is none: none is made any more
         gone |= {name for name in names if any(is_of_client(name, client_id) for client_id in leaving)}
@@ -65,18 +66,24 @@ class Shredding:
     async def shred(self, found: Dossier, doomed: set[KeyName], cohort_ids: Collection[UUID]) -> None:
         """Wrap again what stays, then destroy. May be repeated, and begun again by another process."""
         for cohort_id in sorted(cohort_ids):
-            await asyncio.to_thread(self._sealing.keys.find_or_make, kept_key(cohort_id, found.erasure.id))
-            old = [name for name in doomed if is_of_cohort(name, cohort_id)]
-            await self._keep_clean(cohort_id, old, kept_key(cohort_id, found.erasure.id))
+            kept = await asyncio.to_thread(self._kept_key, cohort_id, found.erasure.id)
+            await asyncio.to_thread(self._sealing.keys.find_or_make, kept)
+            await self._keep_clean(cohort_id, kept, _later_keys(found, cohort_id))
         await asyncio.to_thread(self._sealing.keys.destroy, sorted(doomed))
         if left := doomed & await asyncio.to_thread(self._sealing.keys.names):
             raise InvariantBroken(f"the key {min(left)} is still there after it was destroyed")
 
-    async def _keep_clean(self, cohort_id: UUID, old: Collection[KeyName], new: KeyName) -> None:
+    def _kept_key(self, cohort_id: UUID, erasure_id: UUID) -> KeyName:
+        """The same until it is destroyed."""
+        names = (kept_key(cohort_id, erasure_id, number) for number in count())
+        return next(name for name in names if not self._sealing.keys.is_destroyed(name))
+
+    async def _keep_clean(self, cohort_id: UUID, new: KeyName, later: set[KeyName]) -> None:
+        """Whatever its rows name: those of a restored database name keys that were destroyed long ago."""
         lost: set[UUID] = set()
-        while old:
+        while True:
             async with self._database.read() as connection:
-                some = await blobs.under_keys(connection, cohort_id, old, WRAPPED_AT_ONCE + len(lost))
+                some = await blobs.under_other_keys(connection, cohort_id, later | {new}, WRAPPED_AT_ONCE + len(lost))
             some = [blob for blob in some if blob.id not in lost]
             if not some:
                 return
@@ -94,3 +101,11 @@ class Shredding:
                 for blob in some:
                     if blob.id in wrapped:
                         await blobs.wrap_again(connection, blob, wrapped[blob.id], new)
+
+
+def _later_keys(found: Dossier, cohort_id: UUID) -> set[KeyName]:
+    """Of the epochs after the cut: nothing of the leavers was ever sealed under them."""
+    cuts = [line.epoch_before for line in found.lines if line.cohort_id == cohort_id]
+    return {
+        cohort_key(cohort_id, epoch) for cut in cuts for epoch in range(cut + 1, found.cohorts[cohort_id].epoch + 1)
+    }

@@ -154,7 +154,7 @@ class Upgrading:
                 return await self._put_in_place(old, replace(new, digest=digest, num_bytes=num_bytes), path, found)
 
     async def _turn_to_update(self, old: Blob, found: KeptCopy, stored: Path, key: bytes) -> bool:
-        """False: not now, or it has lost something after all."""
+        """False: it has lost something after all. Raises NotNow."""
         sealing, copy = self._storage.sealing, found.copy
         task = HeldTask(found.task_id, copy.client_id, found.cohort_id, found.epoch)
         new = await sealing.of_task(old.federation_id, task, copy.source, 0, old.created_at)
@@ -174,7 +174,9 @@ class Upgrading:
             layout = inspection.layout
             known = replace(new, num_bytes=inspection.num_bytes, layout_digest=layout.digest())
             known = replace(known, updatable_digest=layout.updatable().digest(), finite=inspection.finite)
-            return await self._put_in_place(old, known, path, found)
+            if not await self._put_in_place(old, known, path, found):
+                raise NotNow
+            return True
 
     async def _put_in_place(self, old: Blob, new: Blob, path: Path, found: KeptCopy | None = None) -> bool:
         """Announce, store, replace. False: not now, or no more."""

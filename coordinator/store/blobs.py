@@ -238,12 +238,12 @@ async def abandoned(
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 
-_UNDER = prepared(
+_UNDER_OTHERS = prepared(
     sa.select(t.blobs)
     .where(
         b.cohort_id == sa.bindparam("cohort"),
         b.status == "stored",
-        b.key_name.in_(sa.bindparam("names", expanding=True)),
+        b.key_name.not_in(sa.bindparam("names", expanding=True)),
     )
     .limit(sa.bindparam("most"))
 )
@@ -254,9 +254,11 @@ _WRAP_AGAIN = prepared(
 )
 
 
-async def under_keys(connection: AsyncConnection, cohort_id: UUID, names: Collection[str], most: int) -> list[Blob]:
-    """Stored blobs of the cohort that are sealed under one of these keys."""
-    rows = await connection.execute(_UNDER, {"cohort": cohort_id, "names": list(names), "most": most})
+async def under_other_keys(
+    connection: AsyncConnection, cohort_id: UUID, names: Collection[str], most: int
+) -> list[Blob]:
+    """Stored blobs of the cohort that are sealed under none of these keys."""
+    rows = await connection.execute(_UNDER_OTHERS, {"cohort": cohort_id, "names": list(names), "most": most})
     return [to_entity(Blob, row) for row in rows]
 
 

@@ -21,6 +21,7 @@ from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.settings import Settings
 from coordinator.store import tables as t
 from coordinator.store.rows import to_entity
+from services.core import digests
 from services.core.errors import Rejected
 from tests.support.federation import Federation, federation, reopened
 from tests.support.health import assert_healthy, examined
@@ -130,6 +131,38 @@ async def test_who_was_erased_does_not_come_back_with_a_backup_from_before(place
         assert await f.heads(run) == served
         assert not await stored_blobs(f, t.blobs.c.client_id == leaver)
     await assert_healthy(settings)
+
+
+@pytest.mark.parametrize("topology", [{"kind": "flat"}, {"kind": "clusters", "num_clusters": 2}])
+async def test_a_backup_from_before_several_erasures_forgets_them_all_again_each_time(
+    topology: dict[str, Any], tmp_path: Path
+) -> None:
+    """A later erasure destroyed the keys of what the earlier ones had kept."""
+    async with federation(tmp_path, "a", "b", "c", "d", "e") as f:
+        f.work()
+        run = await f.create_run(stop={"rounds": 2}, topology=topology)
+        assert (await f.wait_for_run(run)).status == "completed"
+        await saving.save(f.coordinator, tmp_path / "backup")
+        erasures = []
+        for name in ("a", "b", "c"):
+            erasures.append(await f.erase(name))
+            assert (await f.wait_for_erasure(erasures[-1])).status == "completed"
+        settings = f.coordinator.settings
+    for _ in range(2):
+        await put_back(settings, tmp_path / "backup", force=True)
+        async with reopened(tmp_path, None) as f:
+            f.work()
+            for erasure in erasures:
+                done = await f.wait(
+                    t.erasures, erasure, lambda row: row.status in ("completed", "requires_action", "failed")
+                )
+                assert done.status == "completed", done.reason
+            assert (await f.wait_for_run(run)).status == "completed"
+            served = {digest for digest in (await f.heads(run)).values() if digest is not None}
+            assert served
+            for blob in (await f.coordinator.storage.find(f.id, served)).values():
+                assert digests.of_bytes(await f.coordinator.storage.whole(blob)) == blob.digest
+        await assert_healthy(settings)
 
 
 async def test_a_restore_overwrites_nothing_unless_forced_and_takes_no_changed_backup(tmp_path: Path) -> None:

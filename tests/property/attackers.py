@@ -224,10 +224,13 @@ class Walk:
         deadline = asyncio.get_running_loop().time() + 40
         while True:
             requests = await self.pages(REQUESTS)
-            open_ones = [one for one in requests if one["status"] not in ("completed", "requires_action", "failed")]
+            status = {one["id"]: one["status"] for one in requests}
+            carried_out = [status[one["duplicate_of"] or one["id"]] for one in requests]
+            open_ones = [one for one in carried_out if one not in ("completed", "requires_action", "failed")]
             if requests and not open_ones:
                 return requests
-            assert asyncio.get_running_loop().time() < deadline, (open_ones, self.said[-40:])
+            states = [(one["id"], one["status"], one["reason"], one["duplicate_of"]) for one in requests]
+            assert asyncio.get_running_loop().time() < deadline, (states, self.said[-40:])
             for name in NAMES:
                 await self.work(name)
 
