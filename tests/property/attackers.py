@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import numpy as np
 from safetensors.numpy import load, save
 
@@ -65,13 +66,18 @@ class Walk:
         assert answer is None or answer.status_code < 500 or answer.status_code == 503, answer.text
         return answer
 
-    async def json(self, method: str, path: str, **options: Any) -> Any:
-        """As the admin, until it is answered."""
+    async def answered(self, who: str, method: str, path: str, **options: Any) -> httpx.Response:
+        """Asked again whenever the coordinator dies over it, or is not ready."""
         while True:
-            answer = await self.call("admin", method, path, **options)
+            answer = await self.call(who, method, path, **options)
             if answer is not None and answer.status_code != 503:
-                assert answer.is_success, answer.text
-                return answer.json()
+                return answer
+
+    async def json(self, method: str, path: str, **options: Any) -> Any:
+        """As the admin, who succeeds."""
+        answer = await self.answered("admin", method, path, **options)
+        assert answer.is_success, answer.text
+        return answer.json()
 
     async def pages(self, path: str) -> list[Any]:
         return list((await self.json("GET", path, params={"limit": 200}))["items"])

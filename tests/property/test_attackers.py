@@ -69,9 +69,8 @@ async def walked(ground: Ground, seed: int) -> None:
 async def no_certificate_is_false(walk: Walk, request: Any) -> None:
     path = f"{REQUESTS}/{request['id']}"
     key = (await walk.json("GET", "/v1/erasure/discovery"))["public_key"].encode()
-    envelope = await walk.ground.call(walk.tokens["admin"], "GET", f"{path}/certificate")
-    listed = await walk.ground.call(walk.tokens["admin"], "GET", f"{path}/certificate/artefacts")
-    assert envelope is not None and listed is not None
+    envelope = await walk.answered("admin", "GET", f"{path}/certificate")
+    listed = await walk.answered("admin", "GET", f"{path}/certificate/artefacts")
     verdict = check(envelope.content, key, beside=Beside(list=io.BytesIO(listed.content)))
     assert verdict.valid, verdict.checks
     leaves = [json.loads(line) for line in listed.content.splitlines()]
@@ -86,8 +85,8 @@ async def no_certificate_is_false(walk: Walk, request: Any) -> None:
     assert not gone & readable
     for digest in sorted(gone):
         for who in [*NAMES, "operator"]:
-            answer = await walk.call(who, "GET", f"/v1/blobs/{digest}")
-            assert answer is not None and answer.status_code in (401, 403, 404, 410), (who, digest, answer)
+            answer = await walk.answered(who, "GET", f"/v1/blobs/{digest}")
+            assert answer.status_code in (401, 403, 404, 410), (who, digest, answer)
 
 
 async def nothing_served_holds_an_erased_client(walk: Walk, erased: set[str]) -> None:
@@ -96,8 +95,7 @@ async def nothing_served_holds_an_erased_client(walk: Walk, erased: set[str]) ->
     for head in heads:
         lineage = await walk.json("GET", f"/v1/checkpoints/{head['head']}/lineage")
         assert not erased & set(lineage["clients"])
-        model = await walk.call("admin", "GET", f"/v1/checkpoints/{head['head']}/model")
-        assert model is not None
+        model = await walk.answered("admin", "GET", f"/v1/checkpoints/{head['head']}/model")
         if model.status_code == 200:
             for name in erased:
                 assert (numbers_of(model.content, name) < 0.05).all(), (name, head)
