@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 # Many short-lived processes import torch here: with compiled modules at hand a start takes half as long.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test check lint format search chaos storm bench clean
+.PHONY: help setup demo fast test check lint format search chaos storm bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,8 +22,11 @@ setup: ## make .venv hold the project and its tools (leaves .venv/bin/lethe)
 demo: setup ## six clinics train on real digits, the coordinator is killed half-way, one clinic is forgotten with a certificate
 	@$(BIN)/lethe demo $(ARGS)
 
+fast: setup ## what needs no server: unit, architecture and contract tests, on SQLite alone (ARGS="-k fence" narrows)
+	@$(BIN)/pytest -n 2 --dist loadfile --without-servers --durations=10 -rfE tests/unit tests/architecture tests/contract $(ARGS)
+
 test: setup ## every test, on a real Postgres and Redis that the tests start themselves (ARGS="-k fence" narrows)
-	@$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
+	@$(BIN)/pytest -n 3 --dist loadfile --durations=25 $(ARGS)
 
 check: lint test ## what CI runs
 

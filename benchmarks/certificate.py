@@ -86,14 +86,14 @@ async def measure(home: Path, num_artefacts: int) -> dict[str, Any]:
     try:
         erasure_id = await prepared(coordinator, num_artefacts)
         async with coordinator.database.read() as connection:
-            found = await inventory.dossier(connection, erasure_id)
-        certifying = coordinator.erasing.certifying
+            found = await inventory.erasure_record(connection, erasure_id)
+        certificates = coordinator.erasure_steps.certificates
         started, used = time.perf_counter(), time.process_time()
-        certificate = await certifying.certificate(found)
+        certificate = await certificates.issue(found)
         sign_s, sign_cpu_s = time.perf_counter() - started, time.process_time() - used
-        key = public_pem(await coordinator.erasing.public_key())
-        path = certifying.files.list_path(erasure_id, artefact_root(certificate) or "")
-        opening = certifying.files.opening_path(erasure_id).read_bytes()
+        key = public_pem(await coordinator.erasure_steps.public_key())
+        path = certificates.files.list_path(erasure_id, artefact_root(certificate) or "")
+        opening = certificates.files.opening_path(erasure_id).read_bytes()
     finally:
         await coordinator.close()
     return {

@@ -20,8 +20,8 @@ from benchmarks.figures import Printer
 from benchmarks.processes import ProcessDied, tidy_when_terminated
 from benchmarks.served import Served, serving
 from lethe import run_file
-from lethe.aftermath import Aftermath, accuracy, aftermath, figures_now
 from lethe.client import Record
+from lethe.erasure_effects import ErasureEffect, accuracy, erasure_effects, figures_now
 
 ROUNDS: Final = 5
 RECOVERY_ROUNDS: Final = 1
@@ -59,7 +59,7 @@ def measure(topology: str, num_clients: int, max_seconds: float) -> dict[str, An
 def _figures(
     served: Served, run_id: str, topology: str, request: Record, posted: float, noted: dict[str, Record]
 ) -> dict[str, Any]:
-    cohorts = {one.cohort: one for one in aftermath(served.operator, run_id, request, noted)}
+    cohorts = {one.cohort: one for one in erasure_effects(served.operator, run_id, request, noted)}
     model = cohorts[SERVED_BY[topology]]
     fenced, first_clean = _instant(request["fenced_at"]), _instant(request["first_clean_at"])
     return {
@@ -77,7 +77,7 @@ def _figures(
     }
 
 
-def _merge_seconds(model: Aftermath, fenced: float) -> float | None:
+def _merge_seconds(model: ErasureEffect, fenced: float) -> float | None:
     """From the fence to the first clean model, made of other models; None where there is nothing to merge."""
     if model.first_clean is None or model.first_clean["kind"] not in ("merge", "reinit"):
         return None

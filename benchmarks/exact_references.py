@@ -13,13 +13,13 @@ import numpy as np
 
 from benchmarks.experiments import Cell
 from lethe.simulation import Results, Scenario, simulate
-from lethe.simulation.holdings import Holdings
+from lethe.simulation.client_data import ClientData
+from lethe.simulation.coordinator import fetch_models
 from lethe.simulation.results import ErasureRow, RoundRow, ServedRow, SummaryRow
 from lethe.simulation.scenario import parse
-from lethe.simulation.site import fetch_models
 from services.core.seeds import derive
+from services.data.data_folders import folders_of
 from services.data.dataset import Dataset
-from services.data.places import folders_of
 from services.tensors.streams import StoredFile
 from services.training.task import Classifier
 
@@ -66,7 +66,7 @@ class Judge:
     """Of ensembles, on the scenario's test samples."""
 
     def __init__(self, scenario: Scenario) -> None:
-        test = _holdings(scenario).test_set()
+        test = _client_data(scenario).test_set()
         self._task = Classifier(Dataset(test["x"][:1], test["y"][:1], test["x"], test["y"]))
         self._model = self._task.model(scenario.run.model)
         self._labels = test["y"]
@@ -115,10 +115,10 @@ def _pooled(scenario: Scenario, left_out: Collection[str], rounds: int) -> list[
     from services.training.local import train
 
     torch.set_num_threads(1)
-    holdings, device = _holdings(scenario), torch.device("cpu")
-    arrays = [holdings.task_of(name).train_arrays for name in scenario.names if name not in left_out]
+    data, device = _client_data(scenario), torch.device("cpu")
+    arrays = [data.task_of(name).train_arrays for name in scenario.names if name not in left_out]
     x, y = (np.concatenate(parts) for parts in zip(*arrays, strict=True))
-    test = holdings.test_set()
+    test = data.test_set()
     share = len(y) // len(arrays)
     draws = np.random.default_rng(derive(scenario.seed, "pool"))
     model = build(scenario.run.model, derive(scenario.run.seed, "init"))
@@ -132,8 +132,8 @@ def _pooled(scenario: Scenario, left_out: Collection[str], rounds: int) -> list[
     return accuracies
 
 
-def _holdings(scenario: Scenario) -> Holdings:
-    return Holdings(scenario, folders_of(os.environ))
+def _client_data(scenario: Scenario) -> ClientData:
+    return ClientData(scenario, folders_of(os.environ))
 
 
 def _results(

@@ -17,7 +17,7 @@ from typing import Any
 
 from lethe.simulation import Progress, Results, simulate
 from lethe.simulation.scenario import parse
-from services.data.places import VARIABLE
+from services.data.data_folders import VARIABLE
 
 
 def simulated(cell: Cell) -> Results:

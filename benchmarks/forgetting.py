@@ -31,15 +31,15 @@ from benchmarks.served import READY_WITHIN_S, Served, client_names, serving
 from lethe.client import Record
 from lethe.failures import CommandFailed
 from services.audit.spec import BEFORE
+from services.data.data_folders import folders_of
 from services.data.dataset import DataUnusable
-from services.data.places import folders_of
+from services.methods.catalogue import UNLEARNING
 from services.training.local_spec import LocalTraining
-from services.unlearning.methods import METHODS as KNOWN
 
 FINE_TUNE: Final = "fine-tune"
 """Not a method: the others train on from the model as it is. Shows whether a method does more than that."""
-METHODS: Final = (*(name for name, method in KNOWN.items() if not method.needs_sub_cohorts), FINE_TUNE)
-FINE_TUNED_ROUNDS: Final = KNOWN["not"].recovery_rounds
+METHODS: Final = (*(name for name, method in UNLEARNING.items() if not method.needs_sub_cohorts), FINE_TUNE)
+FINE_TUNED_ROUNDS: Final = UNLEARNING["not"].recovery_rounds
 NUM_CLIENTS: Final = 10
 NUM_FLEETS: Final = 2
 REQUESTS: Final = "/v1/erasure-requests"
@@ -147,7 +147,7 @@ def erase(trained: Trained, method: str, home: Path, params: dict[str, Any], rec
         "subjects": [client_names(NUM_CLIENTS)[trained.case.leaver]],
         "method": method,
         "params": params,
-        "guarantee": KNOWN[method].guarantee,
+        "guarantee": UNLEARNING[method].guarantee,
         "recovery_rounds": recovery,
     }
     with serving(state=state) as served:

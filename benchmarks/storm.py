@@ -108,7 +108,7 @@ def enrolled(deployment: Deployment, name: str, size: Size) -> Tenant:
     return tenant
 
 
-def weather(backend: str, directory: Path, size: Size) -> dict[str, Any]:
+def run_storm(backend: str, directory: Path, size: Size) -> dict[str, Any]:
     with deployed(backend, directory) as (deployment, postgres):
         tenants = [enrolled(deployment, name, size) for name in TENANTS]
         record = Record()
@@ -224,7 +224,7 @@ def main(argv: list[str] | None = None) -> int:
     sound = True
     for backend in options.backend.split(","):
         with tempfile.TemporaryDirectory(prefix="lethe-storm-", ignore_cleanup_errors=True) as directory:
-            row = weather(backend, Path(directory) / "site", Size(options.seconds))
+            row = run_storm(backend, Path(directory) / "site", Size(options.seconds))
         sound &= is_sound(row)
         print(json.dumps(row | {"sound": is_sound(row)}), flush=True)
     return 0 if sound else 1

@@ -26,6 +26,7 @@ from lethe.commands import (
     evidence,
     federations,
     keys,
+    methods,
     models,
     openapi,
     runs,
@@ -118,6 +119,7 @@ app.add_typer(checkpoints.app, name="checkpoints", rich_help_panel=OPERATION)
 app.add_typer(blobs.app, name="blobs", rich_help_panel=OPERATION)
 app.add_typer(erase.app, name="erase", rich_help_panel=FORGETTING)
 app.add_typer(certificates.app, name="certificates", rich_help_panel=FORGETTING)
+app.command("methods", rich_help_panel=FORGETTING, **methods.HELP)(methods.methods)
 app.command("verify", rich_help_panel=FORGETTING, **verify.HELP)(verify.verify)
 app.command("demo", rich_help_panel=PROJECT, **demo.HELP)(demo.demo)
 app.command("simulate", rich_help_panel=PROJECT, **simulate.HELP)(simulate.simulate)

@@ -91,7 +91,7 @@ class Client:
         self._http.close()
 
     def await_start(self) -> None:
-        """Until the coordinator answers anything at all; then its token is written."""
+        """Wait until the coordinator answers anything at all; then its token is written."""
         with self._translated():
             self._http.get("/healthz")
 

@@ -14,13 +14,13 @@ NEXT_STEPS: Final = {
     "3D000": "create it, like `createdb lethe`, or correct LETHE_DATABASE_URL",
     "42501": "grant the user its rights on the database, or connect as its owner",
 }
-"""By SQLSTATE."""
+"""What to tell the operator, by SQLSTATE."""
 CHECK: Final = "check that it runs, and --database-url or LETHE_DATABASE_URL"
 
 
 @contextmanager
 def database_asked(*, may_be_away: bool = False) -> Iterator[None]:
-    """Around the first use of the database. `may_be_away`: the caller waits for one that cannot be reached."""
+    """A context for the first use of the database. `may_be_away`: the caller waits for one that cannot be reached."""
     import asyncpg  # type: ignore[import-untyped]
     from sqlalchemy.exc import SQLAlchemyError
 

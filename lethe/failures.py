@@ -24,7 +24,7 @@ class CommandFailed(Exception):
 
 
 def require(extra: str, *packages: str) -> None:
-    """Before a role's imports: a host that has not installed the role is told how. Imports nothing itself."""
+    """Call it before a role's imports: a host without the role is told how to install it. Imports nothing itself."""
     for package in packages:
         if find_spec(package) is None:
             raise CommandFailed(
@@ -35,5 +35,5 @@ def require(extra: str, *packages: str) -> None:
 
 
 def how_to_install(extra: str) -> str:
-    """Never by name from an index: on PyPI another project is called lethe."""
+    """The command that installs a role; never by name from an index: on PyPI another project is called lethe."""
     return f"pip install '.[{extra}]' in a clone of Lethe, or 'FILE.whl[{extra}]' with its wheel"

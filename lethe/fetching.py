@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lethe.failures import UNUSABLE, CommandFailed, require
-from services.data.places import NAMED
+from services.data.data_folders import NAMED
 
 Bytes = npt.NDArray[np.uint8]
 Arrays = dict[str, Bytes]

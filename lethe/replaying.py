@@ -21,7 +21,7 @@ from services.wire.v1.resources import Lineage
 
 
 @dataclass(frozen=True)
-class Findings:
+class ReplayOutcome:
     report: ReplayReport
     faults: list[str]
     """What contradicts the certificate."""
@@ -41,7 +41,7 @@ class Findings:
         return f"none of {self.report.total} steps could be replayed: their inputs are not kept any more"
 
 
-def replay_served(coordinator: Client, statement: AnyStatement, say: Callable[[str], None]) -> Findings:
+def replay_served(coordinator: Client, statement: AnyStatement, say: Callable[[str], None]) -> ReplayOutcome:
     """Every step behind every model that was served when the certificate was issued."""
     faults: list[str] = []
     lineages: dict[str, Lineage] = {}
@@ -71,7 +71,7 @@ def replay_served(coordinator: Client, statement: AnyStatement, say: Callable[[s
     say(f"replaying {len(steps)} steps behind {len(statement.subjects)} models")
     report = _replay(coordinator, steps, sorted(federations))
     faults += [f"{failure.result}: {failure.reason}" for failure in report.failures]
-    return Findings(report, faults)
+    return ReplayOutcome(report, faults)
 
 
 def _published(coordinator: Client, run_id: str, cohort: str, digest: str) -> str | None:

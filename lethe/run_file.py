@@ -82,7 +82,7 @@ def resolve(document: dict[str, Any], upload: Upload) -> dict[str, Any]:
     return spec
 
 
-def rehearse(document: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def dry_run(document: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The specification, and the digests of local files that it names: they are checked here and not uploaded."""
     model = ModelSpec.model_validate(document["model"])
     to_upload: list[str] = []
@@ -111,7 +111,7 @@ def _is_local(value: Any) -> bool:
 
 def _upload_set(source: str, upload: Upload) -> str:
     """The test part of a source, or all of a file that is not divided, as a blob with tensors x and y."""
-    from services.data.places import folders_of
+    from services.data.data_folders import folders_of
     from services.data.sources import DataUnusable, load
     from services.tensors import codec
 

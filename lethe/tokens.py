@@ -11,7 +11,7 @@ from lethe.failures import UNUSABLE, CommandFailed
 
 
 def refuse_existing(token_out: Path | None) -> None:
-    """Before anything is issued: a token that cannot be written would be lost."""
+    """Call it before anything is issued: a token that cannot be written would be lost."""
     if token_out is not None and token_out.exists():
         raise CommandFailed(f"{token_out} exists already; choose another --token-out", exit_code=UNUSABLE)
     if token_out is not None and not token_out.absolute().parent.is_dir():

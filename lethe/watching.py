@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from lethe.printing import cell, new_table
+from services.core.model_figures import accuracy_of, loss_of
 
 ROUNDS_SHOWN: Final = 15
 PACE_ROUNDS: Final = 5
@@ -56,7 +57,7 @@ class RunView:
 
     @property
     def time_left(self) -> timedelta | None:
-        """At the pace of the last rounds; None until there is a pace, or when the run is not running."""
+        """The time left at the pace of the last rounds; None until there is a pace, or when the run is not running."""
         recent = self.published_at[-PACE_ROUNDS - 1 :]
         if len(recent) < 2 or self.status != "running":
             return None
@@ -98,8 +99,7 @@ class RunView:
     def _publish(self, event: dict[str, Any]) -> RoundLine:
         line, metrics = self._line(event), event["data"].get("metrics", {})
         line.phase = "published"
-        line.accuracy = metrics.get("validation_accuracy", metrics.get("clients_accuracy"))
-        line.loss = metrics.get("validation_loss", metrics.get("clients_loss"))
+        line.accuracy, line.loss = accuracy_of(metrics), loss_of(metrics)
         at = datetime.fromisoformat(event["at"])
         if self.published_at:
             line.seconds = (at - self.published_at[-1]).total_seconds()

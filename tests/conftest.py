@@ -4,15 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
+import structlog
 
 from tests.support.servers import PostgresServer, RedisServer
 from tests.support.transactions import watched
+
+hypothesis.settings.register_profile("without a clock", deadline=None)
+hypothesis.settings.load_profile("without a clock")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--without-servers", action="store_true", help="skip what needs Postgres or Redis")
+
+
+@pytest.fixture(scope="session")
+def servers_wanted(pytestconfig: pytest.Config) -> None:
+    if pytestconfig.getoption("--without-servers"):
+        pytest.skip("it needs Postgres or Redis")
 
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_tracebacks() -> None:
+    """By default structlog writes every local variable of a traceback, which takes seconds."""
+    structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -22,7 +43,7 @@ def nothing_but_rows_in_a_transaction() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
+def postgres_server(servers_wanted: None) -> Iterator[PostgresServer]:
     server = PostgresServer()
     try:
         server.start()
@@ -32,7 +53,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
-def redis_server() -> Iterator[RedisServer]:
+def redis_server(servers_wanted: None) -> Iterator[RedisServer]:
     server = RedisServer()
     try:
         server.start()
@@ -43,7 +64,16 @@ def redis_server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
-    """A database of its own on a running server, also when an earlier test left the server stopped."""
+    """A database of its own with the newest schema, on a running server, also when an earlier test left it stopped."""
+    url = postgres_server.new_migrated_database()
+    yield url
+    postgres_server.start()
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def empty_postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """Like `postgres_url`, without any table."""
     url = postgres_server.new_database()
     yield url
     postgres_server.start()

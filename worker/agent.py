@@ -19,15 +19,15 @@ from typing import Final, TypeVar
 from services.audit.spec import Canary
 from services.core.errors import InvariantBroken, Rejected
 from services.wire.v1.work import PROTOCOL, Failure, Session, SessionRequest, Submission, TaskGrant, TaskKind
-from worker.answers import BlobMissing, CoordinatorSaidNo, Dropped, LedgerBehind, Refused, Stopped, TryLater
+from worker.answers import BlobMissing, CoordinatorRefused, Dropped, LedgerBehind, Refused, Stopped, TryLater
 from worker.cache import ModelCache
-from worker.exclusion import Abstinence
-from worker.execution import Order, Result, Workbench
+from worker.exclusion import ExclusionSync
+from worker.execution import GrantedTask, Result, TaskRunner
 from worker.failures import WorkFailed, failure_of
 from worker.lease import Lease
 from worker.progress import Reporter
 from worker.shutdown import Shutdown
-from worker.superseded import CacheCare
+from worker.superseded_models import CacheCleaner
 from worker.transport import Transport
 
 POLL_S: Final = 25.0
@@ -55,7 +55,7 @@ class Agent:
         self,
         *,
         transport: Transport,
-        workbench: Workbench,
+        runner: TaskRunner,
         cache: ModelCache,
         ledger_dir: Path,
         pool: Executor,
@@ -66,15 +66,15 @@ class Agent:
     ) -> None:
         """`pool` bounds how many tasks train at a time; the agents of a fleet share it, the cache and the shutdown."""
         self._transport = transport
-        self._workbench = workbench
+        self._runner = runner
         self._cache = cache
         self._ledger_dir = ledger_dir
-        self._abstinence: Abstinence | None = None
+        self._exclusions: ExclusionSync | None = None
         self._pool = pool
         self._reporter = reporter
         self._shutdown = shutdown
         self._version, self._canary = version, canary
-        self._care = CacheCare(transport, cache)
+        self._cache_cleaner = CacheCleaner(transport, cache)
         self._session: Session | None = None
         self._had_session = False
         self._max_blob_bytes = 0
@@ -84,10 +84,10 @@ class Agent:
 
         Raises what loading the client's task raises: without a task there is nothing to serve.
         """
-        devices = await self._in_thread(self._workbench.load)
+        devices = await self._in_thread(self._runner.load)
         request = SessionRequest(agent_version=self._version, protocol=PROTOCOL, devices=devices, canary=self._canary)
         give_up_at = asyncio.get_running_loop().time() + wait_s if once else math.inf
-        caring = asyncio.create_task(self._care.forever())
+        cleaning = asyncio.create_task(self._cache_cleaner.forever())
         try:
             while not self._shutdown.requested.is_set():
                 claim = asyncio.create_task(self._claim(request, give_up_at))
@@ -97,17 +97,17 @@ class Agent:
                     await self._carry_out_all(grants)
                 if once:
                     return self._ending_of_once(grants)
-        except CoordinatorSaidNo as no:
+        except CoordinatorRefused as no:
             if no.code == ERASED:
                 self._reporter.erased(no, is_cache_empty=self._cache.drop_all())
             else:
                 self._reporter.stopped(no)
             return Ending.STOPPED
         finally:
-            caring.cancel()
-            await asyncio.wait([caring])
-            if not caring.cancelled():
-                caring.result()
+            cleaning.cancel()
+            await asyncio.wait([cleaning])
+            if not cleaning.cancelled():
+                cleaning.result()
         return Ending.DONE
 
     def _ending_of_once(self, grants: list[TaskGrant] | None) -> Ending:
@@ -161,19 +161,19 @@ class Agent:
     async def _open_session(self, request: SessionRequest) -> Session:
         session = await self._transport.open_session_once(request)
         self._had_session, self._max_blob_bytes = True, session.max_blob_bytes
-        self._care.begin_session()
+        self._cache_cleaner.begin_session()
         self._reporter.session_opened(session)
-        if self._abstinence is None:
-            self._abstinence = Abstinence(
-                session.client_id, self._ledger_dir, self._workbench, self._transport, self._in_thread
+        if self._exclusions is None:
+            self._exclusions = ExclusionSync(
+                session.client_id, self._ledger_dir, self._runner, self._transport, self._in_thread
             )
-            await self._abstinence.begin()
+            await self._exclusions.begin()
         return session
 
     async def _leave_out(self, fruitless: int) -> float:
         """Take note of the samples to leave out. Returns how long to wait before the next claim."""
         try:
-            await self._abstaining().catch_up()
+            await self._exclusion_sync().catch_up()
         except WorkFailed as failed:
             self._reporter.cannot_leave_out(failed)
             return self._transport.backoff.delay(fruitless)
@@ -181,10 +181,10 @@ class Agent:
             self._reporter.retrying(refused, 0.0)
         return 0.0
 
-    def _abstaining(self) -> Abstinence:
-        if self._abstinence is None:
+    def _exclusion_sync(self) -> ExclusionSync:
+        if self._exclusions is None:
             raise InvariantBroken("work without a session")
-        return self._abstinence
+        return self._exclusions
 
     # working
 
@@ -222,7 +222,7 @@ class Agent:
         grant = lease.grant
         result: Result | None = None
         try:
-            await self._abstaining().honour(grant.exclusions)
+            await self._exclusion_sync().ensure(grant.exclusions)
             async with contextlib.AsyncExitStack() as stack:
                 paths = {}
                 for digest in (grant.weights, *(grant.work.blobs() if grant.work is not None else ())):
@@ -230,8 +230,8 @@ class Agent:
                     keeps = grant.kind in KEPT_FOR
                     hold = self._cache.hold(digest, grant.weights_bytes, self._transport.download, keeps=keeps)
                     paths[digest] = await stack.enter_async_context(hold)
-                order = Order(grant, paths[grant.weights], lease.advance, lease.stop.is_set, paths)
-                result = await self._in_thread(lambda: self._workbench.execute(order), lease.stop.set)
+                granted = GrantedTask(grant, paths[grant.weights], lease.advance, lease.stop.is_set, paths)
+                result = await self._in_thread(lambda: self._runner.execute(granted), lease.stop.set)
             if not lease.stop.is_set():
                 await self._deliver(lease, result)
                 self._reporter.submitted(grant, result.num_samples, result.metrics)
@@ -283,7 +283,7 @@ class Agent:
         failure = Failure(
             lease_token=lease.grant.lease_token, retryable=True, handed_back=True, reason="agent shutting down"
         )
-        with contextlib.suppress(TimeoutError, CoordinatorSaidNo):  # otherwise the lease runs out by itself
+        with contextlib.suppress(TimeoutError, CoordinatorRefused):  # otherwise the lease runs out by itself
             async with asyncio.timeout(HAND_BACK_WITHIN_S):
                 await self._transport.fail(lease.grant.task_id, failure)
 

@@ -1,6 +1,6 @@
 """What the coordinator's refusals mean to an agent.
 
-CoordinatorSaidNo
+CoordinatorRefused
 ├── Dropped       the work is no longer wanted: drop it, claim again
 ├── Stopped       this agent must stop
 ├── LedgerBehind  samples must be left out and acknowledged before there is any work
@@ -24,30 +24,30 @@ STOP_CODES: Final = frozenset({"client-removed", "client-erased", "unauthenticat
 LATER_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
 
 
-class CoordinatorSaidNo(Exception):
+class CoordinatorRefused(Exception):
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(f"{code}: {detail}")
         self.code = code
         self.detail = detail
 
 
-class Dropped(CoordinatorSaidNo):
+class Dropped(CoordinatorRefused):
     pass
 
 
-class Stopped(CoordinatorSaidNo):
+class Stopped(CoordinatorRefused):
     pass
 
 
-class LedgerBehind(CoordinatorSaidNo):
+class LedgerBehind(CoordinatorRefused):
     pass
 
 
-class BlobMissing(CoordinatorSaidNo):
+class BlobMissing(CoordinatorRefused):
     pass
 
 
-class TryLater(CoordinatorSaidNo):
+class TryLater(CoordinatorRefused):
     """`answered` is False when the connection broke: the coordinator may or may not have acted on the request."""
 
     def __init__(self, code: str, detail: str, *, retry_after_s: float | None = None, answered: bool = True) -> None:
@@ -56,13 +56,13 @@ class TryLater(CoordinatorSaidNo):
         self.answered = answered
 
 
-class Refused(CoordinatorSaidNo):
+class Refused(CoordinatorRefused):
     pass
 
 
 def refusal(
     status: int, media_type: str, body: bytes, *, retry_after: str | None = None, now: datetime
-) -> CoordinatorSaidNo:
+) -> CoordinatorRefused:
     """The exception for an answer of 300 or above. `retry_after` is the raw header."""
     code, detail, retryable = f"http-{status}", body[:200].decode("utf-8", "replace").strip(), False
     if media_type.partition(";")[0].strip().lower() == "application/problem+json":

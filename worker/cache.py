@@ -40,7 +40,7 @@ class ModelCache:
         self._locks: dict[str, asyncio.Lock] = {}
         self._in_use: dict[str, int] = {}
         self._doomed: set[str] = set()
-        """In use, and to be deleted afterwards."""
+        """Models that are in use, and to be deleted afterwards."""
         self._checked: set[str] = set()
 
     @contextlib.asynccontextmanager
@@ -77,7 +77,7 @@ class ModelCache:
         return wanted.isdisjoint(self._in_use)
 
     def drop_all(self) -> bool:
-        """Like `drop`, of everything that is here."""
+        """Like `drop`, for everything that is here."""
         names = (path.name for path in self._directory.iterdir() if SUFFIX in path.name)
         return self.drop(["sha256:" + name.partition(SUFFIX)[0] for name in names])
 

@@ -6,38 +6,38 @@ left out also when a coordinator has forgotten it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
 from services.wire.v1.exclusions import MOST_UNKNOWN, Exclusions, ExclusionsAcknowledgement, UnknownSamples
-from worker.execution import Workbench
+from worker.execution import TaskRunner
 from worker.failures import WorkFailed
 from worker.ledger import Ledger, LedgerUnusable
 
 
-class Cable(Protocol):
+class ExclusionTransport(Protocol):
     async def exclusions(self) -> Exclusions: ...
 
     async def acknowledge(self, acknowledgement: ExclusionsAcknowledgement) -> None: ...
 
 
-class Abstinence:
+class ExclusionSync:
     """Of one client. `in_thread` runs what blocks, where the training runs: data has one user at a time."""
 
     def __init__(
         self,
         client_id: UUID,
         directory: Path,
-        workbench: Workbench,
-        cable: Cable,
+        runner: TaskRunner,
+        transport: ExclusionTransport,
         in_thread: Callable[[Callable[[], None]], Awaitable[None]],
     ) -> None:
         self._path = directory / f"{client_id}.jsonl"
-        self._workbench, self._cable, self._in_thread = workbench, cable, in_thread
+        self._runner, self._transport, self._in_thread = runner, transport, in_thread
         self._ledger: Ledger | None = None
-        self._honoured: str | None = None
+        self._ensured: str | None = None
         self._problem: WorkFailed | None = None
         self._unknown: list[int] = []
 
@@ -45,17 +45,17 @@ class Abstinence:
         """Leave out what the ledger of an earlier life holds. Raises LedgerUnusable."""
         await self._try(None)
 
-    async def honour(self, digest: str | None) -> None:
+    async def ensure(self, digest: str | None) -> None:
         """Returns once what the digest stands for is left out, on disk and acknowledged. Raises WorkFailed with the
         reason when it cannot be."""
-        if digest != self._honoured:
+        if digest != self._ensured:
             await self.catch_up()
         if self._problem is not None:
             raise self._problem
 
     async def catch_up(self) -> None:
         """Do what the coordinator states and tell it; or why not, which is raised as WorkFailed, too."""
-        stated = await self._cable.exclusions()
+        stated = await self._transport.exclusions()
         if stated.digest is None:
             return
         try:
@@ -65,11 +65,11 @@ class Abstinence:
             self._problem.__cause__ = error
         if self._problem is not None:
             told = ExclusionsAcknowledgement(digest=stated.digest, problem=str(self._problem)[:500])
-            await self._cable.acknowledge(told)
+            await self._transport.acknowledge(told)
             raise self._problem
-        told = ExclusionsAcknowledgement(digest=stated.digest, unknown=self._unknown_of(stated))
-        await self._cable.acknowledge(told)
-        self._honoured = stated.digest
+        told = ExclusionsAcknowledgement(digest=stated.digest, unknown=unknown_of(stated, self._unknown))
+        await self._transport.acknowledge(told)
+        self._ensured = stated.digest
 
     async def _try(self, stated: Exclusions | None) -> None:
         try:
@@ -84,9 +84,11 @@ class Abstinence:
         if stated is not None:
             self._ledger.add(stated.items)
         if samples := self._ledger.samples:
-            self._unknown = self._workbench.leave_out(samples)
+            self._unknown = self._runner.leave_out(samples)
 
-    def _unknown_of(self, stated: Exclusions) -> list[UnknownSamples]:
-        missing = set(self._unknown)
-        found = [(one.erasure_id, sorted(missing & set(one.samples))[:MOST_UNKNOWN]) for one in stated.items]
-        return [UnknownSamples(erasure_id=erasure_id, samples=samples) for erasure_id, samples in found if samples]
+
+def unknown_of(stated: Exclusions, missing: Iterable[int]) -> list[UnknownSamples]:
+    """Of the samples that are missing, those that each request names; so much of them as may be told."""
+    all_missing = set(missing)
+    found = [(one.erasure_id, sorted(all_missing & set(one.samples))[:MOST_UNKNOWN]) for one in stated.items]
+    return [UnknownSamples(erasure_id=erasure_id, samples=samples) for erasure_id, samples in found if samples]

@@ -1,6 +1,7 @@
-"""What a grant means: the kind of task names its handler. Runs in a training thread; imports torch at first use.
+"""What a grant means: its kind of task has a handler, which the catalogue of methods names. Runs in a training thread;
+imports torch at first use.
 
-Data and built models stay in memory between rounds. A model taken from the shelf carries nothing over: all of its
+Data and built models stay in memory between rounds. A model that is used again carries nothing over: all of its
 state_dict is overwritten and gradients are dropped, so equal grants give equal bytes.
 """
 
@@ -14,15 +15,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final
 
-from services.audit.spec import Audit
 from services.core import digests
 from services.core.errors import InvariantBroken
 from services.core.figures import bounded
+from services.methods.catalogue import CLIENT_WORK
+from services.methods.references import resolve
+from services.program.client import Handler, Signals, TaskInHand
 from services.tensors.streams import StoredFile
-from services.unlearning.fedforget.spec import Distil
-from services.unlearning.pga.spec import Ascend
 from services.wire.v1.work import Device, TaskGrant
 from worker.failures import WorkFailed
 from worker.task_loading import TaskUnusable
@@ -50,14 +51,9 @@ class Result:
     metrics: dict[str, float]
 
 
-class Signals(TypedDict):
-    on_progress: Callable[[float], None]
-    should_stop: Callable[[], bool]
-
-
 @dataclass(frozen=True)
-class Order:
-    """One grant on the workbench. `on_progress` and `should_stop` are called between batches."""
+class GrantedTask:
+    """A grant and the files that it needs. `on_progress` and `should_stop` are called between batches."""
 
     grant: TaskGrant
     weights: Path
@@ -70,7 +66,7 @@ class Order:
         return {"on_progress": self.on_progress, "should_stop": self.should_stop}
 
 
-class Workbench:
+class TaskRunner:
     """One client's task, data and models. `load` and `execute` are for one thread at a time."""
 
     def __init__(self, load_task: Callable[[], ClientTask], device: str, scratch: Path) -> None:
@@ -112,13 +108,13 @@ class Workbench:
             raise WorkFailed("no sample to train on would be left; ask that the whole client be erased")
         return sorted(unknown)
 
-    def execute(self, order: Order) -> Result:
+    def execute(self, granted: GrantedTask) -> Result:
         """Raises WorkFailed, or whatever the client's own code raises; TrainingStopped when asked to stop."""
         import torch
 
         torch.set_num_threads(1)  # per thread in OpenMP builds, hence here and not once
         started = time.perf_counter()
-        result = HANDLERS[order.grant.kind](self, order)
+        result = self._carry_out(granted)
         metrics = {**result.metrics, "seconds": time.perf_counter() - started}
         return Result(result.update, result.num_samples, bounded(metrics))
 
@@ -130,129 +126,55 @@ class Workbench:
     def device(self) -> torch.device:
         return self._ready()[1]
 
-    def model_with(self, order: Order) -> nn.Module:
+    def model_with(self, granted: GrantedTask) -> nn.Module:
         """The grant's model, holding the grant's weights."""
         from services.training.local import load_weights
 
-        key = digests.of_json(order.grant.model.model_dump(mode="json"))
+        key = digests.of_json(granted.grant.model.model_dump(mode="json"))
         model = self._models.pop(key, None)
         if model is None:
-            model = self.task.model(order.grant.model)
+            model = self.task.model(granted.grant.model)
         self._models[key] = model
         while len(self._models) > MODELS_KEPT:
             self._models.popitem(last=False)
         model.zero_grad(set_to_none=True)
-        load_weights(model, StoredFile(order.weights))
+        load_weights(model, StoredFile(granted.weights))
         return model
 
-    def other_model(self, order: Order, digest: str) -> nn.Module:
-        """A model of the same architecture with the weights of one of the order's other blobs."""
-        from services.training.local import load_weights
+    def _carry_out(self, granted: GrantedTask) -> Result:
+        from services.training import local
 
-        model = self.task.model(order.grant.model)
-        load_weights(model, StoredFile(order.blobs[digest]))
-        return model
+        grant, work = granted.grant, CLIENT_WORK[granted.grant.kind]
+        if work.parameters is not None and not isinstance(grant.work, work.parameters):
+            raise WorkFailed(f"a task of kind {grant.kind} came without its parameters")
+        handle: Handler[Any] = resolve(work.handler)
+        model = self.model_with(granted)
+        base = local.snapshot(model) if work.returns_update else {}
+        hand = TaskInHand(
+            task=self.task,
+            model=model,
+            spec=grant.model,
+            parameters=grant.work,
+            local=grant.local,
+            seed=grant.seed,
+            device=self.device,
+            signals=granted.signals(),
+            blobs=granted.blobs,
+        )
+        path = self.scratch / f"{uuid.uuid4().hex}.safetensors"
+        try:
+            figures = handle(hand)
+            if work.returns_update:
+                local.write_update(path, local.delta(base, model.state_dict()))
+        except local.TrainingFailed as error:
+            raise WorkFailed(str(error)) from error
+        num_samples = int(figures.pop("num_samples", self.task.num_train))
+        return Result(describe(path) if work.returns_update else None, num_samples, figures)
 
     def _ready(self) -> tuple[ClientTask, torch.device]:
         if self._loaded is None:
-            raise InvariantBroken("work was given to a workbench that is not loaded")
+            raise InvariantBroken("work was given to a task runner that is not loaded")
         return self._loaded
-
-
-def _train(bench: Workbench, order: Order) -> Result:
-    from services.training import local
-
-    def train(model: nn.Module) -> dict[str, float]:
-        grant = order.grant
-        return local.train(bench.task, model, grant.local, grant.seed, bench.device, **order.signals())
-
-    return _change(bench, order, train)
-
-
-def _ascend(bench: Workbench, order: Order) -> Result:
-    from services.unlearning.pga.client import ascend
-
-    work = order.grant.work
-    if not isinstance(work, Ascend):
-        raise WorkFailed("an ascend task came without its parameters")
-    seed = order.grant.seed
-    return _change(bench, order, lambda model: ascend(bench.task, model, work, seed, bench.device, **order.signals()))
-
-
-def _distil(bench: Workbench, order: Order) -> Result:
-    from services.unlearning.fedforget.client import distil
-
-    work = order.grant.work
-    if not isinstance(work, Distil):
-        raise WorkFailed("a distil task came without its parameters")
-    teacher_a = bench.other_model(order, work.teacher_a)
-    teacher_b = None if work.teacher_b is None else bench.other_model(order, work.teacher_b)
-
-    def learn(model: nn.Module) -> dict[str, float]:
-        seed = order.grant.seed
-        return distil(bench.task, model, teacher_a, teacher_b, work, seed, bench.device, **order.signals())
-
-    return _change(bench, order, learn)
-
-
-def _change(bench: Workbench, order: Order, work: Callable[[nn.Module], dict[str, float]]) -> Result:
-    """What `work` makes of the grant's model, as an update."""
-    from services.training import local
-
-    model = bench.model_with(order)
-    base = local.snapshot(model)
-    path = bench.scratch / f"{uuid.uuid4().hex}.safetensors"
-    try:
-        metrics = work(model)
-        local.write_update(path, local.delta(base, model.state_dict()))
-    except local.TrainingFailed as error:
-        raise WorkFailed(str(error)) from error
-    return Result(describe(path), bench.task.num_train, metrics)
-
-
-def _audit(bench: Workbench, order: Order) -> Result:
-    from services.audit.client import audit
-    from services.training.local import TrainingFailed
-
-    work, grant = order.grant.work, order.grant
-    if not isinstance(work, Audit):
-        raise WorkFailed("an audit task came without its parameters")
-    before = None if work.before is None else bench.other_model(order, work.before)
-    start = None if work.shadow_start is None else order.blobs[work.shadow_start]
-    try:
-        metrics = audit(
-            bench.task,
-            bench.model_with(order),
-            work,
-            grant.model,
-            grant.seed,
-            bench.device,
-            before=before,
-            shadow_start=start,
-            should_stop=order.should_stop,
-        )
-    except TrainingFailed as error:
-        raise WorkFailed(str(error)) from error
-    return Result(None, bench.task.num_train, metrics)
-
-
-def _evaluate(bench: Workbench, order: Order) -> Result:
-    from services.training.evaluation import evaluate
-
-    metrics = evaluate(bench.task, bench.model_with(order), bench.device)
-    num_samples = int(metrics.pop("num_samples"))
-    if num_samples == 0:
-        raise WorkFailed("this client holds no data to evaluate on")
-    return Result(None, num_samples, metrics)
-
-
-HANDLERS: Final[dict[str, Callable[[Workbench, Order], Result]]] = {
-    "train": _train,
-    "evaluate": _evaluate,
-    "ascend": _ascend,
-    "distil": _distil,
-    "audit": _audit,
-}
 
 
 def describe(path: Path) -> Update:

@@ -12,12 +12,12 @@ from typing import Final
 
 from services.core.errors import InvariantBroken, Rejected
 from services.wire.v1.work import Failure
-from worker.answers import CoordinatorSaidNo
+from worker.answers import CoordinatorRefused
 
 MAX_REASON: Final = 2000
 MAX_LOG_TAIL: Final = 20_000
 
-_MAY_HEAL: Final = (MemoryError, OSError, CoordinatorSaidNo)
+_MAY_HEAL: Final = (MemoryError, OSError, CoordinatorRefused)
 _WILL_NOT_HEAL: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 _OUT_OF_MEMORY: Final = frozenset({"OutOfMemoryError", "AcceleratorError"})
 """torch's classes by name: nothing here may import torch."""
@@ -27,7 +27,7 @@ class WorkFailed(Exception):
     """Work that cannot succeed, told in words that quote no data."""
 
 
-_OWN_WORDS: Final = (WorkFailed, Rejected, InvariantBroken, CoordinatorSaidNo)
+_OWN_WORDS: Final = (WorkFailed, Rejected, InvariantBroken, CoordinatorRefused)
 
 
 def failure_of(error: BaseException, lease_token: str) -> Failure:

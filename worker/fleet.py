@@ -14,9 +14,9 @@ from pathlib import Path
 from worker.agent import Agent, Ending
 from worker.backoff import Backoff
 from worker.cache import ModelCache
-from worker.execution import Workbench
+from worker.execution import TaskRunner
 from worker.ledger import LedgerUnusable
-from worker.progress import Board, Reporter
+from worker.progress import ProgressBoard, Reporter
 from worker.settings import Member, OptionsUnusable, WorkerOptions
 from worker.shutdown import Shutdown
 from worker.task_loading import TaskUnusable, load_task
@@ -27,7 +27,7 @@ async def serve(
     members: Sequence[Member | OptionsUnusable],
     options: WorkerOptions,
     *,
-    board: Board | None = None,
+    board: ProgressBoard | None = None,
     pool: ThreadPoolExecutor,
     shutdown: Shutdown,
     backoff: Backoff | None = None,
@@ -61,7 +61,7 @@ async def _serve_member(
     pool: ThreadPoolExecutor,
     shutdown: Shutdown,
     backoff: Backoff | None,
-    board: Board | None,
+    board: ProgressBoard | None,
     scratch: Path,
 ) -> Ending:
     label = member.label if isinstance(member, Member) else "client"
@@ -70,7 +70,7 @@ async def _serve_member(
         reporter.unusable(member)
         return Ending.UNUSABLE
     load = partial(load_task, member.task, member.data, options.data_folders, member.canary)
-    workbench = Workbench(load, options.device, scratch)
+    runner = TaskRunner(load, options.device, scratch)
     try:
         transport = Transport(
             member.coordinator, member.token, ca_file=options.ca_file, backoff=backoff, on_retry=reporter.retrying
@@ -78,7 +78,7 @@ async def _serve_member(
         try:
             agent = Agent(
                 transport=transport,
-                workbench=workbench,
+                runner=runner,
                 cache=cache,
                 ledger_dir=options.ledger_dir,
                 pool=pool,

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from services.wire.v1.work import Heartbeat, TaskGrant
-from worker.answers import CoordinatorSaidNo, Dropped, TryLater
+from worker.answers import CoordinatorRefused, Dropped, TryLater
 from worker.transport import Transport
 
 
@@ -21,7 +21,7 @@ class Lease:
         self.progress = 0.0
         self.stop = threading.Event()
         self.lost = asyncio.Event()
-        self.why_lost: CoordinatorSaidNo | None = None
+        self.why_lost: CoordinatorRefused | None = None
         self.awaiting_verdict = False
         """The submission is under way: its own answer says more than that of a heartbeat which it overtakes."""
         self._transport = transport
@@ -55,8 +55,8 @@ class Lease:
                 failures += 1
                 self._transport.on_retry(later, pause_s)
                 continue
-            except CoordinatorSaidNo as no:
-                verdict: CoordinatorSaidNo | None = no
+            except CoordinatorRefused as no:
+                verdict: CoordinatorRefused | None = no
             else:
                 cancelled = Dropped("cancelled", "the coordinator no longer wants this work")
                 verdict = cancelled if reply.directive == "cancel" else None
@@ -70,7 +70,7 @@ class Lease:
     def fraction_done(self) -> float:
         return self.progress
 
-    def _lose(self, why: CoordinatorSaidNo) -> None:
+    def _lose(self, why: CoordinatorRefused) -> None:
         self.why_lost = why
         self.stop.set()
         self.lost.set()

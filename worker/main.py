@@ -13,9 +13,10 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from services.methods.catalogue import LEFT_OUT
 from worker.agent import HAND_BACK_WITHIN_S, Ending
 from worker.fleet import serve
-from worker.progress import Board, configure_logging
+from worker.progress import ProgressBoard, configure_logging
 from worker.settings import Member, OptionsUnusable, WorkerOptions, members_of
 from worker.shutdown import Shutdown
 
@@ -28,19 +29,24 @@ def main(options: WorkerOptions) -> int:
     """
     if not structlog.is_configured():
         configure_logging(as_json=options.log_json)
+    for one in LEFT_OUT:
+        structlog.get_logger().warning("method.left-out", method=one.name, package=str(one.package), reason=one.reason)
     members = members_of(options)
     if options.ca_file is not None and not options.ca_file.is_file():
         raise OptionsUnusable(f"no CA file {options.ca_file}")
     _warn_of_plain_http(members)
     live = options.display == "live" or (options.display == "auto" and sys.stderr.isatty())
     pool = ThreadPoolExecutor(max_workers=options.jobs, thread_name_prefix="training")
-    with Board() if live else contextlib.nullcontext() as board:
+    with ProgressBoard() if live else contextlib.nullcontext() as board:
         ending = asyncio.run(_serve(members, options, board, pool))
     return _leave(pool, ending)
 
 
 async def _serve(
-    members: Sequence[Member | OptionsUnusable], options: WorkerOptions, board: Board | None, pool: ThreadPoolExecutor
+    members: Sequence[Member | OptionsUnusable],
+    options: WorkerOptions,
+    board: ProgressBoard | None,
+    pool: ThreadPoolExecutor,
 ) -> Ending:
     shutdown = Shutdown(options.grace_s)
     shutdown.listen()

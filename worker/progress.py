@@ -20,14 +20,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from services.wire.v1.work import Session, TaskGrant
-from worker.answers import CoordinatorSaidNo
+from worker.answers import CoordinatorRefused
 
 REMIND_EVERY_S: Final = 30.0
 """A coordinator that stays away is mentioned this often, not at every attempt."""
 
 
 @dataclass
-class Line:
+class ProgressLine:
     """One agent's line on the board. `fraction` is asked at every refresh; None hides the bar."""
 
     client: str
@@ -36,19 +36,19 @@ class Line:
     fraction: Callable[[], float] | None = None
 
 
-class Board:
+class ProgressBoard:
     """The live lines of all agents in this process."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._lines: list[Line] = []
+        self._lines: list[ProgressLine] = []
         self._live = Live(
             console=console if console is not None else Console(stderr=True),
             get_renderable=self._render,
             refresh_per_second=5,
         )
 
-    def add_line(self, client: str) -> Line:
-        self._lines.append(Line(client))
+    def add_line(self, client: str) -> ProgressLine:
+        self._lines.append(ProgressLine(client))
         return self._lines[-1]
 
     def __enter__(self) -> Self:
@@ -71,7 +71,7 @@ class Board:
 class Reporter:
     """One agent's voice. With a line on a board, plain progress shows there and only trouble is logged."""
 
-    def __init__(self, client: str, line: Line | None = None) -> None:
+    def __init__(self, client: str, line: ProgressLine | None = None) -> None:
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger().bind(client=client)
         self._line = line
         self._reminded_at = -REMIND_EVERY_S
@@ -93,7 +93,7 @@ class Reporter:
             "task.submitted", "waiting for work", last=last, num_samples=num_samples, metrics=metrics, **_bound(grant)
         )
 
-    def dropped(self, grant: TaskGrant, why: CoordinatorSaidNo) -> None:
+    def dropped(self, grant: TaskGrant, why: CoordinatorRefused) -> None:
         last = f"{_place(grant)}: dropped, {why.code}"
         self._tell("task.dropped", "waiting for work", last=last, code=why.code, detail=why.detail, **_bound(grant))
 
@@ -105,7 +105,7 @@ class Reporter:
         self._show("waiting for work", last=f"{_place(grant)}: failed, {type(error).__name__}")
         self._log.error("task.failed", retryable=retryable, exc_info=error, **_bound(grant))
 
-    def retrying(self, why: CoordinatorSaidNo, delay_s: float) -> None:
+    def retrying(self, why: CoordinatorRefused, delay_s: float) -> None:
         if self._line is not None:
             self._line.last = f"{why.code}: trying again"
         now = time.monotonic()
@@ -120,11 +120,11 @@ class Reporter:
     def nothing_to_do(self) -> None:
         self._tell("agent.idle", "nothing to do")
 
-    def stopped(self, why: CoordinatorSaidNo) -> None:
+    def stopped(self, why: CoordinatorRefused) -> None:
         self._show("stopped", last=str(why))
         self._log.error("agent.stopped", code=why.code, detail=why.detail)
 
-    def erased(self, why: CoordinatorSaidNo, *, is_cache_empty: bool) -> None:
+    def erased(self, why: CoordinatorRefused, *, is_cache_empty: bool) -> None:
         cache = "is empty now" if is_cache_empty else "will be empty when the other clients here have done their tasks"
         self._show("erased", last=why.detail)
         self._log.error("agent.erased", detail=why.detail, cache=f"the cache of models {cache}")

@@ -12,7 +12,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from services.audit.spec import Canary
-from services.data.places import folders_of
+from services.data.data_folders import folders_of
 from services.wire.message import Message
 
 
@@ -55,9 +55,9 @@ class WorkerOptions:
     once: bool = False
     """Carry out what one claim brings, then exit: 0 done, 3 nothing to do within `wait_s`."""
     wait_s: float = 25.0
-    """With `once`: how long to wait for work."""
+    """How long to wait for work with `once`."""
     grace_s: float = 20.0
-    """After SIGTERM: how long a task may take to finish before it is handed back."""
+    """How long a task may take to finish after SIGTERM before it is handed back."""
     ca_file: Path | None = None
     """More certificate authorities (PEM) to trust. Proxies and SSL_CERT_FILE are taken from the environment."""
     cache_dir: Path = field(default_factory=default_cache_dir)

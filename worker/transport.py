@@ -1,4 +1,4 @@
-"""The cable to the coordinator: the only module that knows httpx.
+"""The connection to the coordinator: the only module that knows httpx.
 
 Every call is idempotent at the coordinator, so every call may be sent again. Calls named below without "once" insist:
 they come back with an answer or a refusal (worker/answers.py), however long the coordinator is away; cancel them to
@@ -24,8 +24,8 @@ from pydantic import ValidationError
 
 from services.core.private_files import create
 from services.wire.message import Message
-from services.wire.v1.caches import SUPERSEDED_HEADER, ModelsDropped, ModelsDroppedAccepted, SupersededModels
 from services.wire.v1.exclusions import Exclusions, ExclusionsAccepted, ExclusionsAcknowledgement
+from services.wire.v1.superseded_models import SUPERSEDED_HEADER, ModelsDropped, ModelsDroppedAccepted, SupersededModels
 from services.wire.v1.work import (
     Claim,
     Failure,
@@ -44,7 +44,7 @@ from worker.settings import OptionsUnusable
 
 PIECE_BYTES: Final = 1 << 20
 PROBE_FROM_BYTES: Final = 8 << 20
-"""From this size on, asking what the coordinator already has costs less than a needless upload."""
+"""The size from which on asking what the coordinator already has costs less than a needless upload."""
 
 _REQUEST_TIMEOUT: Final = httpx.Timeout(60.0, connect=10.0, pool=None)
 _HEARTBEAT_TIMEOUT: Final = httpx.Timeout(10.0, connect=5.0, pool=None)

@@ -15,7 +15,6 @@ from starlette.types import Receive, Scope, Send
 
 from coordinator.api import (
     blobs,
-    caches,
     checkpoints,
     clients,
     erasures,
@@ -26,15 +25,16 @@ from coordinator.api import (
     problems,
     progress,
     runs,
+    superseded_models,
     work,
 )
-from coordinator.api.auth import Keyring
+from coordinator.api.auth import Authenticator
+from coordinator.api.claim_probe import ClaimProbe
 from coordinator.api.context import Context
 from coordinator.api.express import Express
 from coordinator.api.limits import Limits
-from coordinator.api.lookout import Lookout
 from coordinator.api.metrics import Metrics
-from coordinator.api.middleware import Doorkeeper
+from coordinator.api.middleware import RequestMiddleware
 from coordinator.runtime.accounts import ensure_admin
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.evidence import described
@@ -50,7 +50,7 @@ LOOK_AGAIN_S: Final = 1.0
 _ROUTERS: Final = (
     work.router,
     exclusions.router,
-    caches.router,
+    superseded_models.router,
     blobs.router,
     federations.router,
     clients.router,
@@ -64,26 +64,26 @@ _ROUTERS: Final = (
 
 
 class Api(FastAPI):
-    """FastAPI with the doorkeeper and the express way before all its own machinery."""
+    """FastAPI with the request middleware and the express way before all its own machinery."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._door = Doorkeeper(Express(super().__call__))
+        self._outermost = RequestMiddleware(Express(super().__call__))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self
-        await self._door(scope, receive, send)
+        await self._outermost(scope, receive, send)
 
 
 def create_app(coordinator: Coordinator) -> FastAPI:
     """An app that starts and closes the coordinator with its lifespan."""
     app = assemble()
-    metrics = Metrics(coordinator.supervisor, coordinator.quarantine)
+    metrics = Metrics(coordinator.supervisor, coordinator.set_aside)
     coordinator.observers.append(metrics.observe)
     app.state.context = Context(
         coordinator,
-        Keyring(coordinator.database, coordinator.bus),
-        Lookout(coordinator.database, coordinator.quarantine),
+        Authenticator(coordinator.database, coordinator.bus),
+        ClaimProbe(coordinator.database, coordinator.set_aside),
         metrics,
         Limits(coordinator.settings),
     )

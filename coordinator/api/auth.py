@@ -21,7 +21,9 @@ from fastapi.security.base import SecurityBase
 from coordinator.api.context import Context, context_of
 from coordinator.bus.port import CREDENTIALS_DROPPED, Bus
 from coordinator.runtime.accounts import hash_of, name_of_client, split_token
-from coordinator.store import accounts, doorway
+from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.shell import Shell
+from coordinator.store import access_queries, accounts
 from coordinator.store.database import Database
 from services.core.errors import Rejected
 from services.wire.v1.resources import Role
@@ -77,7 +79,7 @@ def has_dropped(superseded_at: datetime | None, dropped_at: datetime | None) -> 
     return superseded_at is None or (dropped_at is not None and dropped_at >= superseded_at)
 
 
-class Keyring:
+class Authenticator:
     """Tokens to principals; remembers the answer for two seconds."""
 
     def __init__(self, database: Database, bus: Bus) -> None:
@@ -137,12 +139,24 @@ class Caller:
     context: Context
 
     @property
+    def coordinator(self) -> Coordinator:
+        return self.context.coordinator
+
+    @property
+    def database(self) -> Database:
+        return self.context.coordinator.database
+
+    @property
+    def shell(self) -> Shell:
+        return self.context.coordinator.shell
+
+    @property
     def within(self) -> UUID | None:
         return self.principal.federation_id
 
     @property
     def client_id(self) -> UUID:
-        """Of an operation that only clients may use."""
+        """The client's id, for an operation that only clients may use."""
         if self.principal.client_id is None:
             raise Rejected("forbidden", "only a client's credential may do this")
         return self.principal.client_id
@@ -191,14 +205,14 @@ class Allow(SecurityBase):
         if self._action not in ("upload", "download"):
             return self._action == "work"
         async with context.coordinator.database.read() as connection:
-            return await doorway.holds_task(connection, principal.client_id)
+            return await access_queries.holds_task(connection, principal.client_id)
 
 
 async def _what_is_left(principal: Principal, context: Context) -> str:
     """What an erased client is told that asks for more than it may."""
     assert principal.client_id is not None
     async with context.coordinator.database.read() as connection:
-        erasure_id = await doorway.erased_by(connection, principal.client_id)
+        erasure_id = await access_queries.erased_by(connection, principal.client_id)
     until = f" until {principal.ends_at:%Y-%m-%d}" if principal.ends_at is not None else ""
     return (
         f"this client was erased by request {erasure_id}; nothing more will be asked of it: stop its agent. Its token "
@@ -211,12 +225,12 @@ async def identified(request: Request, context: Context) -> Principal:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     token = token.strip()
     peer = request.client.host if request.client is not None else "local"
-    if not context.keyring.has_seen(token):
+    if not context.authenticator.has_seen(token):
         context.limits.admit_stranger(peer)
     try:
         if scheme.lower() != "bearer" or not token:
             raise Rejected("unauthenticated", "send `Authorization: Bearer <token>`")
-        return await context.keyring.principal(token)
+        return await context.authenticator.principal(token)
     except Rejected:
         context.limits.count_failure(peer)
         raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterable, AsyncIterator
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -16,12 +15,11 @@ from coordinator.api.problems import problems
 from coordinator.blobs.port import StorageFull
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.messages import PauseRun
-from coordinator.runtime.quota import Upload
-from coordinator.runtime.reception import Partial, unfit
 from coordinator.runtime.storage import SMALL_BYTES
-from coordinator.runtime.uploads import Wanted
-from coordinator.store import accounts, doorway, reading
-from coordinator.store.reading import Found
+from coordinator.runtime.upload_receiver import Partial
+from coordinator.runtime.uploads import UploadRequest
+from coordinator.store import access_queries, accounts, read_permissions
+from coordinator.store.read_permissions import ReadableBlob
 from services.core.digests import PATTERN
 from services.core.errors import Rejected
 from services.wire.v1.work import BlobInfo
@@ -80,21 +78,14 @@ async def put_blob(
     """Upload a whole safetensors file: a client what it made for a task that it holds, an operator what a run names.
     When the connection breaks, what arrived stays and PATCH continues it."""
     owner, total = await _owner(caller, federation_id), _announced_bytes(request)
-    if total > caller.context.coordinator.settings.max_blob_bytes:
+    if total > caller.coordinator.settings.max_blob_bytes:
         raise _too_large(caller)
-    wanted = Wanted(owner, caller.principal.client_id, lethe_task, digest, total)
+    wanted = UploadRequest(owner, caller.principal.client_id, lethe_task, digest, total)
     if total > SMALL_BYTES or "expect" in request.headers:  # else reading the body costs less than looking
         num_bytes = await _known_bytes(caller, wanted)
         if num_bytes is not None:
             return answer(BlobInfo(digest=digest, bytes=num_bytes))
-    body = _Body(request)
-    try:
-        return await _receive(request, caller, wanted, offset=0, chunks=body)
-    except Rejected as rejected:
-        if rejected.code != "upload-offset-mismatch" or body.is_begun:
-            raise
-        stored = rejected.extra["offset"]
-        return await _continue_with_whole(request, caller, wanted, stored=stored)
+    return await _receive(request, caller, wanted, offset=None)
 
 
 @router.patch(
@@ -121,9 +112,9 @@ async def append_to_blob(
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != PARTIAL_UPLOAD:
         raise Rejected("unsupported-media-type", f"a part of an upload is of the type {PARTIAL_UPLOAD}")
     owner, announced = await _owner(caller, federation_id), _announced_bytes(request)
-    if max(upload_length, upload_offset + announced) > caller.context.coordinator.settings.max_blob_bytes:
+    if max(upload_length, upload_offset + announced) > caller.coordinator.settings.max_blob_bytes:
         raise _too_large(caller)
-    wanted = Wanted(owner, caller.principal.client_id, lethe_task, digest, upload_length)
+    wanted = UploadRequest(owner, caller.principal.client_id, lethe_task, digest, upload_length)
     num_bytes = await _known_bytes(caller, wanted)
     if num_bytes is not None:
         return answer(BlobInfo(digest=digest, bytes=num_bytes))
@@ -142,18 +133,18 @@ async def head_blob(
     digest: DigestPath, caller: Downloader, federation_id: FederationQuery = None, lethe_task: TaskHeader = None
 ) -> Response:
     """Whether a blob is here, or how much of the caller's unfinished upload."""
-    owner, coordinator = await _owner(caller, federation_id), caller.context.coordinator
+    owner, coordinator = await _owner(caller, federation_id), caller.coordinator
     part = None
     with contextlib.suppress(Rejected):  # who holds no task has no upload under way
-        part = await coordinator.uploads.find(Wanted(owner, caller.principal.client_id, lethe_task, digest, 0))
+        part = await coordinator.uploads.find(UploadRequest(owner, caller.principal.client_id, lethe_task, digest, 0))
     if part is not None and part.status == "stored":
-        found = Found(part)
+        found = ReadableBlob(part)
     else:  # whether others have the same bytes is another question than whether the task has them
-        found = await _readable(caller, owner, digest) if lethe_task is None else Found()
+        found = await _readable(caller, owner, digest) if lethe_task is None else ReadableBlob()
     if found.blob is not None:
         headers = {"Content-Length": str(found.blob.num_bytes), "ETag": f'"{digest}"', "Upload-Complete": "?1"}
         return Response(headers=headers, media_type=MEDIA_TYPE)
-    offset = 0 if part is None else await coordinator.reception.part_bytes(part)
+    offset = 0 if part is None else await coordinator.receiver.part_bytes(part)
     if not offset:
         raise _gone_or_missing(found, digest)
     return Response(status_code=204, headers={"Upload-Offset": str(offset), "Upload-Complete": "?0"})
@@ -183,37 +174,13 @@ async def get_blob(
 # --- receiving --------------------------------------------------------------------------------------------------------
 
 
-class _Body:
-    """The body of a request, which can be read once."""
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self.is_begun = False
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        self.is_begun = True
-        async for chunk in self._request.stream():
-            yield chunk
-
-
-async def _continue_with_whole(request: Request, caller: Caller, wanted: Wanted, *, stored: int) -> Response:
-    """An earlier upload left its first part here: use of the new one, which starts at 0, what follows that part."""
-    try:
-        return await _receive(request, caller, wanted, offset=stored, chunks=_rest(request, stored))
-    except Rejected as rejected:
-        raise unfit(rejected) from rejected
-
-
-async def _receive(
-    request: Request, caller: Caller, wanted: Wanted, *, offset: int, chunks: AsyncIterable[bytes] | None = None
-) -> Response:
-    """Take the body into the store, and note it when all of it is there."""
+async def _receive(request: Request, caller: Caller, wanted: UploadRequest, *, offset: int | None) -> Response:
+    """Take the body into the store, and note it when all of it is there. Without an offset the body is the whole."""
     context, sender = caller.context, caller.principal.name
     coordinator = context.coordinator
     new_bytes = 0 if offset else wanted.total  # all that was announced counts from the announcement on
-    upload = Upload(wanted.federation_id, wanted.client_id, new_bytes, new_bytes)
     with context.limits.uploading(sender, wanted.federation_id), context.metrics.uploads.track_inprogress():
-        async with coordinator.quota.room(upload):
+        async with coordinator.quota.room(wanted.federation_id, wanted.client_id, new_bytes):
             blob = await coordinator.uploads.announce(wanted)
             if blob.status == "stored":
                 return answer(BlobInfo(digest=wanted.digest, bytes=blob.num_bytes), 201)  # whoever had sent it before
@@ -222,8 +189,10 @@ async def _receive(
                 detail = f"{blob.num_bytes} bytes were announced before, which were dropped; send everything again"
                 raise Rejected("upload-offset-mismatch", detail, offset=0)
             try:
-                body = chunks if chunks is not None else request.stream()
-                received = await coordinator.reception.receive(blob, offset, wanted.total, body)
+                if offset is None:
+                    received = await coordinator.receiver.receive_whole(blob, wanted.total, request.stream())
+                else:
+                    received = await coordinator.receiver.receive(blob, offset, wanted.total, request.stream())
             except StorageFull as error:
                 await _pause_runs(caller, error)
                 raise
@@ -235,20 +204,13 @@ async def _receive(
     return answer(BlobInfo(digest=wanted.digest, bytes=received.inspection.num_bytes), 201)
 
 
-async def _rest(request: Request, num_skipped: int) -> AsyncIterator[bytes]:
-    async for chunk in request.stream():
-        if num_skipped < len(chunk):
-            yield chunk[num_skipped:]
-        num_skipped = max(0, num_skipped - len(chunk))
-
-
 async def _pause_runs(caller: Caller, error: StorageFull) -> None:
     """Work whose results find no room stops, visibly; the clockwork resumes it when there is room again."""
     if caller.principal.client_id is None:
         return
-    coordinator = caller.context.coordinator
+    coordinator = caller.coordinator
     async with coordinator.database.read() as connection:
-        run_ids = await doorway.runs_waiting_for(connection, caller.principal.client_id)
+        run_ids = await access_queries.runs_waiting_for(connection, caller.principal.client_id)
     reason = f"the blob store is full: {error}; free some space and the run goes on by itself"
     for run_id in run_ids:
         with contextlib.suppress(Rejected):
@@ -261,31 +223,31 @@ async def _pause_runs(caller: Caller, error: StorageFull) -> None:
 async def _owner(caller: Caller, federation_id: UUID | None) -> UUID:
     owner = caller.federation(federation_id)
     if caller.within is None:
-        async with caller.context.coordinator.database.read() as connection:
+        async with caller.database.read() as connection:
             await accounts.federation(connection, owner, None)
     return owner
 
 
-async def _known_bytes(caller: Caller, wanted: Wanted) -> int | None:
+async def _known_bytes(caller: Caller, wanted: UploadRequest) -> int | None:
     """The size of what the caller uploaded before; then its body need not be read. Nobody learns from an answer what
     others have sent. A model that is served need not be uploaded by an operator."""
-    coordinator = caller.context.coordinator
+    coordinator = caller.coordinator
     found = await coordinator.uploads.find(wanted)
     if found is not None and found.status == "stored":
         return found.num_bytes
     if wanted.client_id is not None:
         return None
     async with coordinator.database.read() as connection:
-        model = await reading.served_model(connection, wanted.federation_id, wanted.digest)
+        model = await read_permissions.served_model(connection, wanted.federation_id, wanted.digest)
     return None if model is None else model.num_bytes
 
 
-async def _readable(caller: Caller, owner: UUID, digest: str) -> Found:
+async def _readable(caller: Caller, owner: UUID, digest: str) -> ReadableBlob:
     client_id = caller.principal.client_id
-    async with caller.context.coordinator.database.read() as connection:
+    async with caller.database.read() as connection:
         if client_id is None:
-            return await reading.for_operator(connection, owner, digest)
-        return await reading.for_client(connection, owner, digest, client_id)
+            return await read_permissions.for_operator(connection, owner, digest)
+        return await read_permissions.for_client(connection, owner, digest, client_id)
 
 
 def _announced_bytes(request: Request) -> int:
@@ -296,11 +258,11 @@ def _announced_bytes(request: Request) -> int:
 
 
 def _too_large(caller: Caller) -> Rejected:
-    limit = caller.context.coordinator.settings.max_blob_bytes
+    limit = caller.coordinator.settings.max_blob_bytes
     return Rejected("too-large", f"a blob may have {limit} bytes here (LETHE_MAX_BLOB_BYTES)")
 
 
-def _gone_or_missing(found: Found, digest: str) -> Rejected:
+def _gone_or_missing(found: ReadableBlob, digest: str) -> Rejected:
     if found.taken_by is not None:
         return Rejected("superseded", f"erasure {found.taken_by} took these bytes out of use")
     return Rejected("not-found", f"there is no blob {digest} for this credential")

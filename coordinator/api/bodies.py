@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import urlencode
 
 import orjson
-from fastapi import Header, HTTPException, Query, Request, Response
+from fastapi import Depends, Header, HTTPException, Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
@@ -124,15 +124,15 @@ def expected_version(if_match: str | None) -> int | None:
     return int(match[1])
 
 
-async def _position(
+async def _wanted_page(
     cursor: Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Position:
     return Position(limit, cursor)
 
 
-wanted_page = _position
-"""Dependency: the page that a request asks for."""
+WantedPage = Annotated[Position, Depends(_wanted_page)]
+"""The page that a request asks for."""
 
 
 def answer_page(request: Request, page: Page[Item]) -> Response:

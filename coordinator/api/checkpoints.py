@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Final
 from uuid import UUID
 
 import orjson
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from coordinator.api.auth import Caller, Reader
 from coordinator.api.blob_answers import MEDIA_TYPE, send_blob
-from coordinator.api.bodies import answer, answer_page, wanted_page
+from coordinator.api.bodies import WantedPage, answer, answer_page
 from coordinator.api.problems import problems
 from coordinator.store import lineage, queries
-from coordinator.store.paging import Position
 from services.core.errors import Rejected
 from services.wire.v1.resources import Checkpoint, Lineage, Page
 
 router = APIRouter(prefix="/v1", tags=["checkpoints"])
-WantedPage = Annotated[Position, Depends(wanted_page)]
 _PROBLEMS: Final = problems("unauthenticated", "forbidden", "not-found")
 _BYTES: Final = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
 _DESCENT_CACHED_S: Final = 600.0
@@ -26,7 +24,7 @@ _DESCENT_CACHED_S: Final = 600.0
 
 @router.get("/runs/{run_id}/checkpoints", response_model=Page[Checkpoint], responses=_PROBLEMS)
 async def list_checkpoints(request: Request, run_id: UUID, caller: Reader, position: WantedPage) -> Response:
-    async with caller.context.coordinator.database.read() as connection:
+    async with caller.database.read() as connection:
         await queries.require_run(connection, run_id, caller.within)
         page = await lineage.checkpoints(connection, run_id, position)
     return answer_page(request, page)
@@ -34,7 +32,7 @@ async def list_checkpoints(request: Request, run_id: UUID, caller: Reader, posit
 
 @router.get("/checkpoints/{checkpoint_id}", response_model=Checkpoint, responses=_PROBLEMS)
 async def get_checkpoint(checkpoint_id: UUID, caller: Reader) -> Response:
-    async with caller.context.coordinator.database.read() as connection:
+    async with caller.database.read() as connection:
         found = await lineage.checkpoint(connection, checkpoint_id, caller.within)
     return answer(found.checkpoint)
 
@@ -42,7 +40,7 @@ async def get_checkpoint(checkpoint_id: UUID, caller: Reader) -> Response:
 @router.get("/checkpoints/{checkpoint_id}/lineage", response_model=Lineage, responses=_PROBLEMS)
 async def get_lineage(checkpoint_id: UUID, caller: Reader) -> Response:
     """Whose data is in this model, and with which weights it got there. Readable also when the model is superseded."""
-    async with caller.context.coordinator.database.read() as connection:
+    async with caller.database.read() as connection:
         found = await lineage.checkpoint(connection, checkpoint_id, caller.within)
         base_id = found.checkpoint.base_id
         base = await lineage.checkpoint(connection, base_id, caller.within) if base_id is not None else None
@@ -83,20 +81,20 @@ async def get_lineage(checkpoint_id: UUID, caller: Reader) -> Response:
     },
 )
 async def download_model(request: Request, checkpoint_id: UUID, caller: Reader) -> Response:
-    async with caller.context.coordinator.database.read() as connection:
+    async with caller.database.read() as connection:
         found = await lineage.checkpoint(connection, checkpoint_id, caller.within)
     checkpoint = found.checkpoint
     if checkpoint.superseded_by is not None:
         raise Rejected("superseded", f"erasure {checkpoint.superseded_by} superseded this model; use its cohort's head")
-    blobs = await caller.context.coordinator.storage.find(found.federation_id, [checkpoint.digest])
+    blobs = await caller.coordinator.storage.find(found.federation_id, [checkpoint.digest])
     if checkpoint.digest not in blobs:
         raise Rejected("not-found", f"the bytes of model {checkpoint_id} are not stored any more")
     return await send_blob(request, caller.context, blobs[checkpoint.digest])
 
 
 async def _descent(caller: Caller, checkpoint_id: UUID) -> lineage.Descent:
-    """Through the cache: a long line takes a walk over all its checkpoints, and never changes."""
-    coordinator, key = caller.context.coordinator, f"descent:{checkpoint_id}"
+    """Read through the cache: a long lineage takes a walk over all its checkpoints, and never changes."""
+    coordinator, key = caller.coordinator, f"descent:{checkpoint_id}"
     cached = await coordinator.bus.cache_get(key)
     if cached is not None:
         found = orjson.loads(cached)

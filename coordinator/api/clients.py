@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Final
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from coordinator.api.auth import Caller, Enroller, Reader
-from coordinator.api.bodies import JsonRoute, answer, answer_page, wanted_page
+from coordinator.api.bodies import JsonRoute, WantedPage, answer, answer_page
 from coordinator.api.problems import problems
 from coordinator.runtime.accounts import enrol_client, rotate_client
 from coordinator.runtime.accounts import remove_client as remove
 from coordinator.store import accounts
-from coordinator.store.paging import Position
 from services.wire.v1.resources import Client, ClientCreate, IssuedCredential, Page
 
 router = APIRouter(prefix="/v1", tags=["clients"], route_class=JsonRoute)
-WantedPage = Annotated[Position, Depends(wanted_page)]
 _ALWAYS: Final = ("unauthenticated", "forbidden", "not-found")
 
 
@@ -30,13 +28,13 @@ _ALWAYS: Final = ("unauthenticated", "forbidden", "not-found")
 )
 async def create_client(federation_id: UUID, body: ClientCreate, caller: Enroller) -> Response:
     """Enrol a data holder. Its agent's token is shown this once."""
-    made = await enrol_client(caller.context.coordinator, federation_id, body, caller.within)
+    made = await enrol_client(caller.coordinator, federation_id, body, caller.within)
     return answer(made, 201, {"Cache-Control": "no-store"})
 
 
 @router.get("/federations/{federation_id}/clients", response_model=Page[Client], responses=problems(*_ALWAYS))
 async def list_clients(request: Request, federation_id: UUID, caller: Reader, position: WantedPage) -> Response:
-    async with caller.context.coordinator.database.read() as connection:
+    async with caller.database.read() as connection:
         await accounts.federation(connection, federation_id, caller.within)
         page = await accounts.clients(connection, federation_id, position)
     shown = await _with_presence(caller, page.items)
@@ -45,7 +43,7 @@ async def list_clients(request: Request, federation_id: UUID, caller: Reader, po
 
 @router.get("/clients/{client_id}", response_model=Client, responses=problems(*_ALWAYS))
 async def get_client(client_id: UUID, caller: Reader) -> Response:
-    async with caller.context.coordinator.database.read() as connection:
+    async with caller.database.read() as connection:
         client = await accounts.client(connection, client_id, caller.within)
     return answer((await _with_presence(caller, [client]))[0])
 
@@ -58,11 +56,11 @@ async def get_client(client_id: UUID, caller: Reader) -> Response:
 )
 async def rotate_client_credential(client_id: UUID, caller: Enroller) -> Response:
     """A new token for the client's agent, shown this once; the old one stops working."""
-    coordinator = caller.context.coordinator
+    coordinator = caller.coordinator
     async with coordinator.database.read() as connection:
         old = await accounts.active_credentials(connection, client_id)
     made = await rotate_client(coordinator, client_id, caller.within)
-    caller.context.keyring.forget(old)
+    caller.context.authenticator.forget(old)
     return answer(made, 201, {"Cache-Control": "no-store"})
 
 
@@ -70,10 +68,10 @@ async def rotate_client_credential(client_id: UUID, caller: Enroller) -> Respons
 async def remove_client(client_id: UUID, caller: Enroller) -> Response:
     """The client leaves: its open tasks are withdrawn, its agent is told to stop, and what it uploaded and nobody needs
     is deleted."""
-    caller.context.keyring.forget(await remove(caller.context.coordinator, client_id, caller.within))
+    caller.context.authenticator.forget(await remove(caller.coordinator, client_id, caller.within))
     return Response(status_code=204)
 
 
 async def _with_presence(caller: Caller, clients: Sequence[Client]) -> list[Client]:
-    online = await caller.context.coordinator.bus.alive([str(client.id) for client in clients])
+    online = await caller.coordinator.bus.alive([str(client.id) for client in clients])
     return [client.model_copy(update={"online": str(client.id) in online}) for client in clients]

@@ -34,7 +34,7 @@ OVERHEAD_PER_BYTE: Final = 16
 
 
 @dataclass(slots=True)
-class Neighbours:
+class OpenConnections:
     """What the connections of one server have in common."""
 
     settings: Settings
@@ -56,10 +56,10 @@ class Neighbours:
 class Connection(HttpToolsProtocol):
     """`look` is called now and then, with the time that has passed."""
 
-    def __init__(self, *args: Any, neighbours: Neighbours, **options: Any) -> None:
+    def __init__(self, *args: Any, connections: OpenConnections, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._neighbours = neighbours
-        self._settings = neighbours.settings
+        self._connections = connections
+        self._settings = connections.settings
         self._reading: Literal["nothing", "head", "body"] = "nothing"
         self._waited_s = 0.0  # for the head, or for anything at all
         self._num_messages = 0
@@ -77,8 +77,8 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as in the parent
         super().connection_made(transport)
         peer = self._peer()
-        self._neighbours.connected[peer] += 1
-        if self._neighbours.are_too_many(peer):
+        self._connections.connected[peer] += 1
+        if self._connections.are_too_many(peer):
             most = self._settings.max_connections_per_peer
             self._refuse(
                 "too-many-requests", f"{peer} has {most} connections (LETHE_MAX_CONNECTIONS_PER_PEER); close some"
@@ -86,9 +86,9 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         peer = self._peer()
-        self._neighbours.connected[peer] -= 1
-        if not self._neighbours.connected[peer]:
-            del self._neighbours.connected[peer]
+        self._connections.connected[peer] -= 1
+        if not self._connections.connected[peer]:
+            del self._connections.connected[peer]
         super().connection_lost(exc)
         self._abandon()
 
@@ -198,7 +198,7 @@ class Connection(HttpToolsProtocol):
             return
         unsent = self._count_unsent()
         if self._unsent - unsent < self._settings.min_body_rate * self._unread_s:
-            self._neighbours.refused("request-timeout")
+            self._connections.refused("request-timeout")
             self.transport.abort()
         self._unsent, self._unread_s = unsent, 0.0
 
@@ -225,7 +225,7 @@ class Connection(HttpToolsProtocol):
         if self._is_over:
             return
         self._is_over = True
-        self._neighbours.refused(code)
+        self._connections.refused(code)
         running = self._running
         if self._reading == "body":
             may_answer = self.cycle is running and not running.response_started

@@ -10,9 +10,9 @@ from uuid import UUID
 from fastapi import Request
 
 if TYPE_CHECKING:
-    from coordinator.api.auth import Keyring
+    from coordinator.api.auth import Authenticator
+    from coordinator.api.claim_probe import ClaimProbe
     from coordinator.api.limits import Limits
-    from coordinator.api.lookout import Lookout
     from coordinator.api.metrics import Metrics
     from coordinator.runtime.coordinator import Coordinator
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class Context:
     coordinator: Coordinator
-    keyring: Keyring
-    lookout: Lookout
+    authenticator: Authenticator
+    claim_probe: ClaimProbe
     metrics: Metrics
     limits: Limits
     readings: dict[UUID, asyncio.Task[bytes]] = field(default_factory=dict)

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import FileResponse
 
 from coordinator.api.auth import ALLOWED, Caller, Follower, Judge, Petitioner, Previewer
-from coordinator.api.bodies import IfMatch, JsonRoute, answer, answer_page, expected_version, wanted_page
+from coordinator.api.bodies import IfMatch, JsonRoute, WantedPage, answer, answer_page, expected_version
 from coordinator.api.problems import problems
 from coordinator.engine.messages import ApproveErasure, CancelErasure, DenyErasure, FileErasure, RetryErasure
 from coordinator.runtime.evidence import described
+from coordinator.runtime.filing import filing_of
 from coordinator.runtime.preview import preview
-from coordinator.runtime.shell import InboxKey, Replayed
+from coordinator.runtime.shell import Replayed
 from coordinator.store import accounts, erasures
 from coordinator.store.database import NotReady
 from coordinator.store.erasures import Certified, View
-from coordinator.store.paging import Position
+from coordinator.store.inbox import InboxKey
 from services.audit import artefact_list, opening
 from services.audit.certificate import PAYLOAD_TYPE, artefact_root
 from services.audit.keys import KeyUnreadable, key_id, public_pem
 from services.core import digests
 from services.core.errors import Rejected
 from services.core.ids import uuid7
-from services.unlearning.methods import METHODS
+from services.methods.catalogue import UNLEARNING, package_of
 from services.wire.v1.erasure import (
     LEGAL_DAYS,
     Discovery,
@@ -44,7 +46,6 @@ from services.wire.v1.erasure import (
 from services.wire.v1.resources import Page
 
 router = APIRouter(prefix="/v1", tags=["erasure"], route_class=JsonRoute)
-WantedPage = Annotated[Position, Depends(wanted_page)]
 FARTHEST: Final = timedelta(days=3650)
 _ENVELOPE: Final = {"type": "object", "required": ["payload", "payloadType", "signatures"]}
 _ALWAYS: Final = ("unauthenticated", "forbidden", "client-removed", "not-found")
@@ -65,7 +66,7 @@ _FILING: Final = (
 async def discover_erasure(caller: Follower) -> Response:
     """What can be forgotten here, how, and the public keys that certificates are verified with."""
     try:
-        keys = await asyncio.to_thread(caller.context.coordinator.signing_keys.public_keys)
+        keys = await asyncio.to_thread(caller.coordinator.signing_keys.public_keys)
     except KeyUnreadable as error:
         raise NotReady(described(error)) from error
     return answer(
@@ -79,8 +80,9 @@ async def discover_erasure(caller: Follower) -> Response:
                     granularity=method.granularity,
                     needs=method.needs,
                     params=method.spec.model_json_schema()["properties"],
+                    package=str(package_of(name)),
                 )
-                for name, method in sorted(METHODS.items())
+                for name, method in sorted(UNLEARNING.items())
             ],
             public_key=b"".join(map(public_pem, keys)).decode(),
             key_id=key_id(keys[0]),
@@ -93,7 +95,7 @@ async def discover_erasure(caller: Follower) -> Response:
 async def preview_erasure(body: ErasurePreviewRequest, caller: Previewer) -> Response:
     """What a request with this body would do and cost. Refused where the request would be; changes nothing."""
     message = await _message(caller, body, None)
-    return answer(await preview(caller.context.coordinator.database, message))
+    return answer(await preview(caller.database, message))
 
 
 @router.post(
@@ -118,7 +120,7 @@ async def file_erasure(
         fingerprint=digests.of_json({**body.model_dump(mode="json"), "federation_id": str(message.federation_id)}),
         makes=message.erasure_id,
     )
-    reply = await caller.context.coordinator.shell.handle(message, inbox_key)
+    reply = await caller.shell.handle_once(message, inbox_key)
     erasure_id = reply.made if isinstance(reply, Replayed) else message.erasure_id
     return await _answer_request(caller, erasure_id, 202)
 
@@ -133,7 +135,7 @@ async def list_erasures(
 ) -> Response:
     """Newest first. A client sees the requests that are about it alone."""
     within = federation_id if caller.within is None else caller.federation(federation_id)
-    database = caller.context.coordinator.database
+    database = caller.database
     async with database.read() as connection:
         now = await database.now(connection)
         view = View(within, caller.principal.client_id)
@@ -151,7 +153,7 @@ async def get_erasure(erasure_id: UUID, caller: Follower) -> Response:
 )
 async def list_deliveries(request: Request, erasure_id: UUID, caller: Follower, position: WantedPage) -> Response:
     """What was, or is to be, posted to the request's callbacks, oldest first."""
-    async with caller.context.coordinator.database.read() as connection:
+    async with caller.database.read() as connection:
         await erasures.require(connection, erasure_id, view_of(caller))
         page = await erasures.deliveries(connection, erasure_id, position)
     return answer_page(request, page)
@@ -218,7 +220,7 @@ async def get_artefacts(erasure_id: UUID, caller: Follower) -> Response:
     root = artefact_root(certified.envelope)
     if root is None:
         raise Rejected("not-found", "a certificate of the first version lists its artefacts itself")
-    path = caller.context.coordinator.erasing.certifying.files.list_path(certified.request_id, root)
+    path = caller.coordinator.erasure_steps.certificates.files.list_path(certified.request_id, root)
     if not path.exists():
         raise Rejected("not-found", "the list of this certificate is not kept here any more; its signature still holds")
     return FileResponse(path, media_type=artefact_list.MEDIA_TYPE)
@@ -241,14 +243,14 @@ async def get_opening(erasure_id: UUID, caller: Follower) -> Response:
     principal = caller.principal
     if principal.role not in ALLOWED["erase"] and principal.name != certified.requested_by:
         raise Rejected("forbidden", f"a {principal.role} may not know whom the certificate is about")
-    path = caller.context.coordinator.erasing.certifying.files.opening_path(certified.request_id)
+    path = caller.coordinator.erasure_steps.certificates.files.opening_path(certified.request_id)
     if not path.exists():
         raise Rejected("not-found", "the opening of this certificate is not kept here any more")
     return FileResponse(path, media_type=opening.MEDIA_TYPE)
 
 
 async def _certified(caller: Caller, erasure_id: UUID) -> Certified:
-    async with caller.context.coordinator.database.read() as connection:
+    async with caller.database.read() as connection:
         return await erasures.certificate(connection, erasure_id, view_of(caller))
 
 
@@ -263,55 +265,50 @@ async def _message(
     own_name = caller.principal.client_name
     if own_name is not None and wanted.subjects != [own_name]:
         raise Rejected("forbidden", f"a client may ask for its own erasure only: subjects must be {own_name}")
-    database, federation_id = caller.context.coordinator.database, caller.federation(wanted.federation_id)
+    database, federation_id = caller.database, caller.federation(wanted.federation_id)
     async with database.read() as connection:
         await accounts.federation(connection, federation_id, caller.within)
         ids = await accounts.client_ids(connection, federation_id, wanted.subjects)
         now = await database.now(connection)
-    alive = await caller.context.coordinator.bus.alive(map(str, ids.values()))
-    erasure_id = uuid7(now, os.urandom(10))
-    return FileErasure(
-        erasure_id=erasure_id,
+    alive = await caller.coordinator.bus.alive(map(str, ids.values()))
+    message = filing_of(
+        wanted,
+        erasure_id=uuid7(now, os.urandom(10)),
         federation_id=federation_id,
-        subjects=tuple(wanted.subjects),
         requested_by=caller.principal.name,
-        legal_deadline=_deadline(filed.legal_deadline if filed is not None else None, now),
-        salt=os.urandom(32).hex(),
-        scope=wanted.scope,
-        samples={name: sorted(samples) for name, samples in wanted.samples.items()},
-        method=wanted.method,
-        params=wanted.params,
-        guarantee=wanted.guarantee,
-        recovery_rounds=wanted.recovery_rounds,
-        fallback=wanted.fallback,
-        audit=wanted.audit.model_dump(mode="json") if wanted.audit is not None else None,
-        regulation=filed.regulation if filed is not None else "",
-        needs_approval=filed is not None and filed.needs_approval,
-        callbacks=await _callbacks(caller, filed, erasure_id) if filed is not None else (),
-        offline=tuple(sorted(name for name, client_id in ids.items() if str(client_id) not in alive)),
+        now=now,
+        salt=os.urandom(32),
+    )
+    message = replace(message, offline=tuple(sorted(name for name, one in ids.items() if str(one) not in alive)))
+    if filed is None:
+        return message
+    return replace(
+        message,
+        legal_deadline=message.legal_deadline if filed.legal_deadline is None else _deadline(filed.legal_deadline, now),
+        regulation=filed.regulation,
+        needs_approval=filed.needs_approval,
+        callbacks=await _callbacks(caller, filed, message.erasure_id),
     )
 
 
 async def _callbacks(caller: Caller, filed: ErasureCreate, erasure_id: UUID) -> tuple[dict[str, Any], ...]:
-    notifying = caller.context.coordinator.notifying
+    webhooks = caller.coordinator.webhooks
     for callback in filed.callbacks:
-        notifying.check_url(callback.url)
+        webhooks.check_url(callback.url)
     try:
-        return await notifying.sealed(erasure_id, [callback.model_dump() for callback in filed.callbacks])
+        return await webhooks.sealed(erasure_id, [callback.model_dump() for callback in filed.callbacks])
     except OSError as error:
         raise Rejected("unavailable", f"a callback's secret cannot be kept now: {described(error)}") from error
 
 
-def _deadline(wanted: datetime | None, now: datetime) -> datetime:
-    if wanted is None:
-        return now + timedelta(days=LEGAL_DAYS)
+def _deadline(wanted: datetime, now: datetime) -> datetime:
     if not now < wanted <= now + FARTHEST:
         raise Rejected("invalid-request", "legal_deadline must lie in the future, at most ten years from now")
     return wanted.astimezone(UTC)
 
 
 async def _judge(caller: Caller, message: ApproveErasure | DenyErasure | CancelErasure | RetryErasure) -> Response:
-    coordinator = caller.context.coordinator
+    coordinator = caller.coordinator
     async with coordinator.database.read() as connection:
         await erasures.require(connection, message.erasure_id, view_of(caller))
     await coordinator.shell.handle(message)
@@ -319,7 +316,7 @@ async def _judge(caller: Caller, message: ApproveErasure | DenyErasure | CancelE
 
 
 async def _answer_request(caller: Caller, erasure_id: UUID, status: int = 200) -> Response:
-    database = caller.context.coordinator.database
+    database = caller.database
     async with database.read() as connection:
         now = await database.now(connection)
         found = _explained(caller, await erasures.erasure(connection, erasure_id, view_of(caller), now))
@@ -330,7 +327,7 @@ async def _answer_request(caller: Caller, erasure_id: UUID, status: int = 200) -
 
 
 def _explained(caller: Caller, found: ErasureRequest) -> ErasureRequest:
-    """With what the coordinator had to set aside of it or of its runs, where the request itself says nothing."""
+    """The request with what the coordinator had to set aside of it or of its runs, where it says nothing itself."""
     concerned = (found.id, *(line.run_id for line in found.lines if line.done_at is None))
-    why = caller.context.coordinator.quarantine.why(*concerned) if found.reason is None else None
+    why = caller.coordinator.set_aside.why(*concerned) if found.reason is None else None
     return found if why is None else found.model_copy(update={"reason": why})

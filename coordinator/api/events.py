@@ -28,7 +28,7 @@ router = APIRouter(prefix="/v1")
 )
 async def list_events(request: Request, run_id: UUID, caller: Reader, wanted: WantedEvents) -> Response:
     """What happened to the run, in order: ids, digests and counts."""
-    coordinator = caller.context.coordinator
+    coordinator = caller.coordinator
     async with coordinator.database.read() as connection:
         await queries.require_run(connection, run_id, caller.within)
 
@@ -54,7 +54,7 @@ async def list_events(request: Request, run_id: UUID, caller: Reader, wanted: Wa
 )
 async def list_erasure_events(request: Request, erasure_id: UUID, caller: Follower, wanted: WantedEvents) -> Response:
     """What happened to the request, in order; the stream ends when it is completed, denied, cancelled or failed."""
-    coordinator = caller.context.coordinator
+    coordinator = caller.coordinator
     async with coordinator.database.read() as connection:
         await erasures.require(connection, erasure_id, view_of(caller))
 

@@ -18,7 +18,7 @@ _ALWAYS = ("unauthenticated", "forbidden", "client-removed", "client-erased")
 @router.get("", response_model=Exclusions, responses=problems(*_ALWAYS))
 async def get_exclusions(caller: Worker) -> Response:
     """All samples that this client must leave out from now on."""
-    async with caller.context.coordinator.database.read() as connection:
+    async with caller.database.read() as connection:
         return answer(await exclusions.of_client(connection, caller.client_id))
 
 
@@ -30,7 +30,5 @@ async def get_exclusions(caller: Worker) -> Response:
 async def acknowledge_exclusions(body: ExclusionsAcknowledgement, caller: Worker) -> Response:
     """Say that they are in the ledger, on disk. Tasks are handed out afterwards; each session has to say it again."""
     unknown = {one.erasure_id: one.samples for one in body.unknown}
-    await caller.context.coordinator.shell.handle(
-        AcknowledgeExclusions(caller.client_id, body.digest, unknown, body.problem)
-    )
+    await caller.shell.handle(AcknowledgeExclusions(caller.client_id, body.digest, unknown, body.problem))
     return answer(ExclusionsAccepted(digest=body.digest))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Final
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from coordinator.api.auth import Admin, Reader
-from coordinator.api.bodies import JsonRoute, answer, answer_page, wanted_page
+from coordinator.api.bodies import JsonRoute, WantedPage, answer, answer_page
 from coordinator.api.problems import problems
 from coordinator.runtime.accounts import create_federation as create
 from coordinator.runtime.accounts import issue_credential as issue
 from coordinator.runtime.accounts import revoke_credential as revoke
 from coordinator.store import accounts
-from coordinator.store.paging import Position
 from services.core.errors import Rejected
 from services.wire.v1.resources import (
     Credential,
@@ -26,7 +25,6 @@ from services.wire.v1.resources import (
 )
 
 router = APIRouter(prefix="/v1", tags=["federations"], route_class=JsonRoute)
-WantedPage = Annotated[Position, Depends(wanted_page)]
 _ALWAYS: Final = ("unauthenticated", "forbidden")
 _BODY: Final = ("too-large", "unsupported-media-type")
 
@@ -38,20 +36,20 @@ async def create_federation(body: FederationCreate, caller: Admin) -> Response:
     """Only the installation's admin may."""
     if caller.within is not None:
         raise Rejected("forbidden", "only the installation's admin may create federations")
-    made = await create(caller.context.coordinator, body.name)
+    made = await create(caller.coordinator, body.name)
     return answer(made, 201, {"Location": f"/v1/federations/{made.id}"})
 
 
 @router.get("/federations", response_model=Page[Federation], responses=problems(*_ALWAYS))
 async def list_federations(request: Request, caller: Reader, position: WantedPage) -> Response:
-    async with caller.context.coordinator.database.read() as connection:
+    async with caller.database.read() as connection:
         page = await accounts.federations(connection, caller.within, position)
     return answer_page(request, page)
 
 
 @router.get("/federations/{federation_id}", response_model=Federation, responses=problems(*_ALWAYS, "not-found"))
 async def get_federation(federation_id: UUID, caller: Reader) -> Response:
-    async with caller.context.coordinator.database.read() as connection:
+    async with caller.database.read() as connection:
         found = await accounts.federation(connection, federation_id, caller.within)
     return answer(found)
 
@@ -65,7 +63,7 @@ async def get_federation(federation_id: UUID, caller: Reader) -> Response:
 )
 async def create_credential(federation_id: UUID, body: CredentialCreate, caller: Admin) -> Response:
     """Issue a token with a role in this federation. It is shown this once."""
-    made = await issue(caller.context.coordinator, federation_id, body, caller.within)
+    made = await issue(caller.coordinator, federation_id, body, caller.within)
     return answer(made, 201, {"Cache-Control": "no-store"})
 
 
@@ -76,7 +74,7 @@ async def create_credential(federation_id: UUID, body: CredentialCreate, caller:
     tags=["credentials"],
 )
 async def list_credentials(request: Request, federation_id: UUID, caller: Admin, position: WantedPage) -> Response:
-    async with caller.context.coordinator.database.read() as connection:
+    async with caller.database.read() as connection:
         await accounts.federation(connection, federation_id, caller.within)
         page = await accounts.credentials(connection, federation_id, position)
     return answer_page(request, page)
@@ -90,6 +88,6 @@ async def list_credentials(request: Request, federation_id: UUID, caller: Admin,
     tags=["credentials"],
 )
 async def revoke_credential(credential_id: UUID, caller: Admin) -> Response:
-    await revoke(caller.context.coordinator, credential_id, caller.within)
-    caller.context.keyring.forget([credential_id])
+    await revoke(caller.coordinator, credential_id, caller.within)
+    caller.context.authenticator.forget([credential_id])
     return Response(status_code=204)

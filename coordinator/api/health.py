@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from coordinator.api.bodies import answer
 from coordinator.api.context import context_of
 from coordinator.api.problems import PROBLEMS, problems
-from coordinator.store import doorway
+from coordinator.store import access_queries
 from services.core.errors import Rejected
 from services.wire.message import Message
 from services.wire.v1.resources import Health
@@ -42,13 +42,13 @@ async def get_readiness(request: Request) -> Response:
     if context.unready_because is not None:
         return answer(Health(status="not-ready", checks={"coordinator": context.unready_because}), 503)
     checks = {"coordinator": "ok", "database": "ok"}
-    checks |= {name: pulse.problem or "ok" for name, pulse in context.coordinator.supervisor.pulses.items()}
+    checks |= {name: health.problem or "ok" for name, health in context.coordinator.supervisor.health.items()}
     database = context.coordinator.database
     if not database.gate.is_open:
         checks["evidence"] = database.gate.reason
     try:
         async with asyncio.timeout(LONGEST_CHECK_S), database.past_the_gate().write() as connection:
-            await doorway.takes_writes(connection)
+            await access_queries.takes_writes(connection)
     except Exception as error:  # whatever it is, it is not ready
         log.warning("database.not-ready", error=str(error)[:200])
         checks["database"] = "does not answer, or takes no writes"
@@ -68,7 +68,7 @@ async def get_metrics(request: Request) -> Response:
         try:
             async with context.coordinator.database.read() as connection:
                 now = await context.coordinator.database.now(connection)
-                figures = await doorway.figures(connection)
+                figures = await access_queries.figures(connection)
         except Exception as error:  # what this process knows by itself is told nevertheless
             log.warning("metrics.without-database", error=str(error)[:200])
             figures = None

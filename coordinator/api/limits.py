@@ -84,7 +84,7 @@ class Limits:
             )
 
     def admit_stranger(self, peer: str) -> None:
-        """Before a credential is looked up that was not seen lately."""
+        """Count a request before its credential is looked up, when that was not seen lately."""
         peer = _network(peer)
         if self._of_strangers.left(peer) < 1:
             raise _too_many(

@@ -11,17 +11,17 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from coordinator.engine.events import Event
-from coordinator.runtime.quarantine import Quarantine
+from coordinator.runtime.set_aside import SetAside
 from coordinator.runtime.supervision import Supervisor
-from coordinator.store.doorway import Figures
+from coordinator.store.access_queries import Figures
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Metrics:
-    def __init__(self, supervisor: Supervisor, quarantine: Quarantine) -> None:
+    def __init__(self, supervisor: Supervisor, set_aside: SetAside) -> None:
         self.registry = registry = CollectorRegistry()
-        registry.register(_Background(supervisor, quarantine))
+        registry.register(_Background(supervisor, set_aside))
         requests = Counter("lethe_requests", "Answers.", ["route", "status"], registry=registry)
         seconds = Histogram(
             "lethe_request_seconds", "Time to the answer's end.", ["route"], buckets=_SECONDS, registry=registry
@@ -78,18 +78,18 @@ class Metrics:
 class _Background(Collector):
     """Read when it is asked for: the work itself knows nothing of metrics."""
 
-    def __init__(self, supervisor: Supervisor, quarantine: Quarantine) -> None:
-        self._supervisor, self._quarantine = supervisor, quarantine
+    def __init__(self, supervisor: Supervisor, set_aside: SetAside) -> None:
+        self._supervisor, self._set_aside = supervisor, set_aside
 
     def collect(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("lethe_background_up", "Whether background work goes on.", labels=["task"])
         restarts = CounterMetricFamily("lethe_background_restarts", "Deaths of background work.", labels=["task"])
-        for name, pulse in self._supervisor.pulses.items():
-            up.add_metric([name], pulse.problem is None)
-            restarts.add_metric([name], pulse.num_restarts)
+        for name, health in self._supervisor.health.items():
+            up.add_metric([name], health.problem is None)
+            restarts.add_metric([name], health.num_restarts)
         now = GaugeMetricFamily("lethe_set_aside_now", "What this process has set aside.", labels=["kind"])
         ever = CounterMetricFamily("lethe_set_aside", "How often something was set aside.", labels=["kind"])
-        for kind, count in self._quarantine.totals.items():
-            now.add_metric([kind], self._quarantine.counts()[kind])
+        for kind, count in self._set_aside.totals.items():
+            now.add_metric([kind], self._set_aside.counts()[kind])
             ever.add_metric([kind], count)
         yield from (up, restarts, now, ever)

@@ -18,7 +18,7 @@ from coordinator.api.problems import answer_to_bug, problem
 log = structlog.get_logger()
 
 
-class Doorkeeper:
+class RequestMiddleware:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 

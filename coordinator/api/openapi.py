@@ -13,5 +13,5 @@ def document() -> dict[str, Any]:
 
 
 def text() -> str:
-    """As committed: sorted keys, two spaces, a newline at the end."""
+    """The document as it is committed: sorted keys, two spaces, a newline at the end."""
     return json.dumps(document(), sort_keys=True, indent=2, ensure_ascii=False) + "\n"

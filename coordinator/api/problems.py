@@ -54,10 +54,8 @@ PROBLEMS: Final[dict[str, ProblemType]] = {
         ("anothers-bytes", 409, None),
         ("upload-offset-mismatch", 409, None),
         ("precondition-failed", 412, None),
-        ("precondition-required", 428, None),
         ("idempotency-key-missing", 400, None),
         ("idempotency-key-reused", 422, None),
-        ("idempotency-key-in-flight", 409, 1),
         ("protocol-too-old", 426, None),
         ("already-erased", 409, None),
         ("method-unavailable", 409, None),
@@ -226,5 +224,5 @@ def install(app: FastAPI) -> None:
 
 
 async def answer_to(request: Request, error: Exception) -> Response:
-    """To one of the exceptions that have an answer, as the application would give it."""
+    """The answer to one of the exceptions that have one, as the application would give it."""
     return await next(handler for kind, handler in ANSWERS.items() if isinstance(error, kind))(request, error)

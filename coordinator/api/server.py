@@ -10,12 +10,12 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
-from coordinator.api.connection import Connection, Neighbours
+from coordinator.api.connection import Connection, OpenConnections
 from coordinator.runtime.settings import Settings
 
 log = structlog.get_logger()
 DRAIN_S: Final = 5
-"""After SIGTERM: how long open requests may take to finish."""
+"""How long open requests may take to finish after SIGTERM."""
 _LOOK_EVERY_S: Final = 1.0
 
 
@@ -32,7 +32,7 @@ class Server(uvicorn.Server):
         proxies = [str(network) for network in settings.proxies]
         config = uvicorn.Config(
             app,
-            http=functools.partial(Connection, neighbours=Neighbours(settings, refused)),  # type: ignore[arg-type]  # it makes one
+            http=functools.partial(Connection, connections=OpenConnections(settings, refused)),  # type: ignore[arg-type]  # it makes one
             ws="none",
             timeout_keep_alive=max(1, round(settings.keep_alive_s)),
             timeout_graceful_shutdown=DRAIN_S,

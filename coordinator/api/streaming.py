@@ -39,7 +39,7 @@ class Journal:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class JournalRange:
     """The part of a journal that a request asks for."""
 
     after: int
@@ -52,11 +52,11 @@ def _wanted(
     cursor: Annotated[str | None, Query(max_length=500, description="Pages: `next_cursor` of the one before.")] = None,
     limit: Annotated[int, Query(ge=1, le=200, description="Pages: at most so many.")] = 50,
     last_event_id: Annotated[str | None, Header(max_length=20, description="Streams: resume after this one.")] = None,
-) -> Wanted:
-    return Wanted(after, Position(limit, cursor or encode(after)), last_event_id)
+) -> JournalRange:
+    return JournalRange(after, Position(limit, cursor or encode(after)), last_event_id)
 
 
-WantedEvents = Annotated[Wanted, Depends(_wanted)]
+WantedEvents = Annotated[JournalRange, Depends(_wanted)]
 
 
 def journal_responses(when_over: str, *codes: str) -> dict[int | str, dict[str, Any]]:
@@ -71,7 +71,7 @@ def journal_responses(when_over: str, *codes: str) -> dict[int | str, dict[str, 
     }
 
 
-async def answer_journal(request: Request, bus: Bus, journal: Journal, wanted: Wanted) -> Response:
+async def answer_journal(request: Request, bus: Bus, journal: Journal, wanted: JournalRange) -> Response:
     if "application/json" in request.headers.get("accept", ""):
         return answer_page(request, await journal.page(wanted.position))
     seen = _resumed_at(wanted.last_event_id, wanted.after)

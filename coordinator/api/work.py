@@ -17,10 +17,10 @@ from coordinator.api.bodies import JsonRoute, answer
 from coordinator.api.problems import problems
 from coordinator.engine.messages import FailTask, OpenSession, RenewLease, SubmitResult
 from coordinator.engine.react import client_key
-from coordinator.engine.work import Accepted, FailureNoted, Granted, Renewed
-from coordinator.runtime.granting import HEARTBEAT_EVERY_S, grant_of
+from coordinator.engine.replies import Granted
+from coordinator.runtime.task_claims import HEARTBEAT_EVERY_S, grant_of
 from services.core.errors import Rejected
-from services.wire.v1.caches import SUPERSEDED_HEADER
+from services.wire.v1.superseded_models import SUPERSEDED_HEADER
 from services.wire.v1.work import (
     PROTOCOL,
     Claim,
@@ -50,11 +50,11 @@ async def open_session(body: SessionRequest, caller: Worker) -> Response:
     """Say that an agent starts. Tasks that an earlier life of it holds are handed out again."""
     if body.protocol < PROTOCOL:
         raise Rejected("protocol-too-old", f"this coordinator speaks protocol {PROTOCOL}; upgrade the agent")
-    coordinator = caller.context.coordinator
+    coordinator = caller.coordinator
     devices = [device.model_dump() for device in body.devices]
     canary = body.canary.model_dump(mode="json") if body.canary is not None else None
     message = OpenSession(caller.client_id, body.agent_version, devices, canary)
-    client = await coordinator.granting.open_session(message)
+    client = await coordinator.task_claims.open_session(message)
     await coordinator.presence.hear(client.id)
     return answer(
         Session(
@@ -80,7 +80,7 @@ async def claim_tasks(
     prefer: Annotated[str | None, Header(max_length=200, examples=["wait=25"])] = None,
 ) -> Response:
     """Take every task that is ready for this client; with `Prefer: wait=<seconds>`, wait for one."""
-    coordinator = caller.context.coordinator
+    coordinator = caller.coordinator
     wait_s = min(_asked_wait_s(prefer), coordinator.settings.max_wait_s)
     await coordinator.presence.hear(caller.client_id)
     granted = await _poll(
@@ -101,11 +101,11 @@ async def claim_tasks(
 )
 async def renew_lease(task_id: UUID, body: Heartbeat, caller: Worker) -> Response:
     """Keep the task; the answer says whether the work is still wanted."""
-    coordinator = caller.context.coordinator
+    coordinator = caller.coordinator
     await coordinator.presence.hear(caller.client_id)
     message = RenewLease(task_id, caller.client_id, body.lease_token, body.progress)
-    renewed: Renewed = await coordinator.shell.handle(message)
-    reply = HeartbeatReply(lease_expires_at=renewed.until, directive=renewed.directive)
+    renewed = await coordinator.shell.handle(message)
+    reply = HeartbeatReply(lease_expires_at=renewed.until, directive="continue")
     return answer(reply, headers=_superseded(caller.principal.superseded_at))
 
 
@@ -130,7 +130,7 @@ async def renew_lease(task_id: UUID, body: Heartbeat, caller: Worker) -> Respons
 async def submit_result(task_id: UUID, body: Submission, caller: Worker) -> Response:
     """Hand in a result whose update is uploaded already. The same submission again gets the same answer."""
     message = SubmitResult(task_id, caller.client_id, body.lease_token, body.update, body.num_samples, body.metrics)
-    accepted: Accepted = await caller.context.coordinator.shell.handle(message)
+    accepted = await caller.shell.handle(message)
     return answer(SubmissionReply(status="accepted", update_id=accepted.update_id))
 
 
@@ -144,7 +144,7 @@ async def report_failure(task_id: UUID, body: Failure, caller: Worker) -> Respon
     message = FailTask(
         task_id, caller.client_id, body.lease_token, body.retryable, body.reason, body.log_tail, body.handed_back
     )
-    noted: FailureNoted = await caller.context.coordinator.shell.handle(message)
+    noted = await caller.shell.handle(message)
     return answer(FailureReply(status="will-retry" if noted.will_retry else "given-up"))
 
 
@@ -153,10 +153,10 @@ async def report_failure(task_id: UUID, body: Failure, caller: Worker) -> Respon
 
 async def _poll(request: Request, caller: Caller, wait_s: float) -> Sequence[Granted]:
     """Claim as soon as there is something to claim. An idle poll costs one read, then a future and a timer."""
-    coordinator, client_id = caller.context.coordinator, caller.client_id
+    coordinator, client_id = caller.coordinator, caller.client_id
     ends_at = time.monotonic() + wait_s
     with coordinator.bus.waiter(client_key(client_id)) as waiter:
-        if await caller.context.lookout.has_work(client_id):
+        if await caller.context.claim_probe.has_work(client_id):
             return await _claim(caller)
         left = ends_at - time.monotonic()
         if left <= 0:
@@ -178,7 +178,7 @@ async def _poll(request: Request, caller: Caller, wait_s: float) -> Sequence[Gra
 
 
 async def _claim(caller: Caller) -> Sequence[Granted]:
-    return await caller.context.coordinator.granting.claim(caller.client_id)
+    return await caller.coordinator.task_claims.claim(caller.client_id)
 
 
 async def _until_disconnect(request: Request) -> None:
@@ -197,5 +197,5 @@ def _asked_wait_s(prefer: str | None) -> float:
 
 
 def _longest_wait_s(max_wait_s: float, client_id: UUID) -> float:
-    """Up to a fifth less than allowed, by client: agents that began together do not come back together for ever."""
+    """Waits differ by up to a fifth by client: agents that began together do not come back together for ever."""
     return max_wait_s * (0.8 + 0.2 * (client_id.int % 1009) / 1009)

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Generic, ParamSpec, Protocol, TypeVar
 
+from coordinator.batching import yield_to_loop
 from coordinator.blobs.port import StorageFull
-from coordinator.gathering import others_have_come
-from services.core.private_files import make_directory
+from services.core.private_files import make_directory, sync
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,7 +89,7 @@ class Batches(Generic[A, B]):
 
     async def _run(self) -> None:
         while self._waiting:
-            await others_have_come()
+            await yield_to_loop()
             lot, self._waiting = self._waiting, []
             try:
                 results = await self._disk.run(self._work, [item for item, _ in lot])
@@ -157,7 +157,7 @@ def install(source: Path, target: Path, is_durable: bool) -> None:
     """Rename a file whose bytes are on the disk to its final place."""
     move(source, target)
     if is_durable:
-        sync_directory(target.parent)
+        sync(target.parent)
 
 
 def move(source: Path, target: Path) -> None:
@@ -166,7 +166,7 @@ def move(source: Path, target: Path) -> None:
         source.rename(target)
     except FileNotFoundError:
         make_directory(target.parent)
-        sync_directory(target.parent.parent)
+        sync(target.parent.parent)
         source.rename(target)
 
 
@@ -179,16 +179,4 @@ def remove(paths: Iterable[Path], is_durable: bool) -> None:
             changed.add(path.parent)
     if is_durable:
         for directory in changed:
-            sync_directory(directory)
-
-
-def sync_directory(path: Path) -> None:
-    sync(path, os.O_DIRECTORY)
-
-
-def sync(path: Path, flags: int = 0) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+            sync(directory)

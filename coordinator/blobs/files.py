@@ -26,13 +26,11 @@ from coordinator.blobs.disk import (
     install,
     remove,
     size_of,
-    sync,
-    sync_directory,
     write_all,
 )
 from coordinator.blobs.port import Missing, Moved, Produce, StorageFull, StoredBytes
 from coordinator.crashpoints import crashpoint
-from services.core.private_files import make_directory
+from services.core.private_files import make_directory, sync
 
 _NUM_THREADS: Final = 16
 Outcomes = list[Exception | None]
@@ -152,7 +150,7 @@ class FileBlobStore:
                     outcomes[number] = error
         if self._is_durable:
             for directory in changed:
-                sync_directory(directory)
+                sync(directory)
         return outcomes
 
     def _begin_small(self, small: _Small, files: contextlib.ExitStack) -> int:
@@ -227,7 +225,7 @@ def _read(path: Path, start: int, end: int) -> bytes:
 
 def _sync_with_directory(path: Path) -> None:
     sync(path)
-    sync_directory(path.parent)
+    sync(path.parent)
 
 
 def _directories(root: Path) -> list[Path]:

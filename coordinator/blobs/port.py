@@ -68,7 +68,7 @@ class BlobStore(Protocol):
         """The bytes of that range, as far as there are. Raises `Missing`."""
 
     def local(self, owner: UUID, names: Iterable[str]) -> AbstractAsyncContextManager[dict[str, Path]]:
-        """As files to read (never to write), valid inside the context. Raises `Missing`."""
+        """The bytes as files to read (never to write), valid inside the context. Raises `Missing`."""
 
     async def adopt(self, owner: UUID, name: str, path: Path) -> None:
         """Take a finished local file into the store, durably. The path is gone afterwards."""

@@ -48,7 +48,7 @@ class Bus(Protocol):
     async def mark_alive(self, client_id: str, ttl_s: float) -> None: ...
 
     async def alive(self, client_ids: Iterable[str]) -> set[str]:
-        """Those that were marked, on any replica, less than their `ttl_s` ago."""
+        """The keys that were marked, on any replica, less than their `ttl_s` ago."""
 
     async def cache_get(self, key: str) -> bytes | None: ...
 

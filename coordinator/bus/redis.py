@@ -153,7 +153,7 @@ class RedisBus:
             try:
                 async with self._listening_client.pubsub() as pubsub:
                     await pubsub.subscribe(self._channel)
-                    await self._take_messages(pubsub)
+                    await self._dispatch_messages(pubsub)
             except Exception as error:  # whatever it is, the next connection may do
                 self._note_loss(error)
                 delay_s = _FIRST_DELAY_S if self._is_listening else min(2 * delay_s, _LONGEST_DELAY_S)
@@ -161,20 +161,20 @@ class RedisBus:
                 self._has_tried.set()
                 await asyncio.sleep(delay_s)
 
-    async def _take_messages(self, pubsub: Any) -> None:
+    async def _dispatch_messages(self, pubsub: Any) -> None:
         is_pinged = False
         while not self._is_closing:
             message = await pubsub.get_message(timeout=_PING_EVERY_S)
             if message is not None:
                 is_pinged = False
-                self._take(message)
+                self._dispatch(message)
             elif is_pinged:
                 raise TimeoutError("the server has not answered a ping")
             else:
                 await pubsub.ping()
                 is_pinged = True
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _dispatch(self, message: dict[str, Any]) -> None:
         if message["type"] == "subscribe":
             self._is_listening = True
             self._has_tried.set()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
-from coordinator.engine.entities import OPEN_TASK, Cohort, Job, State, Task
+from coordinator.engine.entities import OPEN_TASK, Cohort, Erasure, Job, JobKind, State, Task
 from coordinator.engine.events import Event, JobRequested, TasksRevoked
 from coordinator.engine.evolve import evolve
+from coordinator.engine.posting import Posted, to_params
 from services.core.ids import IdSource
 
 
@@ -37,19 +38,20 @@ class Draft:
 
     def request(
         self,
-        cohort: Cohort,
-        kind: Literal["kernel", "post", "collect-updates", "keep-updates", "drop-blob"],
+        about: Cohort | Erasure,
+        kind: JobKind,
         params: dict[str, Any],
         kernel: str | None = None,
         inputs: list[str] | None = None,
     ) -> UUID:
-        """Put a job into the outbox."""
+        """Put a job of a cohort, or of a request to forget, into the outbox."""
+        cohort, owner = (about, self.state.runs[about.run_id]) if isinstance(about, Cohort) else (None, about)
         job = Job(
             id=self.new_id(),
-            run_id=cohort.run_id,
-            cohort_id=cohort.id,
-            federation_id=self.state.runs[cohort.run_id].federation_id,
-            epoch=cohort.epoch,
+            run_id=cohort.run_id if cohort is not None else None,
+            cohort_id=cohort.id if cohort is not None else None,
+            federation_id=owner.federation_id,
+            epoch=cohort.epoch if cohort is not None else 0,
             kind=kind,
             kernel=kernel,
             params=params,
@@ -59,3 +61,7 @@ class Draft:
         )
         self.emit(JobRequested(job))
         return job.id
+
+    def post(self, cohort: Cohort, message: Posted) -> None:
+        """Have a message decided later, in a transaction of its own."""
+        self.request(cohort, "post", to_params(message))

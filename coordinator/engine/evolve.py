@@ -6,55 +6,31 @@ from dataclasses import replace
 from typing import Any, Final, Literal, assert_never
 
 from coordinator.engine import events as e
-from coordinator.engine.entities import SETTLED, Cohort, Entity, Round, State, Task
+from coordinator.engine.entities import SETTLED, Cohort, Entity, NextRound, Round, StartFrom, State, Task
+from services.program.contract import Source
 
 
 def evolve(state: State, event: e.Event) -> State:
+    """The state after the event. What happens most often is asked for first."""
+    if isinstance(event, e.TaskEvent):
+        return _of_task(state, event)
+    if isinstance(event, e.RoundEvent):
+        return _of_round(state, event)
+    if isinstance(event, e.CohortEvent):
+        return _of_cohort(state, event)
+    if isinstance(event, e.JobEvent):
+        return _of_job(state, event)
+    if isinstance(event, e.RunEvent):
+        return _of_run(state, event)
+    if isinstance(event, e.UnlearningEvent):
+        return _of_unlearning(state, event)
+    if isinstance(event, e.ErasureEvent):
+        return _of_erasure(state, event)
+    assert_never(event)
+
+
+def _of_task(state: State, event: e.TaskEvent) -> State:
     match event:
-        case e.RunCreated(run=run):
-            return state.put(run)
-        case e.CohortFormed(cohort=cohort, members=members):
-            num_clients = state.runs[cohort.run_id].num_clients
-            return state.put(replace(cohort, num_clients_of_run=num_clients), *members)
-        case e.RunPaused(run_id=run_id, hold=hold, reason=reason):
-            run = state.runs[run_id]
-            return state.put(replace(run, status="paused", hold=hold, reason=reason, version=run.version + 1))
-        case e.RunResumed(run_id=run_id):
-            run = state.runs[run_id]
-            return state.put(replace(run, status="running", hold=None, reason=None, version=run.version + 1))
-        case e.RunEnded(run_id=run_id, status=status, reason=reason, at=at):
-            run = state.runs[run_id]
-            ended = replace(run, status=status, hold=None, reason=reason, ended_at=at, version=run.version + 1)
-            return state.put(ended)
-        case e.SessionOpened(client_id=client_id, at=at, agent_version=version, devices=devices):
-            client = replace(state.clients[client_id], last_seen_at=at, agent_version=version, devices=devices)
-            client = replace(client, canary=event.canary or client.canary)
-            # Another machine may have another ledger and another cache.
-            return state.put(replace(client, exclusions_acked=None, dropped_at=None))
-        case e.ClientRemoved(client_id=client_id):
-            return state.put(replace(state.clients[client_id], status="removed"))
-        case e.MemberJoined(member=member):
-            return state.put(member, _resized(state, state.cohorts[member.cohort_id], 1))
-        case e.MemberLeft(cohort_id=cohort_id, client_id=client_id):
-            member = state.members[cohort_id, client_id]
-            return state.put(replace(member, active=False), _resized(state, state.cohorts[cohort_id], -1))
-        case e.RoundOpened(round=round, tasks=tasks):
-            cohort = state.cohorts[round.cohort_id]
-            stream_round_id = round.id if round.is_stream else cohort.stream_round_id
-            return state.put(round, *tasks, replace(cohort, stream_round_id=stream_round_id))
-        case e.QuorumAwaited(round_id=round_id):
-            return state.put(replace(state.rounds[round_id], waiting_for_quorum=True, due_at=None))
-        case e.RoundFilled() | e.RoundStarved():
-            return state
-        case e.OthersAsked(round_id=round_id, tasks=tasks):
-            round, num = state.rounds[round_id], len(tasks)
-            return state.put(
-                replace(round, num_selected=round.num_selected + num, num_open=round.num_open + num), *tasks
-            )
-        case e.RoundClosed():
-            return _close_round(state, event)
-        case e.RoundAbandoned(round_id=round_id, at=at):
-            return state.put(replace(state.rounds[round_id], status="abandoned", closed_at=at, due_at=None))
         case e.TaskLeased(task_id=task_id):
             task = state.tasks[task_id]
             leased = replace(
@@ -111,9 +87,78 @@ def evolve(state: State, event: e.Event) -> State:
         case e.UpdateRefused(round_id=round_id):
             round = state.rounds[round_id]
             return state.put(replace(round, num_late=round.num_late + 1))
+    assert_never(event)
+
+
+def _of_round(state: State, event: e.RoundEvent) -> State:
+    match event:
+        case e.RoundOpened(round=round, tasks=tasks):
+            cohort = state.cohorts[round.cohort_id]
+            stream_round_id = round.id if round.is_stream else cohort.stream_round_id
+            return state.put(round, *tasks, replace(cohort, stream_round_id=stream_round_id))
+        case e.QuorumAwaited(round_id=round_id):
+            return state.put(replace(state.rounds[round_id], waiting_for_quorum=True, due_at=None))
+        case e.RoundFilled() | e.RoundStarved():
+            return state
+        case e.OthersAsked(round_id=round_id, tasks=tasks):
+            round, num = state.rounds[round_id], len(tasks)
+            return state.put(
+                replace(round, num_selected=round.num_selected + num, num_open=round.num_open + num), *tasks
+            )
+        case e.RoundClosed():
+            return _close_round(state, event)
+        case e.RoundAbandoned(round_id=round_id, at=at):
+            return state.put(replace(state.rounds[round_id], status="abandoned", closed_at=at, due_at=None))
+    assert_never(event)
+
+
+def _of_cohort(state: State, event: e.CohortEvent) -> State:
+    match event:
+        case e.CohortFormed(cohort=cohort, members=members):
+            num_clients = state.runs[cohort.run_id].num_clients
+            return state.put(replace(cohort, num_clients_of_run=num_clients), *members)
+        case e.MemberJoined(member=member):
+            return state.put(member, _resized(state, state.cohorts[member.cohort_id], 1))
+        case e.MemberLeft(cohort_id=cohort_id, client_id=client_id):
+            member = state.members[cohort_id, client_id]
+            return state.put(replace(member, active=False), _resized(state, state.cohorts[cohort_id], -1))
         case e.ProgramAdvanced(cohort_id=cohort_id):
             cohort = state.cohorts[cohort_id]
             return state.put(replace(cohort, program_state=event.state, phase=event.phase, awaiting=event.awaiting))
+        case e.CheckpointPublished(checkpoint=checkpoint, contributions=contributions, parents=parents):
+            cohort = state.cohorts[checkpoint.cohort_id]
+            moved = replace(cohort, head_id=checkpoint.id, head_digest=checkpoint.digest, round=checkpoint.round)
+            moved = replace(moved, residuals=event.residuals or cohort.residuals)
+            return state.put(checkpoint, replace(moved, pending=None), *contributions, *parents)
+        case e.CohortEnded(cohort_id=cohort_id, phase=phase, reason=reason):
+            cohort = state.cohorts[cohort_id]
+            return state.put(replace(cohort, phase=phase, reason=reason, awaiting=None))
+        case e.UpdatesLeftOut():
+            return state
+        case e.CohortRestarted(cohort_id=cohort_id, sources=sources, round=number):
+            cohort = state.cohorts[cohort_id]
+            return state.put(replace(cohort, round=number, **_fresh_program(sources)))
+        case e.CohortRevived(cohort_id=cohort_id, epoch=epoch):
+            cohort = state.cohorts[cohort_id]
+            # A method that was at work has nothing to read any more: such a cohort is trained from its beginning.
+            revived = replace(cohort, epoch=epoch, reason=None, unlearning=None, **_fresh_program(cohort.sources))
+            return state.put(revived)
+        case e.CohortWaits(cohort_id=cohort_id, ask=ask):
+            cohort = state.cohorts[cohort_id]
+            return state.put(
+                replace(cohort, program_state=event.state, phase="waiting", awaiting=None, pending=NextRound(ask))
+            )
+        case e.CohortRetired(cohort_id=cohort_id, reason=reason):
+            cohort = state.cohorts[cohort_id]
+            retired = replace(cohort, phase="retired", reason=reason, awaiting=None, pending=None)
+            return state.put(replace(retired, head_id=None, head_digest=None))
+        case e.CohortMoved(cohort_id=cohort_id, parent_id=parent_id):
+            return state.put(replace(state.cohorts[cohort_id], parent_id=parent_id))
+    assert_never(event)
+
+
+def _of_job(state: State, event: e.JobEvent) -> State:
+    match event:
         case e.JobRequested(job=job):
             return state.put(job)
         case e.JobSettled(job_id=job_id, status=status, error=error, output=output):
@@ -124,16 +169,42 @@ def evolve(state: State, event: e.Event) -> State:
             return state.put(replace(job, status="ready", due_at=not_before, error=error, num_failures=num_failures))
         case e.BlobRecorded(blob=blob, facts=facts):
             assert blob.digest is not None
-            known = {**state.facts, (blob.federation_id, blob.digest): facts}
-            return state.put(blob).updated({"facts": known})
-        case e.CheckpointPublished(checkpoint=checkpoint, contributions=contributions, parents=parents):
-            cohort = state.cohorts[checkpoint.cohort_id]
-            moved = replace(cohort, head_id=checkpoint.id, head_digest=checkpoint.digest, round=checkpoint.round)
-            moved = replace(moved, residuals=event.residuals or cohort.residuals)
-            return state.put(checkpoint, replace(moved, pending=None), *contributions, *parents)
-        case e.CohortEnded(cohort_id=cohort_id, phase=phase, reason=reason):
-            cohort = state.cohorts[cohort_id]
-            return state.put(replace(cohort, phase=phase, reason=reason, awaiting=None))
+            return state.put(blob).with_rows({"facts": {(blob.federation_id, blob.digest): facts}})
+    assert_never(event)
+
+
+def _of_run(state: State, event: e.RunEvent) -> State:
+    match event:
+        case e.RunCreated(run=run):
+            return state.put(run)
+        case e.RunPaused(run_id=run_id, hold=hold, reason=reason):
+            run = state.runs[run_id]
+            return state.put(replace(run, status="paused", hold=hold, reason=reason, version=run.version + 1))
+        case e.RunResumed(run_id=run_id):
+            run = state.runs[run_id]
+            return state.put(replace(run, status="running", hold=None, reason=None, version=run.version + 1))
+        case e.RunEnded(run_id=run_id, status=status, reason=reason, at=at):
+            run = state.runs[run_id]
+            ended = replace(run, status=status, hold=None, reason=reason, ended_at=at, version=run.version + 1)
+            return state.put(ended)
+        case e.SessionOpened(client_id=client_id, at=at, agent_version=version, devices=devices):
+            client = replace(state.clients[client_id], last_seen_at=at, agent_version=version, devices=devices)
+            client = replace(client, canary=event.canary or client.canary)
+            # Another machine may have another ledger and another cache.
+            return state.put(replace(client, exclusions_acked=None, dropped_at=None))
+        case e.ClientRemoved(client_id=client_id):
+            return state.put(replace(state.clients[client_id], status="removed"))
+        case e.RunReopened(run_id=run_id, reason=reason):
+            run = state.runs[run_id]
+            reopened = replace(run, status="running", reason=reason, ended_at=None, version=run.version + 1)
+            return state.put(reopened)
+        case e.RunResized(run_id=run_id, num_clients=num_clients):
+            return state.put(replace(state.runs[run_id], num_clients=num_clients))
+    assert_never(event)
+
+
+def _of_unlearning(state: State, event: e.UnlearningEvent) -> State:
+    match event:
         case e.CohortFenced(cohort_id=cohort_id):
             cohort = state.cohorts[cohort_id]
             fenced = replace(
@@ -149,42 +220,22 @@ def evolve(state: State, event: e.Event) -> State:
                 **_fresh_program(event.sources),
             )
             return state.put(fenced)
-        case e.RoundRecalled() | e.UpdatesLeftOut():
+        case e.RoundRecalled():
             return state
         case e.CohortUnlearned():
             return _unlearned(state, event)
         case e.UnlearningStopped(cohort_id=cohort_id, reason=reason):
             cohort = state.cohorts[cohort_id]
-            stopped = replace(cohort, unlearning={**(cohort.unlearning or {}), "stopped": reason})
-            return state.put(replace(stopped, phase="waiting", awaiting=None, program_state=None))
-        case e.CohortRestarted(cohort_id=cohort_id, sources=sources, round=number):
-            cohort = state.cohorts[cohort_id]
-            return state.put(replace(cohort, round=number, **_fresh_program(sources)))
-        case e.CohortRevived(cohort_id=cohort_id, epoch=epoch):
-            cohort = state.cohorts[cohort_id]
-            sources = tuple((cohort.pending or {}).get("sources", ()))
-            # A method that was at work has nothing to read any more: such a line is trained from its beginning.
-            revived = replace(cohort, epoch=epoch, reason=None, unlearning=None, **_fresh_program(sources))
-            return state.put(revived)
-        case e.CohortWaits(cohort_id=cohort_id, ask=ask):
-            cohort = state.cohorts[cohort_id]
-            return state.put(
-                replace(cohort, program_state=event.state, phase="waiting", awaiting=None, pending={"ask": ask})
-            )
-        case e.CohortRetired(cohort_id=cohort_id, reason=reason):
-            cohort = state.cohorts[cohort_id]
-            retired = replace(cohort, phase="retired", reason=reason, awaiting=None, pending=None)
-            return state.put(replace(retired, head_id=None, head_digest=None))
-        case e.CohortMoved(cohort_id=cohort_id, parent_id=parent_id):
-            return state.put(replace(state.cohorts[cohort_id], parent_id=parent_id))
-        case e.RunReopened(run_id=run_id, reason=reason):
-            run = state.runs[run_id]
-            reopened = replace(run, status="running", reason=reason, ended_at=None, version=run.version + 1)
-            return state.put(reopened)
-        case e.RunResized(run_id=run_id, num_clients=num_clients):
-            return state.put(replace(state.runs[run_id], num_clients=num_clients))
+            assert cohort.unlearning is not None
+            stopped = replace(cohort.unlearning, stopped=reason)
+            return state.put(replace(cohort, unlearning=stopped, phase="waiting", awaiting=None, program_state=None))
         case e.CheckpointsSuperseded(checkpoint_ids=checkpoint_ids, erasure_id=erasure_id):
             return state.put_all(replace(state.checkpoints[c], superseded_by=erasure_id) for c in checkpoint_ids)
+    assert_never(event)
+
+
+def _of_erasure(state: State, event: e.ErasureEvent) -> State:
+    match event:
         case e.ErasureFiled(erasure=erasure, subjects=subjects):
             return state.put(erasure, *subjects)
         case e.ErasureMoved():
@@ -196,19 +247,19 @@ def evolve(state: State, event: e.Event) -> State:
             return state.put(replace(state.clients[client_id], needed_by=None))
         case e.SamplesExcluded(exclusion=exclusion, digest=digest):
             return state.put(exclusion, replace(state.clients[exclusion.client_id], exclusions=digest))
-        case e.ExclusionsHonoured():
-            return _honour(state, event)
+        case e.ExclusionsAcknowledged():
+            return _acknowledge(state, event)
         case e.ExclusionsRefused(client_id=client_id, problem=problem):
             own = [x for x in state.exclusions.values() if x.client_id == client_id and x.acked_at is None]
             return state.put_all(replace(exclusion, problem=problem) for exclusion in own)
-        case e.LineFenced(line=line):
-            return state.put(line)
-        case e.LineClean(erasure_id=erasure_id, cohort_id=cohort_id, at=at):
-            return state.put(replace(state.lines[erasure_id, cohort_id], clean_at=at))
-        case e.LineDone(erasure_id=erasure_id, cohort_id=cohort_id, at=at):
-            return state.put(replace(state.lines[erasure_id, cohort_id], done_at=at))
-        case e.LineAudited(erasure_id=erasure_id, cohort_id=cohort_id, audit=audit):
-            return state.put(replace(state.lines[erasure_id, cohort_id], audit=audit))
+        case e.AffectedCohortFenced(affected=affected):
+            return state.put(affected)
+        case e.AffectedCohortClean(erasure_id=erasure_id, cohort_id=cohort_id, at=at):
+            return state.put(replace(state.affected_cohorts[erasure_id, cohort_id], clean_at=at))
+        case e.AffectedCohortDone(erasure_id=erasure_id, cohort_id=cohort_id, at=at):
+            return state.put(replace(state.affected_cohorts[erasure_id, cohort_id], done_at=at))
+        case e.AffectedCohortAudited(erasure_id=erasure_id, cohort_id=cohort_id, audit=audit):
+            return state.put(replace(state.affected_cohorts[erasure_id, cohort_id], audit=audit))
         case e.CertificateIssued(certificate=certificate):
             return state.put(certificate)
         case e.DeliveryRequested(delivery=delivery):
@@ -223,24 +274,24 @@ def _resized(state: State, cohort: Cohort, change: int) -> Cohort:
     return replace(cohort, num_members=cohort.num_members + change, num_clients_of_run=num_clients)
 
 
-def _fresh_program(sources: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+def _fresh_program(sources: tuple[Source, ...]) -> dict[str, Any]:
     return {
         "phase": "starting",
         "awaiting": None,
         "stream_round_id": None,
         "num_buffered": 0,
         "program_state": None,
-        "pending": {"sources": list(sources)} if sources else None,
+        "pending": StartFrom(sources) if sources else None,
     }
 
 
 def _unlearned(state: State, event: e.CohortUnlearned) -> State:
     cohort = state.cohorts[event.cohort_id]
-    lines = [x for x in state.lines.values() if x.cohort_id == cohort.id and x.epoch_after == cohort.epoch]
-    mended = replace(cohort, unlearning=None, extra_rounds=cohort.extra_rounds + event.extra_rounds)
-    return state.put(
-        replace(mended, **_fresh_program(())), *(replace(line, target_round=event.target_round) for line in lines)
-    )
+    affected = [x for x in state.affected_cohorts.values() if x.cohort_id == cohort.id]
+    current = [x for x in affected if x.epoch_after == cohort.epoch]
+    mended = replace(cohort, unlearning=None, recovery=event.recovery)
+    mended = replace(mended, extra_rounds=cohort.extra_rounds + event.extra_rounds, **_fresh_program(()))
+    return state.put(mended, *(replace(one, target_round=event.recovery.until_round) for one in current))
 
 
 _SET_BY_A_MOVE: Final = ("fenced_at", "first_clean_at", "completed_at", "chosen", "duplicate_of")
@@ -268,7 +319,7 @@ def _attempt_delivery(state: State, event: e.DeliveryAttempted) -> State:
     return state.put(replace(attempted, status=status, next_attempt_at=event.next_attempt_at))
 
 
-def _honour(state: State, event: e.ExclusionsHonoured) -> State:
+def _acknowledge(state: State, event: e.ExclusionsAcknowledged) -> State:
     client = state.clients[event.client_id]
     changed: list[Entity] = [replace(client, exclusions_acked=client.exclusions)]
     for exclusion in state.exclusions.values():

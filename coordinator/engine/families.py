@@ -7,24 +7,42 @@ restarts from cohorts whose members are subsets of its own). Both name their sou
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 from uuid import UUID
 
 from coordinator.engine import events as e
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import ENDED, Cohort, CohortKind, CohortPhase, Member, Run, State
+from coordinator.engine.entities import ENDED, Cohort, CohortKind, CohortPhase, Member, Run, StartFrom, State
+from services.core.model_figures import accuracy_of
 from services.core.seeds import derive
 from services.program.contract import Source
 from services.selection.policies import POLICIES
-from services.topology.cohorts import CohortPlan, check_sizes, family
+from services.topology.cohorts import CohortPlan, check_sizes, plan_cohorts
 from services.topology.spec import Clusters, Isolated
 
 MERGED = "merged"
-WALKS_ITS_HISTORY = "exact_fun"
-"""The program that computes old rounds again after a fence."""
 TRAINING: frozenset[CohortPhase] = frozenset({"starting", "waiting", "asking", "computing"})
 NEWCOMER = "newcomer"
 """The program of a cohort in which one client is measured before it joins a cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewCohort:
+    """A cohort that is about to be formed."""
+
+    name: str
+    kind: CohortKind
+    members: Sequence[tuple[str, UUID]]
+    """Name and id of each client."""
+    program: str
+    parent_id: UUID | None = None
+    group: str = ""
+    joined: Container[str] = ()
+    """The members who were not there from the beginning, by name."""
+    round: int = 0
+    """The round that the cohort counts on from."""
+    sources: tuple[Source, ...] = ()
+    """The models that it starts from, instead of the initial one."""
 
 
 def form(draft: Draft, run: Run, names: list[str], client_ids: Mapping[str, UUID]) -> None:
@@ -33,16 +51,16 @@ def form(draft: Draft, run: Run, names: list[str], client_ids: Mapping[str, UUID
     if isinstance(topology, Clusters) and topology.assignment != "random":
         check_sizes(topology, len(names))
         members = [(name, client_ids[name]) for name in names]
-        form_one(draft, run, "profile", "profile", members, program="profile")
+        form_one(draft, run, NewCohort("profile", "profile", members, program="profile"))
     else:
-        _form_all(draft, run, family(topology, names, _seed(run)), client_ids)
+        _form_all(draft, run, plan_cohorts(topology, names, _seed(run)), client_ids)
 
 
 def form_clusters(draft: Draft, run: Run, assignment: Mapping[str, tuple[int, ...]]) -> None:
     client_ids = {m.name: m.client_id for m in draft.state.members.values() if _run_of(draft.state, m) == run.id}
     active = {m.name for m in draft.state.members.values() if _run_of(draft.state, m) == run.id and m.active}
     present = {name: indices for name, indices in assignment.items() if name in active}
-    _form_all(draft, run, family(run.spec.topology, sorted(present), _seed(run), assignment=present), client_ids)
+    _form_all(draft, run, plan_cohorts(run.spec.topology, sorted(present), _seed(run), assignment=present), client_ids)
 
 
 def _seed(run: Run) -> int:
@@ -65,20 +83,15 @@ def drawn_together(draft: Draft, run: Run, group: str, round: int) -> set[str]:
     return draw(first) | {name for name in joined if name in draw(sorted([*first, name]))}
 
 
-def sources_of(cohort: Cohort) -> tuple[Source, ...]:
-    """The models a cohort is about to start from."""
-    rows: Iterable[Mapping[str, Any]] = (cohort.pending or {}).get("sources", ())
-    return tuple(Source(UUID(row["checkpoint_id"]), row["digest"], row["weight"]) for row in rows)
-
-
-def source(draft: Draft, cohort: Cohort) -> dict[str, Any]:
+def source(draft: Draft, cohort: Cohort) -> Source:
     """A cohort's head as a source, weighted by the samples of its active members."""
+    assert cohort.head_id is not None and cohort.head_digest is not None, "a source without a model"
     members = [m for m in draft.state.members.values() if m.cohort_id == cohort.id and m.active]
     samples = sum(draft.state.samples.get((cohort.id, m.client_id), 0) for m in members)
-    return {"checkpoint_id": str(cohort.head_id), "digest": cohort.head_digest, "weight": float(max(1, samples))}
+    return Source(cohort.head_id, cohort.head_digest, float(max(1, samples)))
 
 
-def merge_sources(draft: Draft, run: Run) -> list[dict[str, Any]]:
+def merge_sources(draft: Draft, run: Run) -> list[Source]:
     """What the run's merged model is to be made of now: the head of every top-level line that has been trained."""
     tops = [c for c in cohorts_of(draft.state, run.id) if c.parent_id is None and c.kind in ("line", "root", "leaf")]
     heads = [c for c in tops if c.phase != "retired" and is_trained(draft.state, c)]
@@ -130,15 +143,14 @@ def in_step_with(state: State, cohort: Cohort) -> list[Cohort]:
     return [c for c in cohorts_of(state, cohort.run_id) if c.is_lockstep and c.group == cohort.group]
 
 
-def _is_made_of(state: State, merged: Cohort, wanted: list[dict[str, Any]]) -> bool:
-    made_of = {str(p.parent_id) for p in state.parents.values() if p.checkpoint_id == merged.head_id}
-    return merged.head_id is not None and made_of == {row["checkpoint_id"] for row in wanted}
+def _is_made_of(state: State, merged: Cohort, wanted: list[Source]) -> bool:
+    made_of = {p.parent_id for p in state.parents.values() if p.checkpoint_id == merged.head_id}
+    return merged.head_id is not None and made_of == {source.checkpoint_id for source in wanted}
 
 
 def _accuracy(state: State, cohort: Cohort) -> float:
     head = state.checkpoints.get(cohort.head_id) if cohort.head_id is not None else None
-    metrics = head.metrics if head is not None else {}
-    return metrics.get("validation_accuracy", metrics.get("clients_accuracy", 0.0))
+    return (accuracy_of(head.metrics) if head is not None else None) or 0.0
 
 
 def cohorts_of(state: State, run_id: UUID) -> list[Cohort]:
@@ -152,9 +164,7 @@ def _run_of(state: State, member: Member) -> UUID:
 def _form_all(draft: Draft, run: Run, plans: Iterable[CohortPlan], client_ids: Mapping[str, UUID]) -> None:
     ids: dict[str, UUID] = {}
     for plan in plans:
-        ids[plan.name] = form_one(
-            draft,
-            run,
+        new = NewCohort(
             plan.name,
             plan.kind,
             [(name, client_ids[name]) for name in plan.members],
@@ -162,42 +172,28 @@ def _form_all(draft: Draft, run: Run, plans: Iterable[CohortPlan], client_ids: M
             parent_id=ids[plan.parent] if plan.parent is not None else None,
             group=plan.group,
         )
+        ids[plan.name] = form_one(draft, run, new)
     if isinstance(run.spec.topology, Clusters | Isolated):
-        form_one(draft, run, MERGED, "merge", (), program="merge")
+        form_one(draft, run, NewCohort(MERGED, "merge", (), program="merge"))
 
 
-def form_one(
-    draft: Draft,
-    run: Run,
-    name: str,
-    kind: CohortKind,
-    members: Iterable[tuple[str, UUID]],
-    *,
-    program: str,
-    parent_id: UUID | None = None,
-    group: str = "",
-    joined: Container[str] = (),
-    round: int = 0,
-    sources: Sequence[Mapping[str, Any]] = (),
-) -> UUID:
-    """`joined`: who of the members was not there from the beginning; `round`: what the cohort counts on from;
-    `sources`: the models that it starts from, instead of the initial one."""
+def form_one(draft: Draft, run: Run, new: NewCohort) -> UUID:
     cohort_id = draft.new_id()
-    rows = tuple(Member(cohort_id, client_id, name, joined=name in joined) for name, client_id in members)
+    rows = tuple(Member(cohort_id, client_id, name, joined=name in new.joined) for name, client_id in new.members)
     cohort = Cohort(
         id=cohort_id,
         run_id=run.id,
-        name=name,
+        name=new.name,
         epoch=0,
-        phase="finished" if kind == "merge" else "starting",
-        program=program,
+        phase="finished" if new.kind == "merge" else "starting",
+        program=new.program,
         num_members=len(rows),
-        kind=kind,
-        parent_id=parent_id,
-        group=group,
-        is_lockstep=kind in ("root", "inner", "leaf") and run.spec.topology.kind != "isolated",
-        pending={"sources": list(sources)} if sources else None,
-        round=round,
+        kind=new.kind,
+        parent_id=new.parent_id,
+        group=new.group,
+        is_lockstep=new.kind in ("root", "inner", "leaf") and run.spec.topology.kind != "isolated",
+        pending=StartFrom(new.sources) if new.sources else None,
+        round=new.round,
     )
     draft.emit(e.CohortFormed(cohort, rows))
     return cohort.id

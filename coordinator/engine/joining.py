@@ -14,6 +14,7 @@ from coordinator.engine import families
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import ENDED, Client, Cohort, Member, Run, State
+from coordinator.engine.families import NewCohort, form_one
 from services.core.errors import Rejected
 from services.core.seeds import derive
 from services.topology import influence_tree, knot
@@ -38,7 +39,7 @@ def join_run(draft: Draft, message: m.JoinRun) -> Run:
 
 def place_newcomer(draft: Draft, message: m.PlaceNewcomer) -> None:
     """A newcomer is measured: it joins the nearest cluster that has room now."""
-    if message.job_id in draft.state.jobs:
+    if message.job_id is not None and message.job_id in draft.state.jobs:
         draft.emit(e.JobSettled(message.job_id, "done"))
     run, measured = draft.state.runs[message.run_id], draft.state.cohorts[message.cohort_id]
     members = [x for x in draft.state.members.values() if x.cohort_id == measured.id and x.active]
@@ -99,7 +100,8 @@ def _count(draft: Draft, run: Run, client: Client) -> None:
 def _isolate(draft: Draft, run: Run, client: Client) -> None:
     name = influence_tree.leaf(client.name).name
     members, program = [(client.name, client.id)], run.spec.training.algorithm
-    families.form_one(draft, run, name, "leaf", members, program=program, group=name, joined=(client.name,))
+    new = NewCohort(name, "leaf", members, program=program, group=name, joined=(client.name,))
+    form_one(draft, run, new)
 
 
 def _training_top(state: State, run: Run, group: str) -> Cohort:
@@ -147,7 +149,8 @@ def _profile(draft: Draft, run: Run, client: Client) -> None:
     names = (f"profile:{client.name}{suffix}" for suffix in ("", *(f":{n}" for n in range(2, len(taken) + 2))))
     name = next(name for name in names if name not in taken)
     members = [(client.name, client.id)]
-    families.form_one(draft, run, name, "profile", members, program=families.NEWCOMER, joined=(client.name,))
+    new = NewCohort(name, "profile", members, program=families.NEWCOMER, joined=(client.name,))
+    form_one(draft, run, new)
 
 
 # --- lines and trees --------------------------------------------------------------------------------------------------
@@ -167,7 +170,6 @@ def _graft(draft: Draft, run: Run, root: Cohort, client: Client) -> None:
     after, _ = _joined(run, before, client.name, {c.name for c in families.cohorts_of(draft.state, run.id)})
     known = {c.name: c for c in families.cohorts_of(draft.state, run.id) if c.phase != "retired"}
     nodes = {node.name: node for node in influence_tree.walk(after)}
-    round = _next_opening(root) - 1
     parent_id: UUID | None = None
     for name in influence_tree.paths(after)[client.name]:
         if name in known:
@@ -175,39 +177,28 @@ def _graft(draft: Draft, run: Run, root: Cohort, client: Client) -> None:
             parent_id = known[name].id
             continue
         beside = [known[child.name] for child in nodes[name].children if child.name in known]
-        parent_id = _form_node(draft, run, root, nodes[name], beside, client, parent_id, round)
+        parent_id = _form_node(draft, run, root, nodes[name], beside, client, parent_id)
         for cohort in beside:
             draft.emit(e.CohortMoved(cohort.id, parent_id))
 
 
 def _form_node(
-    draft: Draft,
-    run: Run,
-    root: Cohort,
-    node: Node,
-    beside: list[Cohort],
-    client: Client,
-    parent_id: UUID | None,
-    round: int,
+    draft: Draft, run: Run, root: Cohort, node: Node, beside: list[Cohort], client: Client, parent_id: UUID | None
 ) -> UUID:
     """A new cohort of the tree. It starts from what was trained inside it; a leaf from the initial model."""
     inside = [x for c in beside for x in draft.state.members.values() if x.cohort_id == c.id and x.active]
-    joined = {client.name, *(x.name for x in inside if x.joined)}
-    members = sorted([(client.name, client.id), *((x.name, x.client_id) for x in inside)])
-    sources = [families.source(draft, c) for c in beside if families.is_trained(draft.state, c)]
-    return families.form_one(
-        draft,
-        run,
+    new = NewCohort(
         node.name,
         "inner" if node.children else "leaf",
-        members,
+        sorted([(client.name, client.id), *((x.name, x.client_id) for x in inside)]),
         program=run.spec.training.algorithm,
         parent_id=parent_id,
         group=root.group,
-        joined=joined,
-        round=round,
-        sources=sources,
+        joined={client.name, *(x.name for x in inside if x.joined)},
+        round=_next_opening(root) - 1,
+        sources=tuple(families.source(draft, c) for c in beside if families.is_trained(draft.state, c)),
     )
+    return form_one(draft, run, new)
 
 
 def _next_opening(root: Cohort) -> int:

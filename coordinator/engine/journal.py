@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, assert_never
 from uuid import UUID
 
 from coordinator.engine import events as e
@@ -20,9 +20,18 @@ class Entry:
     """Set for events of a request; they go to its own log as well."""
 
 
+ON_THE_WIRE: Final[dict[type[e.Event], str]] = {
+    e.AffectedCohortFenced: "LineFenced",
+    e.AffectedCohortClean: "LineClean",
+    e.AffectedCohortDone: "LineDone",
+    e.AffectedCohortAudited: "LineAudited",
+}
+"""Types of entries that readers of the log know by another name than the event's."""
+
+
 def entry(event: e.Event, after: State) -> Entry | None:
     """The journal's line for an event; None for those that only keep the machinery running."""
-    kind = type(event).__name__
+    kind = ON_THE_WIRE.get(type(event), type(event).__name__)
     match event:
         case e.RunCreated(run=run):
             return Entry(run.id, None, kind, {"name": run.name})
@@ -112,19 +121,19 @@ def entry(event: e.Event, after: State) -> Entry | None:
             return Entry(None, None, kind, data, erasure_id)
         case e.SamplesExcluded(exclusion=x):
             return Entry(None, None, kind, {"client": x.client_name, "num_samples": len(x.samples)}, x.erasure_id)
-        case e.LineFenced(line=line):
-            data = {"cohort": line.cohort_name, "action": line.action, "epoch": line.epoch_after}
-            return Entry(line.run_id, line.cohort_id, kind, data, line.erasure_id)
+        case e.AffectedCohortFenced(affected=one):
+            data = {"cohort": one.cohort_name, "action": one.action, "epoch": one.epoch_after}
+            return Entry(one.run_id, one.cohort_id, kind, data, one.erasure_id)
         case (
-            e.LineClean(erasure_id=erasure_id, cohort_id=cohort_id)
-            | e.LineDone(erasure_id=erasure_id, cohort_id=cohort_id)
+            e.AffectedCohortClean(erasure_id=erasure_id, cohort_id=cohort_id)
+            | e.AffectedCohortDone(erasure_id=erasure_id, cohort_id=cohort_id)
         ):
-            line = after.lines[erasure_id, cohort_id]
-            return Entry(line.run_id, cohort_id, kind, {"cohort": line.cohort_name}, erasure_id)
-        case e.LineAudited(erasure_id=erasure_id, cohort_id=cohort_id, audit=audit):
-            line = after.lines[erasure_id, cohort_id]
-            data = {"cohort": line.cohort_name, "passed": audit["passed"]}
-            return Entry(line.run_id, cohort_id, kind, data, erasure_id)
+            one = after.affected_cohorts[erasure_id, cohort_id]
+            return Entry(one.run_id, cohort_id, kind, {"cohort": one.cohort_name}, erasure_id)
+        case e.AffectedCohortAudited(erasure_id=erasure_id, cohort_id=cohort_id, audit=audit):
+            one = after.affected_cohorts[erasure_id, cohort_id]
+            data = {"cohort": one.cohort_name, "passed": audit.passed}
+            return Entry(one.run_id, cohort_id, kind, data, erasure_id)
         case e.CertificateIssued(certificate=certificate):
             return Entry(None, None, kind, {}, certificate.erasure_id)
         case e.CohortFenced(cohort_id=cohort_id, epoch=epoch, round=number):
@@ -136,5 +145,31 @@ def entry(event: e.Event, after: State) -> Entry | None:
         case e.JobSettled(job_id=job_id, status="failed", error=error):
             job = after.jobs[job_id]
             return Entry(job.run_id, job.cohort_id, kind, {"kernel": job.kernel, "error": error})
-        case _:
+        case (
+            e.SessionOpened()
+            | e.ClientRemoved()
+            | e.RoundFilled()
+            | e.RoundStarved()
+            | e.LeaseRenewed()
+            | e.TaskPromoted()
+            | e.TasksRevoked()
+            | e.UpdatesDiscarded()
+            | e.ProgramAdvanced()
+            | e.JobRequested()
+            | e.JobReturned()
+            | e.BlobRecorded()
+            | e.CohortWaits()
+            | e.CohortMoved()
+            | e.CohortRestarted()
+            | e.RoundRecalled()
+            | e.RunResized()
+            | e.ClientErased()
+            | e.ClientReleased()
+            | e.ExclusionsAcknowledged()
+            | e.ExclusionsRefused()
+            | e.DeliveryRequested()
+            | e.DeliveryAttempted()
+            | e.JobSettled()
+        ):
             return None
+    assert_never(event)

@@ -1,62 +1,116 @@
-"""What can happen to a federation, as values. The shell hands them to `decide`, one at a time."""
+"""What can happen to a federation, as values. The shell hands them to `decide`, one at a time.
+
+Each message says what is replied to it (`Message[Reply]`) and what has to be loaded before it can be decided.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 from uuid import UUID
 
-from coordinator.engine.entities import Facts, Hold
-from services.wire.v1.erasure import ErasureStatus
+from coordinator.engine.entities import Blob, Client, Erasure, Facts, Hold, Run
+from coordinator.engine.needs import MAX_NAMED, Needs
+from coordinator.engine.replies import Accepted, FailureNoted, Granted, Renewed
+from services.wire.v1.erasure import ErasureStatus, Fallback
 from services.wire.v1.runs import RunSpec
+
+Reply = TypeVar("Reply", covariant=True)
+
+
+class Message(ABC, Generic[Reply]):
+    """Something that happened, or that somebody wants. It is decided with a reply of the type that it names."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def add_needs(self, needs: Needs) -> None:
+        """Say what has to be loaded before this can be decided."""
+
+
+def needs_of(messages: Iterable[Message[Any]]) -> Needs:
+    needs = Needs()
+    for message in messages:
+        message.add_needs(needs)
+    return needs
+
 
 # --- operators --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class CreateRun:
+class CreateRun(Message[Run]):
     run_id: UUID
     federation_id: UUID
     spec: RunSpec
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.runs.add(self.run_id)
+        if self.spec.clients is not None and len(self.spec.clients) <= MAX_NAMED:
+            needs.mentioned.update((self.federation_id, name) for name in self.spec.clients)
+        else:
+            needs.federations.add(self.federation_id)
+        named = (self.spec.init, self.spec.validation.data)
+        needs.named.update((self.federation_id, digest) for digest in named if digest is not None)
+        if self.spec.init is not None:
+            needs.models.add(self.spec.init)
+
 
 @dataclass(frozen=True, slots=True)
-class PauseRun:
+class PauseRun(Message[Run]):
     run_id: UUID
     hold: Hold
     reason: str
     expected_version: int | None = None
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.runs.add(self.run_id)
+
 
 @dataclass(frozen=True, slots=True)
-class ResumeRun:
+class ResumeRun(Message[Run]):
     run_id: UUID
     expected_version: int | None = None
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.runs.add(self.run_id)
+        needs.resuming.add(self.run_id)
+
 
 @dataclass(frozen=True, slots=True)
-class CancelRun:
+class CancelRun(Message[Run]):
     run_id: UUID
     reason: str
     expected_version: int | None = None
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.runs.add(self.run_id)
+
 
 @dataclass(frozen=True, slots=True)
-class JoinRun:
+class JoinRun(Message[Run]):
     run_id: UUID
     federation_id: UUID
     clients: tuple[str, ...]
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.merging.add(self.run_id)
+        needs.joining.update((self.federation_id, name) for name in self.clients)
+
 
 @dataclass(frozen=True, slots=True)
-class RemoveClient:
+class RemoveClient(Message[None]):
     client_id: UUID
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.leaving.add(self.client_id)
+
 
 @dataclass(frozen=True, slots=True)
-class FileErasure:
+class FileErasure(Message[Erasure]):
     erasure_id: UUID
     federation_id: UUID
     subjects: tuple[str, ...]
@@ -70,60 +124,82 @@ class FileErasure:
     guarantee: Literal["exact", "approximate"] = "exact"
     regulation: str = "GDPR Art. 17"
     recovery_rounds: int | None = None
-    fallback: Literal["retrain"] | None = None
+    fallback: Fallback | None = None
     audit: Mapping[str, Any] | None = None
     needs_approval: bool = False
     callbacks: tuple[dict[str, Any], ...] = ()
-    """As {url, secret}."""
+    """Each callback as {url, secret}."""
     offline: tuple[str, ...] = ()
     """Subjects whose workers are not there now."""
     is_tombstoned: bool = False
     """The fence fell before the database was restored from an older backup: it falls again, whatever that says."""
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.erasures.add(self.erasure_id)
+        needs.leavers.update((self.federation_id, name) for name in self.subjects)
+        needs.filings.add(self.federation_id)
+        needs.all_stay &= self.scope == "samples"
+
 
 @dataclass(frozen=True, slots=True)
-class ApproveErasure:
+class ApproveErasure(Message[Erasure]):
     erasure_id: UUID
     expected_version: int | None = None
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.begun.add(self.erasure_id)
+
 
 @dataclass(frozen=True, slots=True)
-class DenyErasure:
+class DenyErasure(Message[Erasure]):
     erasure_id: UUID
     reason: str
     expected_version: int | None = None
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.erasures.add(self.erasure_id)
+
 
 @dataclass(frozen=True, slots=True)
-class CancelErasure:
+class CancelErasure(Message[Erasure]):
     erasure_id: UUID
     expected_version: int | None = None
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.erasures.add(self.erasure_id)
+
 
 @dataclass(frozen=True, slots=True)
-class RetryErasure:
+class RetryErasure(Message[Erasure]):
     """What stood in the way of the certificate is mended; purge and sign again."""
 
     erasure_id: UUID
     expected_version: int | None = None
+
+    def add_needs(self, needs: Needs) -> None:
+        needs.reviews.add(self.erasure_id)
+        needs.begun.add(self.erasure_id)
 
 
 # --- workers ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class OpenSession:
+class OpenSession(Message[Client]):
     client_id: UUID
     agent_version: str
     devices: list[dict[str, Any]] = field(default_factory=list)
     canary: Mapping[str, Any] | None = None
-    """That it carries in its data."""
+    """The canary that the client carries in its data."""
     frees_tasks: bool = True
     """Whether tasks of the client's earlier life are handed out again at once; otherwise when their leases run out."""
 
+    def add_needs(self, needs: Needs) -> None:
+        (needs.restarting if self.frees_tasks else needs.opening).add(self.client_id)
+
 
 @dataclass(frozen=True, slots=True)
-class AcknowledgeExclusions:
+class AcknowledgeExclusions(Message[None]):
     """The client's worker has in its ledger the samples that `digest` stands for, or says why it cannot."""
 
     client_id: UUID
@@ -131,24 +207,35 @@ class AcknowledgeExclusions:
     unknown: Mapping[UUID, list[int]] = field(default_factory=dict)
     problem: str | None = None
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.acknowledging.add(self.client_id)
+
 
 @dataclass(frozen=True, slots=True)
-class ClaimTasks:
+class ClaimTasks(Message[tuple[Granted, ...]]):
     client_id: UUID
     run_id: UUID | None = None
-    """Only tasks of this run: when those of another cannot be read."""
+    """Claim only tasks of this run, because those of another cannot be read."""
+
+    def add_needs(self, needs: Needs) -> None:
+        needs.claimants.add(self.client_id)
+        needs.claimed_runs.add(self.run_id)
 
 
 @dataclass(frozen=True, slots=True)
-class RenewLease:
+class RenewLease(Message[Renewed]):
     task_id: UUID
     client_id: UUID
     lease_token: str
     progress: float = 0.0
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.tasks.add(self.task_id)
+        needs.clients.add(self.client_id)
+
 
 @dataclass(frozen=True, slots=True)
-class SubmitResult:
+class SubmitResult(Message[Accepted]):
     task_id: UUID
     client_id: UUID
     lease_token: str
@@ -156,9 +243,15 @@ class SubmitResult:
     num_samples: int
     metrics: Mapping[str, float] = field(default_factory=dict)
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.submitted.add(self.task_id)
+        needs.clients.add(self.client_id)
+        if self.digest is not None:
+            needs.uploads.add((self.task_id, self.digest))
+
 
 @dataclass(frozen=True, slots=True)
-class FailTask:
+class FailTask(Message[FailureNoted]):
     task_id: UUID
     client_id: UUID
     lease_token: str
@@ -167,9 +260,13 @@ class FailTask:
     log_tail: str = ""
     handed_back: bool = False
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.tasks.add(self.task_id)
+        needs.clients.add(self.client_id)
+
 
 @dataclass(frozen=True, slots=True)
-class RecordBlob:
+class RecordBlob(Message[Blob]):
     """All bytes of an announced blob are stored, and were looked at."""
 
     blob_id: UUID
@@ -179,75 +276,118 @@ class RecordBlob:
     client_id: UUID | None = None
     """Who sent it for a task."""
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.blobs.add(self.blob_id)
+        if self.client_id is None:
+            needs.named.add((self.federation_id, self.digest))
+        else:
+            needs.superseded.add((self.federation_id, self.digest))
+            needs.clients.add(self.client_id)
+
 
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseRanOut:
+class LeaseRanOut(Message[None]):
     task_id: UUID
     lease_token: str
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.tasks.add(self.task_id)
+
 
 @dataclass(frozen=True, slots=True)
-class DeadlinePassed:
+class DeadlinePassed(Message[None]):
     round_id: UUID
+
+    def add_needs(self, needs: Needs) -> None:
+        needs.rounds.add(self.round_id)
 
 
 # --- the engine to itself ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class StartProgram:
+class StartProgram(Message[None]):
     cohort_id: UUID
+
+    def add_needs(self, needs: Needs) -> None:
+        needs.programs.add(self.cohort_id)
+        needs.steps_program = True
 
 
 @dataclass(frozen=True, slots=True)
-class RecallRound:
+class RecallRound(Message[None]):
     """A method waits for who was in a model of its line."""
 
     cohort_id: UUID
     checkpoint_id: UUID | None
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.programs.add(self.cohort_id)
+        needs.steps_program = True
+        if self.checkpoint_id is not None:
+            needs.recalled.add(self.checkpoint_id)
+
 
 @dataclass(frozen=True, slots=True)
-class CollectRound:
+class CollectRound(Message[None]):
     round_id: UUID
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.rounds.add(self.round_id)
+        needs.steps_program = True
+
 
 @dataclass(frozen=True, slots=True)
-class OpenRounds:
+class OpenRounds(Message[None]):
     """All lock-step cohorts of the run may be ready for their next round."""
 
     run_id: UUID
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.runs.add(self.run_id)
+        needs.steps_program = True
+
 
 @dataclass(frozen=True, slots=True)
-class FenceErasure:
+class FenceErasure(Message[Erasure]):
     """The tombstone is in the log; now fence."""
 
     erasure_id: UUID
     job_id: UUID
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.fences.add(self.erasure_id)
+        needs.jobs.add(self.job_id)
+
 
 @dataclass(frozen=True, slots=True)
-class ReviewErasure:
+class ReviewErasure(Message[None]):
     erasure_id: UUID
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.reviews.add(self.erasure_id)
+
 
 @dataclass(frozen=True, slots=True)
-class CompleteErasure:
+class CompleteErasure(Message[Erasure]):
     """Everything is purged and signed."""
 
     erasure_id: UUID
     job_id: UUID
     version: int
-    """Of the request that the certificate is about; one that has moved on since needs another."""
+    """The version of the request that the certificate is about; a request that has moved on since needs another."""
     envelope: str
+
+    def add_needs(self, needs: Needs) -> None:
+        needs.erasures.add(self.erasure_id)
+        needs.jobs.add(self.job_id)
 
 
 @dataclass(frozen=True, slots=True)
-class HoldErasure:
+class HoldErasure(Message[Erasure]):
     """A step outside the database failed. The certificate was refused, though everything planned is done: a person has
     to look. Or the step itself broke, like a tombstone for which there is no room: then it is tried again."""
 
@@ -257,9 +397,13 @@ class HoldErasure:
     version: int
     reason: str
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.erasures.add(self.erasure_id)
+        needs.jobs.update(() if self.job_id is None else (self.job_id,))
+
 
 @dataclass(frozen=True, slots=True)
-class AnnounceErasure:
+class AnnounceErasure(Message[None]):
     """Tell the request's callbacks what has become of it."""
 
     erasure_id: UUID
@@ -268,9 +412,12 @@ class AnnounceErasure:
     status: ErasureStatus
     reason: str | None = None
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.announced.add(self.erasure_id)
+
 
 @dataclass(frozen=True, slots=True)
-class SettleDelivery:
+class SettleDelivery(Message[None]):
     """What became of one attempt to deliver."""
 
     delivery_id: UUID
@@ -280,26 +427,41 @@ class SettleDelivery:
     is_final: bool = False
     """The receiver wants no further attempt."""
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.deliveries.add(self.delivery_id)
+        needs.jobs.add(self.job_id)
+
 
 @dataclass(frozen=True, slots=True)
-class PlaceNewcomer:
-    """The outbox's word that a newcomer is measured and can join a cluster."""
+class PlaceNewcomer(Message[None]):
+    """A newcomer is measured and can join a cluster."""
 
     run_id: UUID
     cohort_id: UUID
-    job_id: UUID
+    job_id: UUID | None = None
+    """The job that it was posted with, which is over then."""
+
+    def add_needs(self, needs: Needs) -> None:
+        needs.merging.add(self.run_id)
+        needs.measured.add(self.cohort_id)
+        needs.jobs.update(() if self.job_id is None else (self.job_id,))
 
 
 @dataclass(frozen=True, slots=True)
-class SettleRun:
-    """The outbox's word that a cohort of the run has ended."""
+class SettleRun(Message[None]):
+    """A cohort of the run has ended, so that the run may have."""
 
     run_id: UUID
-    job_id: UUID
+    job_id: UUID | None = None
+    """The job that it was posted with, which is over then."""
+
+    def add_needs(self, needs: Needs) -> None:
+        needs.merging.add(self.run_id)
+        needs.jobs.update(() if self.job_id is None else (self.job_id,))
 
 
 @dataclass(frozen=True, slots=True)
-class JobDone:
+class JobDone(Message[bool]):
     """A kernel's result. `blob` describes the model it made, already in the store."""
 
     job_id: UUID
@@ -307,58 +469,29 @@ class JobDone:
     blob: RecordBlob | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
 
+    def add_needs(self, needs: Needs) -> None:
+        needs.jobs.add(self.job_id)
+        needs.steps_program = True
+        if self.blob is not None:
+            needs.blobs.add(self.blob.blob_id)
+
 
 @dataclass(frozen=True, slots=True)
-class JobFailed:
+class JobFailed(Message[bool]):
     job_id: UUID
     lease_token: str
     error: str
     retryable: bool
     storage_full: bool = False
 
-
-Message = (
-    CreateRun
-    | PauseRun
-    | ResumeRun
-    | CancelRun
-    | JoinRun
-    | RemoveClient
-    | FileErasure
-    | ApproveErasure
-    | DenyErasure
-    | CancelErasure
-    | RetryErasure
-    | FenceErasure
-    | ReviewErasure
-    | CompleteErasure
-    | HoldErasure
-    | AnnounceErasure
-    | SettleDelivery
-    | OpenRounds
-    | OpenSession
-    | AcknowledgeExclusions
-    | ClaimTasks
-    | RenewLease
-    | SubmitResult
-    | FailTask
-    | RecordBlob
-    | LeaseRanOut
-    | DeadlinePassed
-    | StartProgram
-    | RecallRound
-    | CollectRound
-    | PlaceNewcomer
-    | SettleRun
-    | JobDone
-    | JobFailed
-)
+    def add_needs(self, needs: Needs) -> None:
+        needs.jobs.add(self.job_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """A message with the instant of its transaction and the entropy that names what it creates."""
 
-    message: Message
+    message: Message[Any]
     now: datetime
     entropy: bytes

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final, Literal, assert_never
+from typing import Any, Literal, assert_never
 from uuid import UUID
 
 from coordinator.engine import events as e
-from coordinator.engine import families, forgetting
+from coordinator.engine import families
 from coordinator.engine.asking import asked, busy_clients, choose, leaver_tasks, new_task
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import Checkpoint, Cohort, Contribution, Parent, Round, State, Update
-from coordinator.engine.messages import RecallRound
+from coordinator.engine.entities import Checkpoint, Cohort, Contribution, NextRound, Parent, Round, State, Update
+from coordinator.engine.erasure import unlearning
+from coordinator.engine.erasure.stages import Unlearn
+from coordinator.engine.messages import PauseRun, PlaceNewcomer, RecallRound, SettleRun
 from coordinator.engine.views import history_of, reference_to, view_of
 from services.core.errors import InvariantBroken
 from services.core.seeds import derive
+from services.methods.running import program_named
 from services.program.contract import (
     Abort,
     AskClients,
@@ -31,26 +34,22 @@ from services.program.contract import (
     Recalled,
     Step,
 )
-from services.registry.plans import PLANS
 from services.selection.policies import POLICIES
-
-LOCKSTEP_FIELDS: Final = ("kind", "round", "model", "num_clients", "quorum", "deadline_s")
-"""A lock-step round is plain training: these fields of its `AskClients` say all of it."""
 
 
 def start(draft: Draft, cohort_id: UUID) -> None:
     cohort = draft.state.cohorts[cohort_id]
     view = replace(view_of(draft, cohort), history=history_of(draft, cohort))
-    _take(draft, cohort_id, *PLANS[cohort.in_force].start(view))
+    _perform(draft, cohort_id, *program_named(cohort.active_program).start(view))
 
 
 def resume(draft: Draft, cohort_id: UUID, outcome: Outcome) -> None:
     cohort = draft.state.cohorts[cohort_id]
-    program = PLANS[cohort.in_force]
+    program = program_named(cohort.active_program)
     if cohort.program_state is None:
         raise InvariantBroken(f"cohort {cohort_id} resumes a program that never started")
     state = program.state_type.model_validate(cohort.program_state)
-    _take(draft, cohort_id, *program.resume(state, outcome, view_of(draft, cohort)))
+    _perform(draft, cohort_id, *program.resume(state, outcome, view_of(draft, cohort)))
 
 
 def collect(draft: Draft, round: Round) -> None:
@@ -75,16 +74,16 @@ def answers_to(state: State, round: Round) -> list[Update]:
 
 
 def recall(draft: Draft, message: RecallRound) -> None:
-    """Resume a method with the stored updates in a model of its line, without the leavers'."""
+    """Resume a method with the stored updates in an old model of its cohort, without the leavers'."""
     cohort = draft.state.cohorts[message.cohort_id]
-    leavers = set((cohort.unlearning or {})["forgets"])
+    leavers = _unlearning(cohort).forgets
     found = []
     for c in draft.state.contributions.values():
         update = draft.state.updates.get(c.update_id)
         if c.checkpoint_id != message.checkpoint_id or update is None:
             continue
-        is_left = str(c.client_id) not in leavers and draft.state.clients[c.client_id].status != "erased"
-        if is_left and (digest := forgetting.recalled_digest(draft.state, c, update)) is not None:
+        is_left = c.client_id not in leavers and draft.state.clients[c.client_id].status != "erased"
+        if is_left and (digest := unlearning.recalled_digest(draft.state, c, update)) is not None:
             found.append(replace(reference_to(update), digest=digest))
     resume(draft, cohort.id, Recalled(tuple(sorted(found, key=lambda u: u.client))))
 
@@ -97,8 +96,8 @@ def open_rounds(draft: Draft, run_id: UUID) -> None:
     busy = {c.group for c in lockstep if c.phase in ("starting", "asking", "computing")}
     for cohort in lockstep:
         ready = cohort.phase == "waiting" and cohort.group not in busy
-        if ready and cohort.pending is not None and cohort.program_state is not None:
-            _ask(draft, cohort.id, AskClients(**cohort.pending["ask"]), dict(cohort.program_state))
+        if ready and isinstance(cohort.pending, NextRound) and cohort.program_state is not None:
+            _ask(draft, cohort.id, cohort.pending.ask, dict(cohort.program_state))
 
 
 def fail_cohort(draft: Draft, cohort_id: UUID, reason: str) -> None:
@@ -111,16 +110,16 @@ def fail_cohort(draft: Draft, cohort_id: UUID, reason: str) -> None:
 # --- steps ------------------------------------------------------------------------------------------------------------
 
 
-def _take(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
+def _perform(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
     while isinstance(step, Publish):
         _publish(draft, cohort_id, step)
         cohort = draft.state.cohorts[cohort_id]
-        state, step = PLANS[cohort.in_force].resume(state, Published(), view_of(draft, cohort))
+        state, step = program_named(cohort.active_program).resume(state, Published(), view_of(draft, cohort))
     stored = state.model_dump(mode="json")
     match step:
         case AskClients():
             if draft.state.cohorts[cohort_id].waits_for_group and step.kind == "train":
-                draft.emit(e.CohortWaits(cohort_id, stored, {name: getattr(step, name) for name in LOCKSTEP_FIELDS}))
+                draft.emit(e.CohortWaits(cohort_id, stored, step))
             else:
                 _ask(draft, cohort_id, step, stored)
         case FormCohorts(assignment=assignment):
@@ -130,16 +129,15 @@ def _take(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
         case JoinCluster():
             cohort = draft.state.cohorts[cohort_id]
             draft.emit(e.ProgramAdvanced(cohort_id, stored, "finished", None))
-            params = {"message": "PlaceNewcomer", "run_id": str(cohort.run_id), "cohort_id": str(cohort_id)}
-            draft.request(cohort, "post", params)
+            draft.post(cohort, PlaceNewcomer(cohort.run_id, cohort_id))
         case Compute(kernel=kernel, params=params, inputs=inputs):
             cohort = draft.state.cohorts[cohort_id]
             job_id = draft.request(cohort, "kernel", dict(params), kernel, sorted(set(inputs)))
             draft.emit(e.ProgramAdvanced(cohort_id, stored, "computing", job_id))
         case Recall(round=past):
-            rounds = (draft.state.cohorts[cohort_id].unlearning or {})["rounds"]
+            rounds = _unlearning(draft.state.cohorts[cohort_id]).rounds
             draft.emit(e.ProgramAdvanced(cohort_id, stored, "computing", None))
-            draft.emit(e.RoundRecalled(cohort_id, UUID(rounds[str(past)]) if str(past) in rounds else None))
+            draft.emit(e.RoundRecalled(cohort_id, rounds.get(past)))
         case Finish(reason=reason) if draft.state.cohorts[cohort_id].unlearning is not None:
             _unlearned(draft, cohort_id, reason)
         case Abort(reason=reason) if draft.state.cohorts[cohort_id].unlearning is not None:
@@ -155,13 +153,17 @@ def _take(draft: Draft, cohort_id: UUID, state: Any, step: Step) -> None:
 
 
 def _unlearned(draft: Draft, cohort_id: UUID, reason: str) -> None:
-    """The recovery follows: the run's own training, to where the line was and as long as the request grants."""
+    """The recovery follows: the run's own training, to where the cohort was and as long as the request grants."""
     cohort = draft.state.cohorts[cohort_id]
+    recovery = _unlearning(cohort).then.begun(cohort.round)
+    extra = max(0, recovery.until_round - draft.state.runs[cohort.run_id].spec.stop.rounds - cohort.extra_rounds)
+    draft.emit(e.CohortUnlearned(cohort_id, reason, recovery, extra))
+
+
+def _unlearning(cohort: Cohort) -> Unlearn:
     if cohort.unlearning is None:
-        raise InvariantBroken(f"cohort {cohort_id} ends a method that it does not run")
-    target = max(cohort.unlearning["facts"]["round"], cohort.round + cohort.unlearning["recovery_rounds"])
-    extra = max(0, target - draft.state.runs[cohort.run_id].spec.stop.rounds - cohort.extra_rounds)
-    draft.emit(e.CohortUnlearned(cohort_id, reason, target, extra))
+        raise InvariantBroken(f"cohort {cohort.id} runs no method of an erasure")
+    return cohort.unlearning
 
 
 def _stop_unlearning(draft: Draft, cohort_id: UUID, reason: str) -> None:
@@ -175,9 +177,9 @@ def _end(draft: Draft, cohort_id: UUID, ended: e.CohortEnded) -> None:
         draft.emit(e.CohortRetired(cohort_id, ended.reason))
     else:
         draft.emit(ended)
-    # An audit is beside the program: it may have begun when the line had recovered, and goes on.
+    # An audit is beside the program: it may have begun when the cohort had recovered, and goes on.
     draft.revoke([task for task in draft.open_tasks(cohort_id) if task.kind != "audit"])
-    draft.request(cohort, "post", {"message": "SettleRun", "run_id": str(cohort.run_id)})
+    draft.post(cohort, SettleRun(cohort.run_id))
 
 
 def _end_emptied(draft: Draft, cohort: Cohort, reason: str) -> None:
@@ -189,7 +191,8 @@ def _end_emptied(draft: Draft, cohort: Cohort, reason: str) -> None:
 def _publish(draft: Draft, cohort_id: UUID, step: Publish) -> None:
     cohort = draft.state.cohorts[cohort_id]
     if (step.kind == "forgotten") != (cohort.unlearning is not None):
-        raise InvariantBroken(f"cohort {cohort_id} publishes a model of the kind {step.kind} in {cohort.in_force}")
+        program = cohort.active_program
+        raise InvariantBroken(f"cohort {cohort_id} publishes a model of the kind {step.kind} in {program}")
     checkpoint = Checkpoint(
         id=draft.new_id(),
         run_id=cohort.run_id,
@@ -202,7 +205,7 @@ def _publish(draft: Draft, cohort_id: UUID, step: Publish) -> None:
         scale=step.scale,
         metrics=dict(step.metrics),
         created_at=draft.now,
-        forgets=list(cohort.unlearning["forgets"]) if cohort.unlearning is not None else [],
+        forgets=[str(client_id) for client_id in cohort.unlearning.forgets] if cohort.unlearning is not None else [],
     )
     client_ids = {m.name: m.client_id for m in draft.state.members.values() if m.cohort_id == cohort_id}
     contributions = tuple(
@@ -250,7 +253,7 @@ def _base_of(cohort: Cohort, step: Publish) -> UUID | None:
         return cohort.head_id
     if cohort.unlearning is None:
         return None
-    return cohort.head_id or UUID(cohort.unlearning["head_id"])
+    return cohort.head_id or cohort.unlearning.head_id
 
 
 def _ask(draft: Draft, cohort_id: UUID, ask: AskClients, stored: dict[str, Any]) -> None:
@@ -357,6 +360,4 @@ def _hold_for_quorum(draft: Draft, cohort: Cohort, round: Round, num_received: i
         f"round {round.number} of cohort {cohort.name}: {num_received} of {round.quorum} needed answers, "
         f"{round.num_failed} tasks failed and none is left; see the failures under tasks, then resume the run"
     )
-    draft.request(
-        cohort, "post", {"message": "PauseRun", "run_id": str(cohort.run_id), "hold": "quorum", "reason": reason}
-    )
+    draft.post(cohort, PauseRun(cohort.run_id, "quorum", reason))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, assert_never
 from uuid import UUID
 
 from coordinator.engine import events as e
@@ -17,7 +17,7 @@ from services.wire.v1.erasure import ErasureStatus
 class FollowUp:
     """Decide this message next, in the same transaction."""
 
-    message: m.Message
+    message: m.Message[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ RETENTION = "jobs:retention"
 CLOCK = "clock"
 EVIDENCE = "evidence"
 BELLS: Final = {"kernel": KERNELS, "notify": NOTICES, "keep-updates": HISTORY, "collect-updates": RETENTION}
-"""Of jobs that have a pump of their own; all others are chores."""
+"""The bells of jobs that have a pump of their own; all others are chores."""
 
 
 def client_key(client_id: UUID) -> str:
@@ -94,12 +94,52 @@ def react(event: e.Event, after: State) -> Iterator[Command]:
             yield Wake(client_key(client_id))
         case e.SamplesExcluded(exclusion=exclusion):
             yield Wake(client_key(exclusion.client_id))
-        case e.ExclusionsHonoured(client_id=client_id):
+        case e.ExclusionsAcknowledged(client_id=client_id):
             yield Wake(client_key(client_id))
             yield Wake(CLOCK)
         case e.JobRequested(job=job):
             yield Wake(BELLS.get(job.kind, CHORES))
         case e.JobReturned() | e.RunResumed():
             yield Wake(KERNELS)
-        case _:
+        case (
+            e.RunCreated()
+            | e.RunPaused()
+            | e.RunEnded()
+            | e.SessionOpened()
+            | e.ClientRemoved()
+            | e.MemberJoined()
+            | e.MemberLeft()
+            | e.QuorumAwaited()
+            | e.RoundClosed()
+            | e.RoundAbandoned()
+            | e.TaskLeased()
+            | e.LeaseRenewed()
+            | e.TaskFailed()
+            | e.TaskWithdrawn()
+            | e.TasksRevoked()
+            | e.UpdateAccepted()
+            | e.UpdatesDiscarded()
+            | e.UpdateRefused()
+            | e.ProgramAdvanced()
+            | e.JobSettled()
+            | e.BlobRecorded()
+            | e.CohortEnded()
+            | e.CohortRetired()
+            | e.CohortMoved()
+            | e.UpdatesLeftOut()
+            | e.RunReopened()
+            | e.RunResized()
+            | e.CheckpointsSuperseded()
+            | e.ClientErased()
+            | e.ExclusionsRefused()
+            | e.AffectedCohortFenced()
+            | e.AffectedCohortClean()
+            | e.AffectedCohortDone()
+            | e.AffectedCohortAudited()
+            | e.CertificateIssued()
+            | e.DeliveryRequested()
+            | e.DeliveryAttempted()
+        ):
             return
+        case _:
+            assert_never(event)

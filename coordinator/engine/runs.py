@@ -10,12 +10,12 @@ from coordinator.engine import events as e
 from coordinator.engine import families
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import ENDED, OPEN_TASK, Cohort, Job, Run
+from coordinator.engine.entities import ENDED, OPEN_TASK, Cohort, Run, State
+from coordinator.engine.posting import asks_to_settle
 from coordinator.engine.programs import has_open_work
 from coordinator.engine.work import withdraw_task
 from services.core.errors import Rejected
 from services.core.figures import LARGEST
-from services.training.fats.spec import Fats
 from services.wire.v1.runs import RunSpec
 
 
@@ -35,8 +35,7 @@ def create_run(draft: Draft, message: m.CreateRun) -> Run:
         wanted = getattr(spec.training, field, None)
         if wanted is not None and wanted > len(names):
             raise Rejected("invalid-run", f"training.{field} is {wanted} and the run has {len(names)} clients")
-    if isinstance(spec.training, Fats):
-        spec = spec.model_copy(update={"training": spec.training.settled(len(names), spec.stop.rounds)})
+    spec = spec.model_copy(update={"training": spec.training.settled(len(names), spec.stop.rounds)})
     run = Run(
         id=message.run_id,
         federation_id=message.federation_id,
@@ -94,13 +93,13 @@ def _revive(draft: Draft, run: Run) -> None:
         was_cut = cohort.phase == "finished" and cohort.program_state is None  # by an erasure, when nothing was trained
         if was_cut or cohort.phase != "finished":
             draft.emit(e.CohortRevived(cohort.id, cohort.epoch + 1))
-            for line in [one for one in draft.state.lines.values() if one.cohort_id == cohort.id]:
-                if line.epoch_after == cohort.epoch:
-                    draft.emit(e.LineFenced(replace(line, epoch_after=cohort.epoch + 1)))
+            for affected in [x for x in draft.state.affected_cohorts.values() if x.cohort_id == cohort.id]:
+                if affected.epoch_after == cohort.epoch:
+                    draft.emit(e.AffectedCohortFenced(replace(affected, epoch_after=cohort.epoch + 1)))
     for cohort in living:
         if cohort.kind == "merge" and cohort.phase != "finished":
             draft.emit(e.CohortEnded(cohort.id, "finished", "its models are merged anew when they are trained"))
-    draft.request(living[0], "post", {"message": "SettleRun", "run_id": str(run.id)})
+    draft.post(living[0], m.SettleRun(run.id))
 
 
 def cancel_run(draft: Draft, message: m.CancelRun) -> Run:
@@ -118,7 +117,7 @@ def settle_run(draft: Draft, message: m.SettleRun) -> None:
     run = draft.state.runs[message.run_id]
     for job in list(draft.state.jobs.values()):
         # One look answers all who asked for it: a tree of a hundred clients ends with two hundred cohorts at once.
-        if job.id == message.job_id or (job.status == "ready" and _asks_to_settle(job, run.id)):
+        if job.id == message.job_id or (job.status == "ready" and asks_to_settle(job, run.id)):
             draft.emit(e.JobSettled(job.id, "done"))
     audited = [r for r in draft.state.rounds.values() if r.run_id == run.id and r.kind == "audit"]
     if run.status in ENDED or any(r.status == "open" for r in audited):
@@ -141,10 +140,6 @@ def settle_run(draft: Draft, message: m.SettleRun) -> None:
         for cohort in living:
             if cohort.program == families.NEWCOMER:
                 draft.emit(e.CohortRetired(cohort.id, "the run ended before it could join a cluster"))
-
-
-def _asks_to_settle(job: Job, run_id: UUID) -> bool:
-    return job.kind == "post" and job.run_id == run_id and job.params.get("message") == "SettleRun"
 
 
 def remove_client(draft: Draft, message: m.RemoveClient) -> None:
@@ -179,22 +174,25 @@ def stop_cohort(draft: Draft, cohort: Cohort) -> None:
 def _check_named(draft: Draft, federation_id: UUID, spec: RunSpec) -> None:
     """A run begins with an operator's file or with a model that is served, never with what a client sent: a client's
     update would not be seen in its lineage."""
-    uploaded = {b.digest for b in draft.state.blobs.values() if b.origin == "operator" and b.status == "stored"}
-    served = {
-        c.digest
-        for c in draft.state.checkpoints.values()
-        if c.superseded_by is None and c.stored and draft.state.runs[c.run_id].federation_id == federation_id
-    }
-    if spec.init is not None and (federation_id, spec.init) in draft.state.superseded:
+    state, init, data = draft.state, spec.init, spec.validation.data
+    if init is not None and (federation_id, init) in state.superseded:
         raise Rejected("invalid-run", "init was superseded by an erasure; start from another model")
-    for digest, what, places in (
-        (spec.init, "init", uploaded | served),
-        (spec.validation.data, "validation.data", uploaded),
-    ):
-        if digest is not None and digest not in places:
-            raise Rejected("invalid-run", f"{what}: {digest} is not stored in this federation; upload it first")
-    if spec.init is not None and not draft.state.facts[federation_id, spec.init].finite:
+    if init is not None and not (_is_uploaded(state, init) or _is_served(state, federation_id, init)):
+        raise Rejected("invalid-run", f"init: {init} is not stored in this federation; upload it first")
+    if data is not None and not _is_uploaded(state, data):
+        raise Rejected("invalid-run", f"validation.data: {data} is not stored in this federation; upload it first")
+    if init is not None and not state.facts[federation_id, init].finite:
         raise Rejected("invalid-run", f"init contains NaN, Inf or numbers beyond {LARGEST:g}; start from other weights")
+
+
+def _is_uploaded(state: State, digest: str) -> bool:
+    stored = (b for b in state.blobs.values() if b.origin == "operator" and b.status == "stored")
+    return any(blob.digest == digest for blob in stored)
+
+
+def _is_served(state: State, federation_id: UUID, digest: str) -> bool:
+    served = (c for c in state.checkpoints.values() if c.digest == digest and c.superseded_by is None and c.stored)
+    return any(state.runs[c.run_id].federation_id == federation_id for c in served)
 
 
 def _run(draft: Draft, run_id: UUID, expected_version: int | None) -> Run:

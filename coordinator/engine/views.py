@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from coordinator.engine import families, forgetting
+from coordinator.engine import families
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import Cohort, State, Update
 from services.core.figures import bounded
+from services.methods.catalogue import WALK_THEIR_HISTORY
 from services.program.contract import CohortView, PastRound, Profiled, UpdateRef
 
 
@@ -18,11 +19,11 @@ def view_of(draft: Draft, cohort: Cohort) -> CohortView:
         spec=run.spec,
         head=cohort.head_digest,
         round=cohort.round,
-        sources=families.sources_of(cohort),
+        sources=cohort.sources,
         extra_rounds=cohort.extra_rounds,
         profiled=_profiled(draft, cohort),
         residuals=cohort.residuals,
-        erasure=forgetting.facts_of(cohort.unlearning) if cohort.unlearning is not None else None,
+        erasure=cohort.unlearning.facts if cohort.unlearning is not None else None,
         is_part=cohort.parent_id is not None,
     )
 
@@ -39,12 +40,12 @@ def _profiled(draft: Draft, cohort: Cohort) -> Profiled | None:
 
 
 def history_of(draft: Draft, cohort: Cohort) -> tuple[PastRound, ...]:
-    """The rounds that a line made after its head before it was fenced, as long as all that the others sent is kept.
+    """The rounds that a cohort made after its head before it was fenced, as long as all that the others sent is kept.
 
     Where a round was made several times, what followed the last making counts. What a client sent that has had to
     leave samples out may have been trained on them: from its first round on, clients train again.
     """
-    if cohort.program != families.WALKS_ITS_HISTORY or cohort.head_id is None:
+    if cohort.program not in WALK_THEIR_HISTORY or cohort.head_id is None:
         return ()
     made = sorted((c for c in draft.state.checkpoints.values() if c.cohort_id == cohort.id), key=lambda c: c.epoch)
     after = {c.base_id: c for c in made if c.epoch < cohort.epoch and c.base_id is not None}

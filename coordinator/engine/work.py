@@ -7,81 +7,31 @@ takes answers. A lease that ran out is forgiven as long as nobody else has claim
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Literal
+from datetime import timedelta
 from uuid import UUID
-
-from pydantic import TypeAdapter
 
 from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import ENDED, Client, Cohort, Facts, Round, Run, Task, Update
+from coordinator.engine.entities import ENDED, Client, Facts, Round, Run, Task, Update
 from coordinator.engine.programs import check_round
+from coordinator.engine.replies import Accepted, FailureNoted, Granted, Refused, Renewed
 from services.core.errors import InvariantBroken, Rejected
 from services.core.figures import LARGEST, MOST_SAMPLES, bounded, impossible
-from services.training.local_spec import LocalTraining
-from services.unlearning.rapid.plan import local_training
-from services.wire.v1.work import FIGURES_ONLY, Work
+from services.wire.v1.work import FIGURES_ONLY
 
 MAX_BACKOFF_S = 60.0
 MAX_BACKOFF = timedelta(seconds=MAX_BACKOFF_S)
 """A task that is to wait longer was given back while the clock was ahead."""
-_WORK: TypeAdapter[Work] = TypeAdapter(Work)
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    task: Task
-    run: Run
-    cohort: Cohort
-    weights_bytes: int
-    exclusions: str | None = None
-    """Digest of the samples that the client must leave out."""
-
-    @property
-    def local(self) -> LocalTraining:
-        """How the client is to train."""
-        if self.task.local is not None:
-            return LocalTraining.model_validate(self.task.local)
-        return local_training(self.run.spec.local, self.cohort.recovery, self.task.base_round + 1)
-
-    @property
-    def work(self) -> Work | None:
-        return None if self.task.work is None else _WORK.validate_python(self.task.work)
-
-
-@dataclass(frozen=True, slots=True)
-class Renewed:
-    until: datetime | None
-    directive: Literal["continue", "cancel"]
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    update_id: UUID
-
-
-@dataclass(frozen=True, slots=True)
-class FailureNoted:
-    will_retry: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A rejection that left a trace: the refusal itself is counted."""
-
-    code: str
-    detail: str
 
 
 def open_session(draft: Draft, message: m.OpenSession) -> Client:
     client = working_client(draft, message.client_id)
     draft.emit(e.SessionOpened(client.id, draft.now, message.agent_version, message.devices, message.canary))
-    for task in sorted(draft.state.tasks.values(), key=lambda t: t.id):
-        if message.frees_tasks and task.client_id == client.id and task.status == "leased":
-            draft.emit(e.TaskReleased(task.id, "the agent started anew", draft.now))
+    if message.frees_tasks:
+        for task in sorted(draft.state.tasks.values(), key=lambda t: t.id):
+            if task.client_id == client.id and task.status == "leased":
+                draft.emit(e.TaskReleased(task.id, "the agent started anew", draft.now))
     return draft.state.clients[client.id]
 
 
@@ -118,7 +68,7 @@ def renew_lease(draft: Draft, message: m.RenewLease) -> Renewed:
     run = draft.state.runs[task.run_id]
     until = draft.now + timedelta(seconds=run.spec.lease_s)
     draft.emit(e.LeaseRenewed(task.id, until, message.progress))
-    return Renewed(until, "continue")
+    return Renewed(until)
 
 
 def submit_result(draft: Draft, message: m.SubmitResult) -> Accepted | Refused:

@@ -176,11 +176,7 @@ class DirectoryKeys:
 
     def _sync(self, path: Path) -> None:
         if self._is_durable:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            private_files.sync(path)
 
 
 def _read(path: Path) -> tuple[_Stamp, bytes | None]:

@@ -7,7 +7,8 @@ enough for the event loop.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from itertools import count
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -15,6 +16,7 @@ KeyName = str
 
 _UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _EARLIER: Final = re.compile(_UUID)
+_EPOCH: Final = re.compile(r"([0-9]+)(?:-[0-9]+)?")
 _NAME: Final = re.compile(
     rf"client-{_UUID}\.[0-9]{{1,20}}|cohort-{_UUID}\.[0-9a-z-]{{1,40}}|federation-{_UUID}|{_UUID}"
 )
@@ -30,8 +32,10 @@ def earlier_client_key(client_id: UUID) -> KeyName:
     return checked(str(client_id))
 
 
-def cohort_key(cohort_id: UUID, epoch: int | str) -> KeyName:
-    return checked(f"cohort-{cohort_id}.{epoch}")
+def cohort_key(cohort_id: UUID, epoch: int | str, number: int = 0) -> KeyName:
+    """`number` counts the keys of an epoch: a database that is restored from before an erasure comes to epochs again
+    whose keys were destroyed."""
+    return checked(f"cohort-{cohort_id}.{epoch}-{number}" if number else f"cohort-{cohort_id}.{epoch}")
 
 
 def federation_key(federation_id: UUID) -> KeyName:
@@ -46,14 +50,16 @@ def is_of_cohort(name: KeyName, cohort_id: UUID) -> bool:
     return name.startswith(f"cohort-{cohort_id}.")
 
 
+def epoch_of(name: KeyName) -> int | None:
+    """Of a cohort's key; None: it is one of what an erasure kept."""
+    found = _EPOCH.fullmatch(name.partition(".")[2])
+    return None if found is None else int(found[1])
+
+
 def kept_key(cohort_id: UUID, erasure_id: UUID, number: int = 0) -> KeyName:
-    """Of what an erasure keeps of a cohort. It replaces those of earlier erasures. `number` counts those of this
-    erasure: in a database from before it, it is carried out again, perhaps after a later one has replaced its key."""
-    return cohort_key(cohort_id, f"{erasure_id}-{number}" if number else str(erasure_id))
-
-
-def is_kept_of_cohort(name: KeyName, cohort_id: UUID) -> bool:
-    return is_of_cohort(name, cohort_id) and not name.rpartition(".")[2].isdecimal()
+    """Of what an erasure keeps of a cohort. It replaces those of earlier erasures; so an erasure that is carried out
+    again in a restored database may need another one."""
+    return cohort_key(cohort_id, str(erasure_id), number)
 
 
 def is_earlier(name: KeyName) -> bool:
@@ -112,7 +118,12 @@ class KeyStore(Protocol):
         """The key that a blob of a cohort was last noted under, if that is still there, and what was noted."""
 
     def names(self) -> set[KeyName]:
-        """Of all keys that there are."""
+        """The names of all keys that there are."""
 
     def probe(self) -> None:
         """Raise OSError if no key could be made now."""
+
+
+def newest(keys: KeyStore, name_of: Callable[[int], KeyName]) -> KeyName:
+    """Of numbered names the first whose key was not destroyed."""
+    return next(name for name in map(name_of, count()) if not keys.is_destroyed(name))

@@ -12,12 +12,13 @@ import re
 import secrets
 import tempfile
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
 import structlog
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.bus.port import CREDENTIALS_DROPPED
 from coordinator.engine.messages import RemoveClient
@@ -46,12 +47,29 @@ def hash_of(secret: str) -> str:
 
 
 def name_of_client(client_id: UUID) -> str:
-    """As whom a client sends requests and uploads, with whatever credential."""
+    """The name under which a client sends requests and uploads, with whatever credential."""
     return f"client:{client_id}"
 
 
 def new_token(credential_id: UUID) -> str:
     return f"lethe_{credential_id.hex}_{secrets.token_urlsafe(32)}"
+
+
+async def _issue(
+    connection: AsyncConnection,
+    now: datetime,
+    role: str,
+    federation_id: UUID,
+    client_id: UUID | None = None,
+    label: str = "",
+) -> tuple[UUID, str]:
+    """A new credential's id and its token, of which only a hash is stored."""
+    credential_id = uuid7(now, os.urandom(10))
+    token = new_token(credential_id)
+    secret_hash = hash_of(split_token(token)[1])
+    new = accounts.NewCredential(credential_id, role, secret_hash, now, label, federation_id, client_id)
+    await accounts.add_credential(connection, new)
+    return credential_id, token
 
 
 async def create_federation(coordinator: Coordinator, name: str) -> Federation:
@@ -75,20 +93,11 @@ async def enrol_client(
         async with database.write() as connection:
             await accounts.federation(connection, federation_id, within)
             now = await database.now(connection)
-            client_id, credential_id = uuid7(now, os.urandom(10)), uuid7(now, os.urandom(10))
-            token = new_token(credential_id)
+            client_id = uuid7(now, os.urandom(10))
             canary = wanted.canary.model_dump(mode="json") if wanted.canary is not None else None
             new = {wanted.name: client_id}
             await accounts.add_clients(connection, new, federation_id, now, canary, wanted.max_samples)
-            await accounts.add_credential(
-                connection,
-                credential_id,
-                hash_of(split_token(token)[1]),
-                now,
-                role="client",
-                federation_id=federation_id,
-                client_id=client_id,
-            )
+            credential_id, token = await _issue(connection, now, "client", federation_id, client_id)
             client = await accounts.client(connection, client_id, within)
     except IntegrityError:
         raise Rejected(
@@ -106,19 +115,9 @@ async def rotate_client(coordinator: Coordinator, client_id: UUID, within: UUID 
         if client.status != "active":
             raise Rejected("conflict", f"client {client.name} was removed; enrol a new one")
         now = await database.now(connection)
-        credential_id = uuid7(now, os.urandom(10))
-        token = new_token(credential_id)
         old = await accounts.active_credentials(connection, client_id)
         await accounts.revoke_credentials(connection, old, now)
-        await accounts.add_credential(
-            connection,
-            credential_id,
-            hash_of(split_token(token)[1]),
-            now,
-            role="client",
-            federation_id=client.federation_id,
-            client_id=client_id,
-        )
+        credential_id, token = await _issue(connection, now, "client", client.federation_id, client_id)
     announce_dropped(coordinator, old)
     log.info("client.rotated", client=client.name)
     return IssuedCredential(id=credential_id, role="client", token=token, client=client)
@@ -143,17 +142,7 @@ async def issue_credential(
     async with database.write() as connection:
         await accounts.federation(connection, federation_id, within)
         now = await database.now(connection)
-        credential_id = uuid7(now, os.urandom(10))
-        token = new_token(credential_id)
-        await accounts.add_credential(
-            connection,
-            credential_id,
-            hash_of(split_token(token)[1]),
-            now,
-            role=wanted.role,
-            label=wanted.label,
-            federation_id=federation_id,
-        )
+        credential_id, token = await _issue(connection, now, wanted.role, federation_id, label=wanted.label)
     log.info("credential.issued", credential=str(credential_id), role=wanted.role, federation=str(federation_id))
     return IssuedCredential(id=credential_id, role=wanted.role, token=token)
 
@@ -229,9 +218,8 @@ async def ensure_admin(coordinator: Coordinator) -> None:
             await accounts.revoke_credentials(connection, others, now)
             if not await accounts.reinstate_credential(connection, credential_id, hash_of(secret)):
                 label = "the installation's admin"
-                await accounts.add_credential(
-                    connection, credential_id, hash_of(secret), now, role="admin", label=label
-                )
+                new = accounts.NewCredential(credential_id, "admin", hash_of(secret), now, label)
+                await accounts.add_credential(connection, new)
     except IntegrityError:  # another replica is installing the same token
         return
     announce_dropped(coordinator, others)

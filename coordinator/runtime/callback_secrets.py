@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from services.core.private_files import make_directory
+from services.core.private_files import make_directory, sync
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -59,7 +59,7 @@ class CallbackSecrets:
             raise SecretUnreadable("the key of the callback's secret is lost") from error
 
     def _find_or_make(self) -> bytes:
-        """Of several that make one at once, one does; it is durable before anything is sealed with it."""
+        """The key. If several make one at once, one of them wins; it is durable before anything is sealed with it."""
         if not self._path.exists():
             make_directory(self._path.parent)
             with tempfile.NamedTemporaryFile(dir=self._path.parent, prefix=".new-") as file:  # mode 0600
@@ -68,11 +68,7 @@ class CallbackSecrets:
                 os.fsync(file.fileno())
                 with contextlib.suppress(FileExistsError):
                     os.link(file.name, self._path)
-            fd = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            sync(self._path.parent)
         return self._path.read_bytes()
 
 

@@ -17,7 +17,7 @@ from services.audit import opening as openings
 from services.audit.artefact_list import Artefact, ListWriter
 from services.audit.opening import Opening, OpeningInvalid
 from services.audit.predicate import SALT_BYTES, ArtefactKind, Artefacts
-from services.core.private_files import make_directory
+from services.core.private_files import make_directory, sync
 
 ABANDONED_AFTER: Final = timedelta(days=1)
 _NEW: Final = ".new-"
@@ -41,7 +41,7 @@ class DraftList:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._path.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
 
     def close(self) -> None:
         self._file.close()
@@ -108,12 +108,4 @@ def _write(path: Path, data: bytes, *, replace: bool) -> None:
             path.hardlink_to(name)
     finally:
         Path(name).unlink(missing_ok=True)
-    _sync(path.parent)
-
-
-def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync(path.parent)

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import structlog
@@ -18,22 +18,22 @@ from coordinator.blobs.port import StorageFull
 from coordinator.bus.port import Bus
 from coordinator.engine.messages import DeadlinePassed, LeaseRanOut, Message, OpenRounds, ResumeRun, ReviewErasure
 from coordinator.engine.react import CLOCK
-from coordinator.runtime.granting import CLAIM
-from coordinator.runtime.history import Keeping
-from coordinator.runtime.quarantine import Quarantine, Thing, pause_after
+from coordinator.runtime.kept_updates import KeptUpdates
+from coordinator.runtime.set_aside import SetAside, WorkItem, pause_after
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.storage import Storage
-from coordinator.runtime.supervision import Pulse
+from coordinator.runtime.supervision import WorkHealth
 from coordinator.runtime.sweeping import sweep_uploads
-from coordinator.store import outbox
+from coordinator.runtime.task_claims import CLAIM
+from coordinator.store import due
 from coordinator.store.database import Database, TimedOut, Unavailable
-from coordinator.store.outbox import Due
+from coordinator.store.due import Due
 from services.core.errors import Rejected
 
 log = structlog.get_logger()
 TICK_S = 0.25
 REST_S = 0.002
-"""After a ring: what was rung for may have made work for others, and that goes first."""
+"""A pause after each ring: what was rung for may have made work for others, and that goes first."""
 LOOK_AHEAD_EVERY_S = 2.0
 """How often to look for leases that were taken while the clock was ahead."""
 TIDY_EVERY_S = 3600.0
@@ -49,69 +49,69 @@ class Clockwork:
         bus: Bus,
         shell: Shell,
         storage: Storage,
-        keeping: Keeping,
-        quarantine: Quarantine,
+        kept_updates: KeptUpdates,
+        set_aside: SetAside,
     ) -> None:
         self._database, self._bus, self._shell, self._storage = database, bus, shell, storage
-        self._keeping, self._quarantine = keeping, quarantine
+        self._kept_updates, self._set_aside = kept_updates, set_aside
         self._looked_ahead_at = -LOOK_AHEAD_EVERY_S
 
-    async def forever(self, pulse: Pulse) -> None:
+    async def forever(self, health: WorkHealth) -> None:
         with self._bus.waiter(CLOCK) as waiter:
             while True:
                 try:
                     await self.tick()
-                    pulse.beat()
+                    health.ok()
                 except Unavailable as error:
                     log.warning("clockwork.waits", error=str(error)[:200])
-                    pulse.waits("the database cannot serve")
+                    health.waits("the database cannot serve")
                 await waiter.wait(TICK_S)
                 await asyncio.sleep(REST_S)
 
-    async def tidy_forever(self, pulse: Pulse) -> None:
+    async def tidy_forever(self, health: WorkHealth) -> None:
         """Apart from the ticks: a sweep that breaks holds up no deadline, and is tried again sooner."""
         num_failures = 0
         while True:
             num_failures = 0 if await self.tidy() else num_failures + 1
-            pulse.beat()
+            health.ok()
             await asyncio.sleep(pause_after(num_failures) if num_failures else TIDY_EVERY_S)
 
     async def tick(self) -> None:
         waiting = [UUID(key.removeprefix("client:")) for key in self._bus.local_keys() if key.startswith("client:")]
-        barred = self._quarantine.held(CLAIM)
+        barred = self._set_aside.held(CLAIM)
         async with self._database.read() as connection:
             now = await self._database.now(connection)
-            most = outbox.DUE_AT_ONCE + len(self._quarantine)  # what is set aside takes nobody's place
-            due = await outbox.due_messages(connection, now, most)
+            most = due.DUE_AT_ONCE + len(self._set_aside)  # what is set aside takes nobody's place
+            found = await due.due_messages(connection, now, most)
             if time.monotonic() - self._looked_ahead_at >= LOOK_AHEAD_EVERY_S:
                 self._looked_ahead_at = time.monotonic()
-                due += await outbox.leases_from_ahead(connection, now)
-            claimable = await outbox.claimable_clients(connection, waiting, now, barred) if waiting else []
-            held = await outbox.runs_held_for_storage(connection)
-            due += [_due(OpenRounds(run_id), run_id) for run_id in await outbox.runs_in_lockstep(connection)]
-            due += [_due(ReviewErasure(one), one) for one in await outbox.erasures_under_way(connection)]
+                found += await due.leases_from_ahead(connection, now)
+            claimable = await due.claimable_clients(connection, waiting, now, barred) if waiting else []
+            held = await due.runs_held_for_storage(connection)
+            found += [_due(OpenRounds(run_id), run_id) for run_id in await due.runs_in_lockstep(connection)]
+            found += [_due(ReviewErasure(one), one) for one in await due.erasures_under_way(connection)]
         if claimable:
             self._bus.wake(f"client:{client_id}" for client_id in claimable)
         if held and await self._has_room():
-            due += [_due(ResumeRun(run_id), run_id) for run_id in held]
-        await self._send(due)
+            found += [_due(ResumeRun(run_id), run_id) for run_id in held]
+        await self._send(found)
 
     async def _send(self, due: Sequence[Due]) -> None:
         """Raises `Unavailable` when the database is, after all others are settled."""
-        things = {_thing(one): one for one in due}
-        if len(self._quarantine):
-            self._quarantine.keep_only(_OWN_KINDS, things.keys())
-        chosen = [thing for thing in things if self._quarantine.is_due(thing)]
-        sent = (self._shell.handle(things[thing].message) for thing in chosen)
+        items = {_item(one): one for one in due}
+        if len(self._set_aside):
+            self._set_aside.keep_only(_OWN_KINDS, items.keys())
+        chosen = [item for item in items if self._set_aside.is_due(item)]
+        sent = (self._shell.handle(items[item].message) for item in chosen)
         answers = await asyncio.gather(*sent, return_exceptions=True)
         away: Unavailable | None = None
-        for thing, answer in zip(chosen, answers, strict=True):
+        for item, answer in zip(chosen, answers, strict=True):
             if not isinstance(answer, BaseException) or isinstance(answer, Rejected):
-                self._quarantine.clear(thing)
+                self._set_aside.clear(item)
             elif isinstance(answer, Unavailable) and not isinstance(answer, TimedOut):
                 away = answer
             elif isinstance(answer, Exception):
-                self._quarantine.put(thing, answer)
+                self._set_aside.put(item, answer)
             else:
                 raise answer
         if away is not None:
@@ -130,13 +130,13 @@ class Clockwork:
     async def tidy(self) -> bool:
         """Drop what uploads and erasures left behind; whether all steps went well. None holds up another."""
         is_done = True
-        for step in (self._keeping.tidy, self._sweep_uploads):
-            thing = Thing(f"tidying {step.__qualname__}", UUID(int=0))
+        for step in (self._kept_updates.tidy, self._sweep_uploads):
+            item = WorkItem(f"tidying {step.__qualname__}", UUID(int=0))
             try:
                 await step()
-                self._quarantine.clear(thing)
+                self._set_aside.clear(item)
             except Exception as error:
-                self._quarantine.put(thing, error)
+                self._set_aside.put(item, error)
                 is_done = False
         return is_done
 
@@ -144,9 +144,9 @@ class Clockwork:
         await sweep_uploads(self._database, self._storage, timedelta(seconds=ABANDONED_AFTER_S))
 
 
-def _due(message: Message, owner: UUID) -> Due:
+def _due(message: Message[Any], owner: UUID) -> Due:
     return Due(message, owner, owner)
 
 
-def _thing(due: Due) -> Thing:
-    return Thing(type(due.message).__name__, due.about, due.owner)
+def _item(due: Due) -> WorkItem:
+    return WorkItem(type(due.message).__name__, due.about, due.owner)

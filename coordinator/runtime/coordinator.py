@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,122 +13,97 @@ from coordinator.blobs.files import FileBlobStore
 from coordinator.blobs.port import BlobStore
 from coordinator.bus.local import LocalBus
 from coordinator.bus.port import Bus
-from coordinator.engine.events import Event
-from coordinator.engine.react import CHORES, HISTORY, KERNELS, NOTICES, RETENTION
+from coordinator.engine.react import NOTICES
 from coordinator.keys.directory import DirectoryKeys
-from coordinator.runtime.clockwork import Clockwork
-from coordinator.runtime.erasure import Erasing
 from coordinator.runtime.evidence import Evidence
-from coordinator.runtime.granting import Granting
-from coordinator.runtime.history import Keeping
-from coordinator.runtime.notifying import Notifying
+from coordinator.runtime.evidence_comparison import EvidenceComparison
+from coordinator.runtime.parts import Parts, Platform
+from coordinator.runtime.plain_blob_upgrade import PlainBlobUpgrade
 from coordinator.runtime.presence import Presence
-from coordinator.runtime.pump import Pump, Runner, chore_runner, kernel_runner
-from coordinator.runtime.quarantine import Quarantine
+from coordinator.runtime.pump import Pump, Queue
 from coordinator.runtime.quota import quota_of
-from coordinator.runtime.reception import Reception
-from coordinator.runtime.refencing import Refencing
-from coordinator.runtime.scratch import Scratch
-from coordinator.runtime.sealing import Sealing
 from coordinator.runtime.settings import Settings
-from coordinator.runtime.shell import Shell
-from coordinator.runtime.signing import SigningKeys
-from coordinator.runtime.storage import Storage
 from coordinator.runtime.supervision import Supervisor
-from coordinator.runtime.upgrading import Upgrading
-from coordinator.runtime.uploads import Uploads
+from coordinator.runtime.webhooks import WebhookSender
 from coordinator.store.database import Database, Unavailable
-from coordinator.tombstones.files import FileTombstoneLog
 from services.core.private_files import make_directory, tighten, tighten_directory
+from services.methods.catalogue import LEFT_OUT
 
 log = structlog.get_logger()
-CHORE_KINDS = ("post", "drop-blob", "fence", "purge")
-
 RETENTION_S = 0.5
 """Updates that retention drops wait so long for those of the next rounds: one trip to the disk for all of them."""
 
 
-class Coordinator:
+class Coordinator(Parts):
     """Everything a process of the coordinator holds. `start` one role's background work, `close` when done."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.observers: list[Callable[[Event], None]] = []
-        """Told of every event after its commit."""
         make_directory(settings.home)
-        self.database = Database(settings.url)
-        self.bus = _bus(settings)
-        self.presence = Presence(self.database, self.bus)
-        self.blobs = _blob_store(settings, self.database)
-        self.sealing = Sealing(self.database, DirectoryKeys(settings.evidence_path / "keys"))
-        self.storage = Storage(self.database, self.blobs, self.sealing, self.bus)
-        self.reception = Reception(self.storage)
-        self.quota = quota_of(settings, self.database)
-        self.shell = Shell(self.database, self.bus, observe=self._observe)
-        self.uploads = Uploads(self.database, self.shell, self.storage)
-        self.quarantine = Quarantine()
-        self.granting = Granting(self.database, self.shell, self.quarantine)
-        self._scratch = Scratch(settings.home / "scratch")
-        self.keeping = Keeping(self.database, self.storage, self._scratch)
-        self.tombstones = tombstones = FileTombstoneLog(settings.evidence_path / "tombstones.jsonl")
-        self.signing_keys = SigningKeys(settings.evidence_path)
-        refencing = Refencing(self.database, self.bus, tombstones, self.signing_keys, self._observe)
-        self.evidence = Evidence(self.database, self.bus, tombstones, self.signing_keys, refencing)
-        self.erasing = Erasing(
-            self.database, self.shell, self.storage, self.bus, tombstones, self.signing_keys, self.keeping
+        database = Database(settings.url)
+        self._kernel_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kernel")
+        super().__init__(
+            Platform(
+                database,
+                _bus(settings),
+                _blob_store(settings, database),
+                DirectoryKeys(settings.evidence_path / "keys"),
+                settings.evidence_path,
+                settings.home / "scratch",
+                self._kernel_thread,
+            )
         )
-        self.notifying = Notifying(self.database, self.shell, settings.callback_hosts, self.signing_keys)
-        self.upgrading = Upgrading(self.database, self.storage, self._scratch, settings.blob_path)
-        self._kernels = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kernel")
+        self.presence = Presence(self.database, self.bus)
+        self.quota = quota_of(settings, self.database)
+        comparison = EvidenceComparison(self.database, self.bus, self.tombstones, self.signing_keys, self._observe)
+        self.evidence = Evidence(self.database, self.bus, self.tombstones, self.signing_keys, comparison)
+        self.webhooks = WebhookSender(self.database, self.shell, settings.callback_hosts, self.signing_keys)
+        self.upgrade = PlainBlobUpgrade(self.database, self.storage, self.scratch, settings.blob_path)
         self.supervisor = Supervisor()
 
     async def start_api(self) -> None:
         """The coordinating role: timers and chores; kernels too unless compute processes do them."""
         await self._start()
         await self.evidence.open()
-        await self.upgrading.begin()
-        await self.erasing.release_salts()
+        await self.upgrade.begin()
+        await self.erasure_steps.release_salts()
         await self._mend_old()
-        clockwork = Clockwork(self.database, self.bus, self.shell, self.storage, self.keeping, self.quarantine)
-        self.supervisor.start("clockwork", clockwork.forever)
-        self.supervisor.start("tidying", clockwork.tidy_forever)
+        self.supervisor.start("clockwork", self.clockwork.forever)
+        self.supervisor.start("tidying", self.clockwork.tidy_forever)
         self.supervisor.start("evidence", self.evidence.watch)
-        chores = chore_runner(self.database, self.shell, self.storage, self.erasing)
-        self._start_pump("chores", CHORES, CHORE_KINDS, chores)
+        self._start_pump("chores", self.chores)
         # Apart from the chores: these must hold up no fence.
-        self._start_pump("notices", NOTICES, ("notify",), self.notifying.run)
-        self._start_pump("history", HISTORY, ("keep-updates",), self.keeping.run)
-        self._start_pump("retention", RETENTION, ("collect-updates",), self.keeping.collect, rest_s=RETENTION_S)
+        self._start_pump("notices", Queue(NOTICES, ("notify",), self.webhooks.run))
+        self._start_pump("history", self.history)
+        self._start_pump("retention", self.retention, rest_s=RETENTION_S)
         self.supervisor.start("presence", self.presence.forever)
-        self.supervisor.start("upgrade", self.upgrading.forever)
+        self.supervisor.start("upgrade", self.upgrade.forever)
         if self.settings.compute == "threads":
-            self._start_kernels()
+            self._start_pump("kernels", self.kernels)
 
     async def start_compute(self) -> None:
         """The compute role: kernels only."""
         await self._start()
-        self._start_kernels()
+        self._start_pump("kernels", self.kernels)
 
     async def close(self) -> None:
         await self.supervisor.close()
-        await self.shell.close()
-        self._kernels.shutdown(wait=False, cancel_futures=True)
-        self._scratch.close()
-        await self.bus.close()
-        await self.blobs.close()
-        await self.database.close()
+        self._kernel_thread.shutdown(wait=False, cancel_futures=True)
+        await super().close()
 
     async def _start(self) -> None:
-        """Once: what comes after it may have to be tried again."""
-        if "shell" not in self.supervisor.pulses:
+        """Start what is started only once: what comes after it may have to be tried again."""
+        if "shell" not in self.supervisor.health:
             await asyncio.to_thread(_tighten, self.settings)
-            await self.keeping.sweep()
+            await self.kept_updates.sweep()
             await self.bus.start()
             self.supervisor.start("shell", self.shell.forever)
+            for one in LEFT_OUT:
+                log.warning("method.left-out", method=one.name, package=str(one.package), reason=one.reason)
 
     async def _mend_old(self) -> None:
         """What older releases left readable. A step that breaks is tried again at the next start and stops nobody."""
-        for step in (self.erasing.scrub_old, self.notifying.seal_old):
+        for step in (self.erasure_steps.scrub_old, self.webhooks.seal_old):
             try:
                 if requests := await step():
                     log.info("requests.mended", step=step.__name__, requests=requests)
@@ -138,17 +112,9 @@ class Coordinator:
             except Exception as error:
                 log.error("requests.not-mended", step=step.__name__, exc_info=error)
 
-    def _observe(self, event: Event) -> None:
-        for observer in self.observers:
-            observer(event)
-
-    def _start_kernels(self) -> None:
-        runner = kernel_runner(self.database, self.shell, self.storage, self.keeping, self._scratch, self._kernels)
-        self._start_pump("kernels", KERNELS, ("kernel",), runner)
-
-    def _start_pump(self, name: str, bell: str, kinds: tuple[str, ...], run: Runner, *, rest_s: float = 0.0) -> None:
+    def _start_pump(self, name: str, queue: Queue, *, rest_s: float = 0.0) -> None:
         lease_s = self.settings.kernel_lease_s
-        pump = Pump(self.database, self.bus, bell, kinds, lease_s, run, self.quarantine, rest_s=rest_s)
+        pump = Pump(self.database, self.bus, queue, lease_s, self.set_aside, rest_s=rest_s)
         self.supervisor.start(name, pump.forever)
 
 

@@ -14,9 +14,9 @@ import structlog
 
 from coordinator.bus.port import Bus
 from coordinator.engine.react import CHORES, EVIDENCE, HISTORY
-from coordinator.runtime.refencing import Known, Refencing
+from coordinator.runtime.evidence_comparison import EvidenceComparison, Known
 from coordinator.runtime.signing import EvidenceLost, SigningKeys
-from coordinator.runtime.supervision import Pulse
+from coordinator.runtime.supervision import WorkHealth
 from coordinator.store import evidence, outbox, schema
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.gate import Mark
@@ -38,41 +38,41 @@ STEPS: Final = ("fence", "purge", "keep-updates")
 
 class Evidence:
     def __init__(
-        self, database: Database, bus: Bus, tombstones: TombstoneLog, keys: SigningKeys, refencing: Refencing
+        self, database: Database, bus: Bus, tombstones: TombstoneLog, keys: SigningKeys, comparison: EvidenceComparison
     ) -> None:
         self._database, self._bus, self._tombstones, self._keys = database, bus, tombstones, keys
-        self._refencing = refencing
+        self._comparison = comparison
         self._known: Known | None = None
 
     async def open(self) -> None:
         """Before anything is served: compare, and from now on ask every connection. Raises what `compare` raises."""
-        self._known = await self._refencing.compare(is_serving=False)
+        self._known = await self._comparison.compare(is_serving=False)
         self._database.gate.watch(self._is_current, lambda: self._bus.wake([EVIDENCE]))
 
-    async def watch(self, pulse: Pulse) -> None:
+    async def watch(self, health: WorkHealth) -> None:
         """Look now and then, whenever a step failed, after each fence, and when a connection leads elsewhere."""
         num_looks, is_woken = 0, False
         with self._bus.waiter(EVIDENCE) as waiter:
             while True:
-                was_well = pulse.problem is None
+                was_well = health.problem is None
                 try:
                     await self.look()
                     if is_woken or not was_well or num_looks % PROBE_EVERY == 0:
                         await asyncio.to_thread(self._probe)
                     if not was_well:
                         await self._hurry()
-                    pulse.beat()
+                    health.ok()
                 except TROUBLE as error:
                     if was_well:
                         log.error("evidence.unusable", exc_info=error)
-                    pulse.waits(described(error))
+                    health.waits(described(error))
                 except Unavailable:  # it will be told of the room next time
                     log.warning("evidence.waits")
                 num_looks += 1
-                is_woken = await waiter.wait(self._pause_s(pulse))
+                is_woken = await waiter.wait(self._pause_s(health))
 
-    def _pause_s(self, pulse: Pulse) -> float:
-        if pulse.problem is not None:
+    def _pause_s(self, health: WorkHealth) -> float:
+        if health.problem is not None:
             return LOOK_AGAIN_S
         return LOOK_EVERY_S if self._database.gate.is_open else LOOK_SOON_S
 
@@ -86,7 +86,7 @@ class Evidence:
             if gate.is_open and not await self._has_changed():
                 return
             generation, before = gate.generation, self._known
-            self._known = await self._refencing.compare(is_serving=gate.is_open)
+            self._known = await self._comparison.compare(is_serving=gate.is_open)
         except (EvidenceLost, LogCorrupt) as error:
             gate.shut(described(error))
             raise
@@ -148,7 +148,7 @@ class Evidence:
 
 
 def described(error: BaseException) -> str:
-    """Without paths: requesters read it, too."""
+    """The error in words without paths: requesters read them, too."""
     match error:
         case EvidenceLost():
             return str(error)

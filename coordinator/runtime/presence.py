@@ -12,7 +12,7 @@ from uuid import UUID
 import structlog
 
 from coordinator.bus.port import Bus
-from coordinator.runtime.supervision import Pulse
+from coordinator.runtime.supervision import WorkHealth
 from coordinator.store import accounts
 from coordinator.store.database import Database, Unavailable
 
@@ -26,18 +26,18 @@ class Presence:
     def __init__(self, database: Database, bus: Bus) -> None:
         self._database, self._bus = database, bus
         self._heard_at: dict[UUID, float] = {}
-        """By the monotonic clock; only what is not yet written down."""
+        """When each client was heard of, by the monotonic clock; only what is not yet written down."""
 
     async def hear(self, client_id: UUID) -> None:
         self._heard_at[client_id] = time.monotonic()
         await self._bus.mark_alive(str(client_id), ONLINE_S)
 
-    async def forever(self, pulse: Pulse) -> None:
+    async def forever(self, health: WorkHealth) -> None:
         while True:
             await asyncio.sleep(WRITE_EVERY_S)
             try:
                 await self.write()
-                pulse.beat()
+                health.ok()
             except Unavailable as error:
                 log.warning("presence.waits", error=str(error)[:200])
 

@@ -14,20 +14,21 @@ from itertools import pairwise
 from statistics import median
 from uuid import UUID
 
-from coordinator.engine import planner
 from coordinator.engine.decide import decide
 from coordinator.engine.entities import Checkpoint, State
+from coordinator.engine.erasure import planner
+from coordinator.engine.erasure.planner import CutCost, Option
 from coordinator.engine.messages import Envelope, FileErasure
-from coordinator.engine.planner import CutCost, Option
 from coordinator.store.database import Database
 from coordinator.store.slices import load
+from services.core.model_figures import accuracy_of
 from services.wire.v1.erasure import ErasureOption, ErasurePreview, PreviewedCohort
 
 
 async def preview(database: Database, request: FileErasure) -> ErasurePreview:
     async with database.read() as connection:  # its locks go with it: nothing on it is kept
         now = await database.now(connection)
-        state = await load(connection, [request], State())
+        state = await load(connection, [request])
     decide(state, Envelope(request, now, os.urandom(16)))
     leavers = frozenset(client.id for client in state.clients.values() if client.name in request.subjects)
     options = planner.options(state, request, leavers)
@@ -59,7 +60,7 @@ def _shown(option: Option, state: State) -> ErasureOption:
 
 
 def _not_applicable(option: Option) -> ErasureOption:
-    """Without figures: zero would read as free."""
+    """An option without figures: zero would read as free."""
     return ErasureOption(
         method=option.name,
         guarantee=option.method.guarantee,
@@ -98,7 +99,7 @@ def seconds_per_round(state: State) -> dict[UUID, float]:
 
 
 def _estimated_seconds(option: Option, per_round: dict[UUID, float]) -> float | None:
-    """Of the slowest cohort; None where one of them was never measured."""
+    """The time of the slowest cohort; None where one of them was never measured."""
     slow = [cost for cost in option.costs if cost.num_rounds]
     if any(cost.cut.cohort.id not in per_round for cost in slow):
         return None
@@ -121,5 +122,4 @@ def _starts_from(cost: CutCost, state: State) -> Checkpoint | None:
 
 
 def _accuracy(checkpoint: Checkpoint | None) -> float | None:
-    metrics = checkpoint.metrics if checkpoint is not None else {}
-    return metrics.get("validation_accuracy", metrics.get("clients_accuracy"))
+    return None if checkpoint is None else accuracy_of(checkpoint.metrics)

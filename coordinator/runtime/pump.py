@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -22,29 +22,22 @@ import structlog
 from coordinator.blobs.port import StorageFull
 from coordinator.bus.port import Bus
 from coordinator.crashpoints import crashpoint
+from coordinator.engine import posting
 from coordinator.engine.entities import Blob, Facts, Job
-from coordinator.engine.messages import (
-    JobDone,
-    JobFailed,
-    Message,
-    PauseRun,
-    PlaceNewcomer,
-    RecordBlob,
-    SettleRun,
-)
-from coordinator.runtime.erasure import Erasing
-from coordinator.runtime.history import Keeping
-from coordinator.runtime.quarantine import Quarantine, Thing, pause_after, reason_of
+from coordinator.engine.messages import JobDone, JobFailed, Message, RecordBlob, Reply
+from coordinator.runtime.erasure_steps import ErasureSteps
+from coordinator.runtime.kept_updates import KeptUpdates
 from coordinator.runtime.scratch import Scratch
+from coordinator.runtime.sealed_writer import SealedWriter
+from coordinator.runtime.set_aside import SetAside, WorkItem, pause_after, reason_of
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.storage import Storage, name_of
-from coordinator.runtime.supervision import Pulse
-from coordinator.runtime.writing import SealedWriter
+from coordinator.runtime.supervision import WorkHealth
 from coordinator.store import blobs, outbox, references
 from coordinator.store.database import Database, TimedOut, Unavailable
 from coordinator.store.faults import fault_of
 from services.core.errors import InvariantBroken, Rejected
-from services.registry.kernels import run_kernel
+from services.methods.running import run_kernel
 from services.sealing.segments import Seal, Unreadable
 from services.tensors.errors import KernelFailed
 from services.tensors.inspection import InspectingWriter
@@ -55,11 +48,18 @@ LOOK_EVERY_S = 0.5
 """How often to look without having been rung: the price of a lost wake-up."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
-POSTS: Final[dict[str, Callable[[Job], Message]]] = {
-    "PlaceNewcomer": lambda job: PlaceNewcomer(UUID(job.params["run_id"]), UUID(job.params["cohort_id"]), job.id),
-    "SettleRun": lambda job: SettleRun(UUID(job.params["run_id"]), job.id),
-    "PauseRun": lambda job: PauseRun(UUID(job.params["run_id"]), job.params["hold"], job.params["reason"]),
-}
+
+Runner = Callable[[Job, str], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Jobs of the outbox that are carried out in the same way."""
+
+    bell: str
+    """The key that is rung when there is such a job."""
+    kinds: tuple[str, ...]
+    run: Runner
 
 
 class Pump:
@@ -70,40 +70,41 @@ class Pump:
         self,
         database: Database,
         bus: Bus,
-        bell: str,
-        kinds: tuple[str, ...],
+        queue: Queue,
         lease_s: float,
-        run: Runner,
-        quarantine: Quarantine,
+        set_aside: SetAside,
         *,
         rest_s: float = 0.0,
+        at_once: int = 1,
     ) -> None:
-        """`bell`: the key that is rung when there is such a job; `rest_s`: how long such work may wait for more."""
-        self._database, self._bus, self._bell, self._quarantine = database, bus, bell, quarantine
-        self._kinds, self._lease_s, self._run, self._rest_s = kinds, lease_s, run, rest_s
+        """`rest_s`: how long such work may wait for more; `at_once`: how many jobs are carried out side by side, so
+        that their outcomes share transactions."""
+        self._database, self._bus, self._bell, self._set_aside = database, bus, queue.bell, set_aside
+        self._kinds, self._run = queue.kinds, queue.run
+        self._lease_s, self._rest_s, self._at_once = lease_s, rest_s, at_once
 
-    async def forever(self, pulse: Pulse) -> None:
+    async def forever(self, health: WorkHealth) -> None:
         is_rung = False
         with self._bus.waiter(self._bell) as waiter:
             while True:
                 try:
-                    if (is_rung or await self._has_job()) and await self._one():
+                    if (is_rung or await self._has_job()) and await self._some():
                         is_rung = False
-                        pulse.beat()
+                        health.ok()
                     else:
-                        pulse.beat()
+                        health.ok()
                         is_rung = await waiter.wait(LOOK_EVERY_S)
                         if is_rung and self._rest_s:
                             await asyncio.sleep(self._rest_s)
                 except Unavailable as error:
                     log.warning("pump.waits", kinds=self._kinds, error=str(error)[:200])
-                    pulse.waits("the database cannot serve")
+                    health.waits("the database cannot serve")
                     await asyncio.sleep(LOOK_EVERY_S)
 
     async def drain(self) -> bool:
         """Carry out everything that is ready now; whether there was anything."""
         found = False
-        while await self._has_job() and await self._one():
+        while await self._has_job() and await self._some():
             found = True
         return found
 
@@ -112,39 +113,43 @@ class Pump:
             now = await self._database.now(connection)
             return await outbox.has_job(connection, self._kinds, now, self._lease_s)
 
-    async def _one(self) -> bool:
-        token = uuid4().hex
+    async def _some(self) -> bool:
+        """Lease what there is, up to `at_once`, and carry it out; whether there was anything."""
+        token, jobs = uuid4().hex, list[Job]()
         try:
             async with self._database.write(is_durable=False) as connection:
                 now = await self._database.now(connection)
-                job = await outbox.lease_job(connection, self._kinds, now, self._lease_s, token)
+                while len(jobs) < self._at_once and (
+                    job := await outbox.lease_job(connection, self._kinds, now, self._lease_s, token)
+                ):
+                    jobs.append(job)
         except Unavailable:
             raise
         except Exception as error:
             return await self._set_unread_aside(token, error)
-        if job is None:
+        if not jobs:
             return False
-        keeper = asyncio.create_task(self._keep(job, token))
+        keeper = asyncio.create_task(self._keep(jobs, token))
         try:
-            await self._carry_out(job, token)
+            await asyncio.gather(*(self._carry_out(job, token) for job in jobs))
         finally:
             keeper.cancel()
             await asyncio.wait([keeper])  # not `await keeper`: that could not tell its cancellation from our own
         return True
 
     async def _carry_out(self, job: Job, token: str) -> None:
-        thing = Thing(job.kind, job.id, job.run_id)
+        item = WorkItem(job.kind, job.id, job.run_id)
         try:
             await self._run(job, token)
         except Exception as error:
             fault = None if isinstance(error, OSError) else fault_of(error)  # files and callbacks fail, too
             if fault is None or isinstance(fault, TimedOut):
-                self._quarantine.put(thing, error)
+                self._set_aside.put(item, error)
                 await self._return(job.id, token, pause_after(job.num_failures + 1), reason_of(error), is_failure=True)
                 return
             await self._return(job.id, token, LOOK_EVERY_S, "the database could not serve", is_failure=False)
             raise fault from error
-        self._quarantine.clear(thing)
+        self._set_aside.clear(item)
 
     async def _set_unread_aside(self, token: str, error: Exception) -> bool:
         """The next job's row cannot be read: it must not keep the others from being found."""
@@ -153,7 +158,7 @@ class Pump:
             unread = await outbox.lease_unread(connection, self._kinds, now, self._lease_s, token)
         if unread is None:
             return False
-        self._quarantine.put(Thing("unreadable job", unread.id), error)
+        self._set_aside.put(WorkItem("unreadable job", unread.id), error)
         await self._return(unread.id, token, pause_after(unread.num_failures + 1), reason_of(error), is_failure=True)
         return True
 
@@ -162,28 +167,26 @@ class Pump:
             until = await self._database.now(connection) + timedelta(seconds=pause_s)
             await outbox.return_job(connection, job_id, token, until, error, is_failure=is_failure)
 
-    async def _keep(self, job: Job, token: str) -> None:
+    async def _keep(self, jobs: Sequence[Job], token: str) -> None:
         while True:
             await asyncio.sleep(self._lease_s / 3)
             try:
                 async with self._database.write(is_durable=False) as connection:
                     until = await self._database.now(connection) + timedelta(seconds=self._lease_s)
-                    await outbox.renew_job(connection, job.id, token, until)
+                    for job in jobs:
+                        await outbox.renew_job(connection, job.id, token, until)
             except Exception as error:  # the next time may be in time
-                log.warning("lease.not-renewed", job=str(job.id), error=str(error)[:200])
-
-
-Runner = Callable[[Job, str], Awaitable[None]]
+                log.warning("lease.not-renewed", job=str(jobs[0].id), error=str(error)[:200])
 
 
 def kernel_runner(
-    database: Database, shell: Shell, storage: Storage, keeping: Keeping, scratch: Scratch, executor: Executor
+    database: Database, shell: Shell, storage: Storage, kept_updates: KeptUpdates, scratch: Scratch, executor: Executor
 ) -> Runner:
     """Run a kernel over stored blobs in the executor and store what it makes."""
 
     async def run(job: Job, token: str) -> None:
         log.info("kernel.started", kernel=job.kernel, job=str(job.id), run=str(job.run_id), attempt=job.attempt)
-        if outcome := await _outcome(job, token, database, storage, keeping, scratch, executor):
+        if outcome := await _outcome(job, token, database, storage, kept_updates, scratch, executor):
             if job.epoch > 0:
                 crashpoint("erasure.in-recovery")
             is_wanted = await shell_patiently(shell, outcome)
@@ -198,7 +201,7 @@ async def _outcome(
     token: str,
     database: Database,
     storage: Storage,
-    keeping: Keeping,
+    kept_updates: KeptUpdates,
     scratch: Scratch,
     executor: Executor,
 ) -> JobDone | JobFailed | None:
@@ -208,9 +211,9 @@ async def _outcome(
         raise InvariantBroken("a kernel without a cohort")
     try:
         with scratch.file() as out:
-            blob = await storage.sealing.of_job(job.federation_id, job.id, job.cohort_id, job.epoch, job.created_at)
-            seal = await storage.sealing.seal_of(blob)
-            async with keeping.local(job.federation_id, job.inputs) as files:
+            blob = await storage.sealer.of_job(job.federation_id, job.id, job.cohort_id, job.epoch, job.created_at)
+            seal = await storage.sealer.seal_of(blob)
+            async with kept_updates.local(job.federation_id, job.inputs) as files:
                 crashpoint("kernel.before")
                 figures, made = await loop.run_in_executor(executor, _computed, job, files, out, seal)
                 crashpoint("kernel.after")
@@ -271,18 +274,18 @@ async def _announce(database: Database, blob: Blob, token: str) -> bool:
             await asyncio.sleep(LOOK_EVERY_S)
 
 
-def chore_runner(database: Database, shell: Shell, storage: Storage, erasing: Erasing) -> Runner:
+def chore_runner(database: Database, shell: Shell, storage: Storage, erasure_steps: ErasureSteps) -> Runner:
     async def run(job: Job, token: str) -> None:
         match job.kind:
             case "post":
                 with contextlib.suppress(Rejected):
-                    await shell_patiently(shell, POSTS[job.params["message"]](job))
+                    await shell_patiently(shell, posting.from_job(job))
             case "drop-blob":
                 async with database.write() as connection:
                     await references.release(connection, job.federation_id, [job.params["digest"]])
                 await storage.delete_dropped()
             case "fence" | "purge":
-                await erasing.run(job)
+                await erasure_steps.run(job)
             case _:
                 raise InvariantBroken(f"no chore is called {job.kind}")
         async with database.write() as connection:
@@ -291,7 +294,7 @@ def chore_runner(database: Database, shell: Shell, storage: Storage, erasing: Er
     return run
 
 
-async def shell_patiently(shell: Shell, message: Message) -> Any:
+async def shell_patiently(shell: Shell, message: Message[Reply]) -> Reply:
     """Post a message and keep trying while the database is away; not for ever when it takes too long."""
     while True:
         try:

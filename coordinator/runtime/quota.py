@@ -13,12 +13,11 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 from coordinator.runtime.settings import Settings
-from coordinator.store import doorway
+from coordinator.store import access_queries
 from coordinator.store.database import Database
 from services.core.errors import Rejected
 
@@ -29,60 +28,42 @@ UNKNOWN_DISK_BYTES: Final = 1 << 40
 """Blobs in Postgres: how large its disk is taken to be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """What is about to be stored, and for whom; `client_id` is None for an operator."""
-
-    federation_id: UUID
-    client_id: UUID | None
-    wanted_bytes: int
-    """All that is missing of the blob."""
-    announced_bytes: int
-    """What this request brings of it."""
-
-
-@dataclass(slots=True)
-class Room:
-    is_used: bool = True
-    """Whether anything may have been stored in it."""
-
-
 class Quota:
     def __init__(self, database: Database, client_bytes: int, federation_bytes: int) -> None:
         self._database = database
         self._client_bytes, self._federation_bytes = client_bytes, federation_bytes
         self._stored: Counter[UUID] = Counter()
-        """By federation and by client; an unfinished upload counts with all that it announced."""
+        """Bytes by federation and by client; an unfinished upload counts with all that it announced."""
         self._arriving: Counter[UUID] = Counter()
         self._counting = asyncio.Lock()
         self._counted_at, self._count_took_s = -RECOUNT_S, 0.0
 
     @contextlib.asynccontextmanager
-    async def room(self, upload: Upload) -> AsyncIterator[Room]:
-        """Room for an upload; what it brings counts from now on. Rejects `quota-exceeded`."""
+    async def room(self, federation_id: UUID, client_id: UUID | None, num_bytes: int) -> AsyncIterator[None]:
+        """Room for an upload of a client, or of an operator; its bytes count from now on. Rejects `quota-exceeded`."""
         await self._count_unless_newer_than(RECOUNT_S)
-        if self._excess(upload) is not None:
+        if self._excess(federation_id, client_id, num_bytes) is not None:
             await self._count_unless_newer_than(max(SHORTEST_PAUSE_S, PAUSE_PER_COUNT * self._count_took_s))
-        if (excess := self._excess(upload)) is not None:
+        if (excess := self._excess(federation_id, client_id, num_bytes)) is not None:
             raise excess
-        subjects = {upload.federation_id, upload.client_id or upload.federation_id}
-        room = Room()
-        self._arriving.update(dict.fromkeys(subjects, upload.announced_bytes))
+        wanted = dict.fromkeys({federation_id, client_id or federation_id}, num_bytes)
+        is_stored = True
+        self._arriving.update(wanted)
         try:
-            yield room
+            yield
         except Rejected as rejected:
-            room.is_used = rejected.code == "upload-offset-mismatch"  # else the part was dropped
+            is_stored = rejected.code == "upload-offset-mismatch"  # else the part was dropped
             raise
         finally:
-            self._arriving.subtract(dict.fromkeys(subjects, upload.announced_bytes))
-            if room.is_used:
-                self._stored.update(dict.fromkeys(subjects, upload.announced_bytes))
+            self._arriving.subtract(wanted)
+            if is_stored:
+                self._stored.update(wanted)
 
     async def count(self) -> None:
         """Take the figures from the database."""
         started_at = time.monotonic()
         async with self._database.read() as connection:
-            found = await doorway.stored_bytes(connection)
+            found = await access_queries.stored_bytes(connection)
         stored: Counter[UUID] = Counter()
         for federation_id, client_id, num_bytes in found:
             stored[federation_id] += num_bytes
@@ -99,28 +80,27 @@ class Quota:
             if time.monotonic() - self._counted_at >= age_s:
                 await self.count()
 
-    def _excess(self, upload: Upload) -> Rejected | None:
-        client_id, owner = upload.client_id, upload.federation_id
+    def _excess(self, federation_id: UUID, client_id: UUID | None, num_bytes: int) -> Rejected | None:
         if client_id is not None:
             have = self._stored[client_id] + self._arriving[client_id]
-            if have + upload.wanted_bytes > self._client_bytes:
-                return _exceeded("this client", have, upload, self._client_bytes, "LETHE_CLIENT_QUOTA_BYTES")
-        have = self._stored[owner] + self._arriving[owner]
-        if have + upload.wanted_bytes > self._federation_bytes:
-            return _exceeded("the federation", have, upload, self._federation_bytes, "LETHE_FEDERATION_QUOTA_BYTES")
+            if have + num_bytes > self._client_bytes:
+                return _exceeded("this client", have, num_bytes, self._client_bytes, "LETHE_CLIENT_QUOTA_BYTES")
+        have = self._stored[federation_id] + self._arriving[federation_id]
+        if have + num_bytes > self._federation_bytes:
+            return _exceeded("the federation", have, num_bytes, self._federation_bytes, "LETHE_FEDERATION_QUOTA_BYTES")
         return None
 
 
-def _exceeded(who: str, have: int, upload: Upload, limit: int, setting: str) -> Rejected:
+def _exceeded(who: str, have: int, wanted: int, limit: int, setting: str) -> Rejected:
     detail = (
-        f"{who} stores {have} of the {limit} bytes that it may ({setting}), and {upload.wanted_bytes} more were to "
+        f"{who} stores {have} of the {limit} bytes that it may ({setting}), and {wanted} more were to "
         "come; uploads that were never submitted are deleted after a day: wait, or ask the operator for more"
     )
     return Rejected("quota-exceeded", detail)
 
 
 def quota_of(settings: Settings, database: Database) -> Quota:
-    """As set; otherwise a client may fill half of the disk, and a federation three quarters."""
+    """The quotas as they are set; otherwise a client may fill half of the disk, and a federation three quarters."""
     disk_bytes = shutil.disk_usage(settings.blob_path).total if settings.blobs == "file" else UNKNOWN_DISK_BYTES
     client_bytes, federation_bytes = settings.client_quota_bytes, settings.federation_quota_bytes
     return Quota(

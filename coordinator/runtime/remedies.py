@@ -13,7 +13,7 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.runtime.refencing import ROTATED, check
+from coordinator.runtime.evidence_comparison import ROTATED, check
 from coordinator.runtime.signing import EvidenceLost, SigningKeys
 from coordinator.store import evidence
 from coordinator.store.database import Database

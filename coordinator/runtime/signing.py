@@ -55,7 +55,7 @@ class SigningKeys:
         self._path, self._next = directory / SIGNING_KEY, directory / NEXT_KEY
         self._public = directory / PUBLIC_KEYS
         self.expected_id: str | None = None
-        """Of the key on record; None: nobody compared yet."""
+        """The id of the key on record; None: nobody compared yet."""
 
     def load(self) -> Ed25519PrivateKey:
         """The key that signs now. Raises `KeyUnreadable` when it is lost or is another than the one on record."""
@@ -70,7 +70,7 @@ class SigningKeys:
         return key
 
     def public_keys(self) -> list[Ed25519PublicKey]:
-        """Of all that ever signed here, the one that signs now first."""
+        """The public keys of all that ever signed here, the one that signs now first."""
         current = self.load().public_key()
         known = {key_id(current): current} | {key_id(key): key for key in reversed(self._published())}
         return list(known.values())
@@ -146,7 +146,7 @@ class SigningKeys:
             self._path.replace(self._path.with_name(f"{SIGNING_KEY}.set-aside"))
         with contextlib.suppress(FileNotFoundError):  # another process finished it
             self._next.replace(self._path)
-        _sync(self._path.parent)
+        private_files.sync(self._path.parent)
 
     def _published(self) -> list[Ed25519PublicKey]:
         files = sorted(self._public.glob("*.pem")) if self._public.is_dir() else []
@@ -168,7 +168,7 @@ class SigningKeys:
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(place)
-        _sync(self._public)
+        private_files.sync(self._public)
 
 
 def _succeeds(current: str, known: str, published: Sequence[str]) -> bool:
@@ -178,11 +178,3 @@ def _succeeds(current: str, known: str, published: Sequence[str]) -> bool:
 
 def _described(key: Ed25519PublicKey) -> SigningKey:
     return SigningKey(key_id(key), public_pem(key).decode())
-
-
-def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -4,7 +4,7 @@ so."""
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ from uuid import UUID
 from coordinator.blobs.port import BlobStore, Missing
 from coordinator.bus.port import Bus
 from coordinator.engine.entities import Blob
-from coordinator.runtime.sealing import Sealing
+from coordinator.runtime.blob_sealer import BlobSealer
 from coordinator.store import blobs as rows
 from coordinator.store.database import Database
 from services.core.errors import Rejected
@@ -38,13 +38,13 @@ def name_of(blob: Blob) -> str:
 
 
 class Storage:
-    def __init__(self, database: Database, blobs: BlobStore, sealing: Sealing, bus: Bus) -> None:
-        self._database, self.blobs, self.sealing, self._bus = database, blobs, sealing, bus
+    def __init__(self, database: Database, blobs: BlobStore, sealer: BlobSealer, bus: Bus) -> None:
+        self._database, self.blobs, self.sealer, self._bus = database, blobs, sealer, bus
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     async def find(self, federation_id: UUID, digests: Collection[str]) -> dict[str, Blob]:
-        """Of those that are stored, one each."""
+        """One blob for each of the digests that are stored."""
         async with self._database.read() as connection:
             found = await rows.stored(connection, federation_id, digests)
         return {digest: some[0] for digest, some in found.items()}
@@ -73,7 +73,7 @@ class Storage:
             raise damaged(blob, error) from error
 
     async def whole(self, blob: Blob) -> bytes:
-        """Of a small one. What is cached is sealed: it says nothing to whoever has no key."""
+        """All bytes of a small blob. What is cached is sealed: it says nothing to whoever has no key."""
         if blob.is_plain or blob.num_bytes > SMALL_BYTES:
             return b"".join([piece async for piece in self.pieces(blob)])
         key = cached_blob(blob.id)
@@ -84,7 +84,7 @@ class Storage:
             except Missing:
                 raise not_found(blob.digest) from None
             await self._bus.cache_set(key, sealed, SMALL_CACHED_S)
-        seal, found = await self.sealing.seal_of(blob), sealed
+        seal, found = await self.sealer.seal_of(blob), sealed
         reader = SealedReader(seal, lambda position, count: found[position : position + count], len(sealed))
         try:
             return b"".join(reader.pieces(0, blob.num_bytes))
@@ -97,13 +97,7 @@ class Storage:
         """Blobs for a kernel to read, valid inside the context. Rejects `not-found` and `key-missing`."""
         wanted = list(dict.fromkeys(digests))
         async with AsyncExitStack() as stack:
-            try:
-                files = await self._local(federation_id, wanted, stack)
-            except Rejected as rejected:
-                if rejected.code != "not-found":
-                    raise
-                files = await self._local(federation_id, wanted, stack)  # perhaps it has been sealed meanwhile
-            yield files
+            yield await twice_if_missing(lambda: self._local(federation_id, wanted, stack))
 
     async def _local(self, federation_id: UUID, wanted: list[str], stack: AsyncExitStack) -> dict[str, Stored]:
         found = await self.find(federation_id, wanted)
@@ -114,8 +108,8 @@ class Storage:
 
     @asynccontextmanager
     async def opened(self, some: Collection[Blob]) -> AsyncIterator[dict[UUID, Stored]]:
-        """By id, like `local`."""
-        seals = {blob.id: None if blob.is_plain else await self.sealing.seal_of(blob) for blob in some}
+        """Like `local`, for blobs that are known by id."""
+        seals = {blob.id: None if blob.is_plain else await self.sealer.seal_of(blob) for blob in some}
         async with AsyncExitStack() as stack:
             files: dict[UUID, Stored] = {}
             for owner in {blob.federation_id for blob in some}:
@@ -140,7 +134,7 @@ class Storage:
 
     async def _opened(self, blob: Blob, start: int, stop: int) -> AsyncIterator[bytes]:
         """Segment after segment; those before the range are passed over by their lengths."""
-        seal = await self.sealing.seal_of(blob)
+        seal = await self.sealer.seal_of(blob)
         held, position, offset = b"", 0, 0
         while offset < stop:
             if len(held) < LENGTH_BYTES:
@@ -232,6 +226,16 @@ class _OpenSealedFile:
 
 def _read_at(fd: int, position: int, count: int) -> bytes:
     return os.pread(fd, count, position)
+
+
+async def twice_if_missing(read: Callable[[], Awaitable[dict[str, Stored]]]) -> dict[str, Stored]:
+    """What is read. If something is not found it is looked for once more: perhaps it has been sealed meanwhile."""
+    try:
+        return await read()
+    except Rejected as rejected:
+        if rejected.code != "not-found":
+            raise
+        return await read()
 
 
 def cached_blob(blob_id: UUID) -> str:

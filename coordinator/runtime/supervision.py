@@ -19,36 +19,36 @@ HOPELESS_AFTER: Final = 10
 """Deaths without a good turn in between, about a minute of them: a process that does nothing else may as well end."""
 
 
-class Pulse:
+class WorkHealth:
     """What a piece of work says of itself after each turn."""
 
     def __init__(self) -> None:
         self.problem: str | None = None
         """Why it is down; None while it is well."""
         self.num_restarts = 0
-        self.has_beaten = False
+        self.was_ok = False
 
-    def beat(self) -> None:
-        self.problem, self.has_beaten = None, True
+    def ok(self) -> None:
+        self.problem, self.was_ok = None, True
 
     def waits(self, problem: str) -> None:
         """It is alive, and cannot do its work."""
         self.problem = problem
 
 
-Work = Callable[[Pulse], Awaitable[None]]
+Work = Callable[[WorkHealth], Awaitable[None]]
 
 
 class Supervisor:
     def __init__(self, first_pause_s: float = FIRST_PAUSE_S) -> None:
-        self.pulses: dict[str, Pulse] = {}
+        self.health: dict[str, WorkHealth] = {}
         self._first_pause_s = first_pause_s
         self._tasks: list[asyncio.Task[None]] = []
         self._on_hopeless: Callable[[str], None] = lambda problem: None
 
     def start(self, name: str, work: Work) -> None:
-        pulse = self.pulses[name] = Pulse()
-        self._tasks.append(asyncio.create_task(self._keep(name, work, pulse), name=name))
+        health = self.health[name] = WorkHealth()
+        self._tasks.append(asyncio.create_task(self._keep(name, work, health), name=name))
 
     def when_hopeless(self, act: Callable[[str], None]) -> None:
         """Call this with what is down, when work dies again and again. It is restarted nevertheless."""
@@ -56,34 +56,34 @@ class Supervisor:
 
     def down(self) -> dict[str, str]:
         """What does not work now, and why."""
-        return {name: pulse.problem for name, pulse in self.pulses.items() if pulse.problem is not None}
+        return {name: health.problem for name, health in self.health.items() if health.problem is not None}
 
     async def close(self) -> None:
-        """In reverse order: what others rely on was started first, and ends last."""
+        """End all work in reverse order: what others rely on was started first, and ends last."""
         while self._tasks:
             task = self._tasks.pop()
             task.cancel()
             await asyncio.wait([task])
 
-    async def _keep(self, name: str, work: Work, pulse: Pulse) -> None:
+    async def _keep(self, name: str, work: Work, health: WorkHealth) -> None:
         num_deaths = 0
         while True:
-            pulse.has_beaten = False
-            error = await _ended(work, pulse)
-            num_deaths = 1 if pulse.has_beaten else num_deaths + 1
-            pulse.num_restarts += 1
+            health.was_ok = False
+            error = await _ended(work, health)
+            num_deaths = 1 if health.was_ok else num_deaths + 1
+            health.num_restarts += 1
             pause_s = min(LONGEST_PAUSE_S, self._first_pause_s * 2 ** (num_deaths - 1))
-            pulse.problem = f"{_described(error)}; it is started again"
+            health.problem = f"{_described(error)}; it is started again"
             log.error("background.died", task=name, deaths=num_deaths, pause_s=pause_s, exc_info=error or False)
             if num_deaths == HOPELESS_AFTER:
                 self._on_hopeless(f"{name} died {num_deaths} times in a row: {_described(error)}")
             await asyncio.sleep(pause_s)
 
 
-async def _ended(work: Work, pulse: Pulse) -> BaseException | None:
+async def _ended(work: Work, health: WorkHealth) -> BaseException | None:
     """Run it to its end; returns what it died of. Only our own cancellation goes through."""
     try:
-        await work(pulse)
+        await work(health)
     except asyncio.CancelledError as cancelled:
         this = asyncio.current_task()
         if this is not None and this.cancelling():

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from coordinator.batching import yield_to_loop
 from coordinator.engine.entities import Blob, Facts
 from coordinator.engine.messages import RecordBlob
-from coordinator.gathering import others_have_come
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.storage import Storage
 from coordinator.store import blobs as rows
@@ -23,7 +23,7 @@ from services.tensors.layout import REMEMBERED_TENSORS, Layout
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class UploadRequest:
     """What somebody is about to send. `client_id` None: an operator."""
 
     federation_id: UUID
@@ -37,10 +37,10 @@ class Wanted:
 class Uploads:
     def __init__(self, database: Database, shell: Shell, storage: Storage) -> None:
         self._database, self._shell, self._storage = database, shell, storage
-        self._waiting: list[tuple[Wanted, asyncio.Future[Blob]]] = []
+        self._waiting: list[tuple[UploadRequest, asyncio.Future[Blob]]] = []
         self._working: asyncio.Task[None] | None = None
 
-    async def find(self, wanted: Wanted) -> Blob | None:
+    async def find(self, wanted: UploadRequest) -> Blob | None:
         """What was announced before, by whoever sends the same again. Rejects `no-task`."""
         async with self._database.read() as connection:
             if wanted.client_id is None:
@@ -50,7 +50,7 @@ class Uploads:
                 found = await rows.of_tasks(connection, [task.id], [wanted.digest])
         return found[0] if found else None
 
-    async def announce(self, wanted: Wanted) -> Blob:
+    async def announce(self, wanted: UploadRequest) -> Blob:
         """The blob that its bytes will be, also when some or all of them are there. Rejects `no-task`. What is asked
         for together is announced together."""
         outcome: asyncio.Future[Blob] = asyncio.get_running_loop().create_future()
@@ -61,12 +61,8 @@ class Uploads:
 
     async def record(self, blob: Blob, inspection: Inspection) -> None:
         """All is there. Whatever must not be stored after all, or is here already, is given up."""
-        assert blob.digest is not None
-        facts = await _facts(inspection)
         try:
-            recorded = await self._shell.handle(
-                RecordBlob(blob.id, blob.federation_id, blob.digest, facts, blob.client_id)
-            )
+            recorded = await self._shell.handle(await record_of(blob, inspection))
         except Rejected:
             await self._storage.give_up(blob.federation_id, [blob.id])
             raise
@@ -75,7 +71,7 @@ class Uploads:
 
     async def _work(self) -> None:
         while self._waiting:
-            await others_have_come()
+            await yield_to_loop()
             lot, self._waiting = self._waiting, []
             try:
                 outcomes = await self._announce([wanted for wanted, _ in lot])
@@ -90,7 +86,7 @@ class Uploads:
                     outcome.set_result(result)
         self._working = None
 
-    async def _announce(self, lot: list[Wanted]) -> list[Blob | Exception]:
+    async def _announce(self, lot: list[UploadRequest]) -> list[Blob | Exception]:
         """The announcement may be lost with the database's host: without it the bytes are noise, and are swept."""
         async with self._database.read() as connection:
             now = await self._database.now(connection)
@@ -102,12 +98,12 @@ class Uploads:
                 if wanted.client_id is None:
                     if rejected := refused.get((wanted.federation_id, wanted.digest)):
                         raise rejected
-                    blob = await self._storage.sealing.of_operator(
+                    blob = await self._storage.sealer.of_operator(
                         wanted.federation_id, wanted.digest, wanted.total, now
                     )
                 else:
                     task = _task(wanted, tasks)
-                    blob = await self._storage.sealing.of_task(
+                    blob = await self._storage.sealer.of_task(
                         wanted.federation_id, task, wanted.digest, wanted.total, now
                     )
                 outcomes.append(blob)
@@ -136,7 +132,7 @@ def _place(blob: Blob) -> tuple[object, ...]:
     return blob.origin, blob.origin_id or blob.federation_id, blob.digest
 
 
-def _task(wanted: Wanted, held: list[HeldTask]) -> HeldTask:
+def _task(wanted: UploadRequest, held: list[HeldTask]) -> HeldTask:
     own = [task for task in held if task.client_id == wanted.client_id]
     if wanted.task_id is not None:
         if found := [task for task in own if task.id == wanted.task_id]:
@@ -151,7 +147,7 @@ def _task(wanted: Wanted, held: list[HeldTask]) -> HeldTask:
     raise Rejected("no-task", detail)
 
 
-async def _refused(connection: AsyncConnection, of_operators: list[Wanted]) -> dict[tuple[UUID, str], Rejected]:
+async def _refused(connection: AsyncConnection, of_operators: list[UploadRequest]) -> dict[tuple[UUID, str], Rejected]:
     """What operators may not even begin to send: a part of it would be kept like the whole."""
     if not of_operators:
         return {}
@@ -164,13 +160,15 @@ async def _refused(connection: AsyncConnection, of_operators: list[Wanted]) -> d
     return refused | {one: Rejected("anothers-bytes", detail) for one in updates}
 
 
-async def _facts(inspection: Inspection) -> Facts:
-    """In a thread when there is much to do."""
+async def record_of(blob: Blob, inspection: Inspection) -> RecordBlob:
+    """The message that makes an upload visible. Computed in a thread when there is much to do."""
 
     def both() -> tuple[str, str]:
         return layout.digest(), layout.updatable().digest()
 
+    assert blob.digest is not None
     layout: Layout = inspection.layout
     few = len(layout.tensors) <= REMEMBERED_TENSORS
     layout_digest, updatable_digest = both() if few else await asyncio.to_thread(both)
-    return Facts(inspection.num_bytes, layout_digest, updatable_digest, inspection.finite)
+    facts = Facts(inspection.num_bytes, layout_digest, updatable_digest, inspection.finite)
+    return RecordBlob(blob.id, blob.federation_id, blob.digest, facts, blob.client_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -37,6 +37,17 @@ class KnownCredential:
     dropped_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class NewCredential:
+    id: UUID
+    role: str
+    secret_hash: str
+    created_at: datetime
+    label: str = ""
+    federation_id: UUID | None = None
+    client_id: UUID | None = None
+
+
 _c = t.credentials.c
 _KNOWN = prepared(
     sa.select(_c.id, _c.role, _c.federation_id, _c.client_id)
@@ -54,7 +65,7 @@ async def known_credential(connection: AsyncConnection, credential_id: UUID) -> 
 
 
 async def client_ids(connection: AsyncConnection, federation_id: UUID, names: Sequence[str]) -> dict[str, UUID]:
-    """By name; those that are not enrolled are left out."""
+    """Ids by name; those that are not enrolled are left out."""
     own = (t.clients.c.federation_id == federation_id) & t.clients.c.name.in_(names)
     rows = await connection.execute(sa.select(t.clients.c.name, t.clients.c.id).where(own))
     return {row.name: row.id for row in rows}
@@ -132,33 +143,14 @@ async def add_clients(
     canary: dict[str, Any] | None = None,
     max_samples: int | None = None,
 ) -> None:
-    """By name."""
+    """Enrol clients under the given ids, which are listed by name."""
     same = {"federation_id": federation_id, "status": "active", "created_at": now, "devices": []}
     same |= {"canary": canary, "max_samples": max_samples}
     await connection.execute(t.clients.insert(), [{"id": ids[name], "name": name, **same} for name in ids])
 
 
-async def add_credential(
-    connection: AsyncConnection,
-    credential_id: UUID,
-    secret_hash: str,
-    now: datetime,
-    *,
-    role: str,
-    label: str = "",
-    federation_id: UUID | None = None,
-    client_id: UUID | None = None,
-) -> None:
-    row = {
-        "id": credential_id,
-        "federation_id": federation_id,
-        "client_id": client_id,
-        "role": role,
-        "label": label,
-        "secret_hash": secret_hash,
-        "created_at": now,
-    }
-    await connection.execute(t.credentials.insert().values(**row))
+async def add_credential(connection: AsyncConnection, new: NewCredential) -> None:
+    await connection.execute(t.credentials.insert().values(asdict(new)))
 
 
 async def revoke_credentials(connection: AsyncConnection, credential_ids: Sequence[UUID], now: datetime) -> None:
@@ -199,7 +191,7 @@ _NOTE_SEEN = (
 
 
 async def note_seen(connection: AsyncConnection, seen: Mapping[UUID, datetime]) -> None:
-    """In the order given: replicas that agree on one do not wait for each other in a circle."""
+    """Write in the order given: replicas that agree on one do not wait for each other in a circle."""
     await connection.execute(_NOTE_SEEN, [{"client": client_id, "seen_at": at} for client_id, at in seen.items()])
 
 

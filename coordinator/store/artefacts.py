@@ -63,7 +63,7 @@ async def planned(connection: AsyncConnection, erasure_id: UUID) -> dict[Artefac
 
 
 async def page(connection: AsyncConnection, erasure_id: UUID, after: Listed | None) -> list[Listed]:
-    """Those that follow `after`, in the order of kind and digest; at most `PAGE`, none at the end."""
+    """The artefacts that follow `after`, in the order of kind and digest; at most `PAGE`, none at the end."""
     a = t.artefacts.c
     statement = sa.select(a.kind, a.digest, a.disposition, a.reason).where(a.erasure_id == erasure_id)
     if after is not None:

@@ -129,7 +129,7 @@ _OF_ANY_TASK = prepared(
 
 
 async def are_updates(connection: AsyncConnection, wanted: Collection[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
-    """Those that a client has sent."""
+    """The digests among these that a client has sent as an update."""
     named = {"owners": [owner for owner, _ in wanted], "digests": [digest for _, digest in wanted]}
     rows = await connection.execute(_OF_ANY_TASK, named)
     return {(row.federation_id, row.digest) for row in rows}.intersection(wanted)
@@ -153,7 +153,7 @@ _BY_ID = prepared(sa.select(t.blobs).where(b.id.in_(_ids)))
 
 
 async def stored(connection: AsyncConnection, federation_id: UUID, digests: Collection[str]) -> dict[str, list[Blob]]:
-    """By digest: all that have these bytes, the newest first. They are the same bytes, whichever is read."""
+    """All blobs that have these bytes, by digest, the newest first. Whichever is read, they are the same bytes."""
     found: dict[str, list[Blob]] = {}
     for row in await connection.execute(_STORED, {"owner": federation_id, "digests": list(digests)}):
         blob = to_entity(Blob, row)
@@ -191,7 +191,7 @@ async def give_up(connection: AsyncConnection, ids: Collection[UUID]) -> None:
 
 
 async def dropped(connection: AsyncConnection, most: int) -> list[Blob]:
-    """Those whose bytes may still be there."""
+    """Dropped blobs, whose bytes may still be there."""
     return [to_entity(Blob, row) for row in await connection.execute(_DROPPED, {"most": most})]
 
 
@@ -281,7 +281,7 @@ _KNOWN_PLAIN = prepared(sa.select(b.digest).where(_is_named, b.data_key.is_(None
 
 
 async def unannounced(connection: AsyncConnection, federation_id: UUID, names: Collection[str]) -> set[str]:
-    """Those names of stored bytes that no row has."""
+    """The names of stored bytes that no row has."""
     ids = {name: UUID(hex=name) for name in names if _HEX_ID.fullmatch(name)}
     plain = {f"sha256:{name}": name for name in names if len(name) == 64}
     known = {found.hex for found in (await connection.execute(_KNOWN, {"ids": list(ids.values())})).scalars()}

@@ -37,7 +37,7 @@ def from_text(text: str | bytes) -> Any:
 
 
 def _number(digits: str) -> int | float:
-    """As the quicker reader does it: what 64 bits do not hold is a float."""
+    """The number as the quicker reader gives it: what 64 bits do not hold is a float."""
     if len(digits) > MOST_DIGITS:
         return float(digits)
     number = int(digits)

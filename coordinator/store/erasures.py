@@ -68,7 +68,7 @@ async def events(connection: AsyncConnection, erasure_id: UUID, position: Positi
 
 
 async def deliveries(connection: AsyncConnection, erasure_id: UUID, position: Position) -> Page[ErasureDelivery]:
-    """In the order of their ids: by time."""
+    """Deliveries in the order of their ids: by time."""
     shown = [t.deliveries.c[name] for name in ErasureDelivery.model_fields]
     statement = sa.select(*shown).where(t.deliveries.c.erasure_id == erasure_id)
     return await page(connection, statement, t.deliveries.c.id, position, lambda row: ErasureDelivery(**row._mapping))

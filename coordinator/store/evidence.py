@@ -83,14 +83,14 @@ class Fence:
     requested_by: str
     at: datetime
     clients: dict[str, UUID]
-    """By name."""
+    """The ids of the clients, by name."""
     samples: dict[str, list[int]]
     cohorts: list[tuple[UUID, UUID, int]]
     """(run, cohort, epoch from the fence on)."""
 
 
 async def fences(connection: AsyncConnection, request_ids: Sequence[UUID]) -> list[Fence]:
-    """In that order."""
+    """The fences of these requests, in their order."""
     found = []
     for request_id in request_ids:
         row = (await connection.execute(t.erasures.select().where(t.erasures.c.id == request_id))).one()
@@ -118,7 +118,7 @@ async def fences(connection: AsyncConnection, request_ids: Sequence[UUID]) -> li
 
 
 async def signing_keys(connection: AsyncConnection) -> list[SigningKey]:
-    """In their order; the last one signs now."""
+    """All keys in their order; the last one signs now."""
     c = t.signing_keys.c
     rows = await connection.execute(sa.select(c.key_id, c.public_key).order_by(c.number))
     return [SigningKey(row.key_id, row.public_key) for row in rows]
@@ -156,7 +156,7 @@ async def report_once(connection: AsyncConnection, incident_id: UUID, incident: 
 
 
 async def reported(connection: AsyncConnection, ids: Sequence[UUID]) -> set[UUID]:
-    """Those of them that were."""
+    """The incidents among these that were reported."""
     found = await connection.execute(sa.select(t.incidents.c.id).where(t.incidents.c.id.in_(ids)))
     return set(found.scalars())
 

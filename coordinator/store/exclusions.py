@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.entities import Exclusion
-from coordinator.engine.exclusions import digest
+from coordinator.engine.erasure.samples import digest
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch, fetch_by
 from services.wire.v1.erasure import ErasureExclusion

@@ -87,7 +87,7 @@ def is_transient(state: str) -> bool:
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """Of an error of Postgres, wrapped by SQLAlchemy or, while it connects, not."""
+    """The SQLSTATE of an error of Postgres, whether SQLAlchemy wrapped it or, while connecting, did not."""
     for one in (error, getattr(error, "orig", None), getattr(getattr(error, "orig", None), "__cause__", None)):
         state = getattr(one, "sqlstate", None)
         if isinstance(state, str):

@@ -11,14 +11,14 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.engine import surgery
-from coordinator.engine.entities import Checkpoint, Cohort, Erasure, Line, Run, Subject
+from coordinator.engine.entities import AffectedCohort, Checkpoint, Cohort, Erasure, Run, Subject
+from coordinator.engine.erasure import cuts
 from coordinator.store import tables as t
 from coordinator.store.rows import fetch
 from coordinator.store.slices import load_lineage
 from services.audit.predicate import ArtefactKind, Disposition
 from services.core import digests
-from services.unlearning.methods import NOISY_KERNELS
+from services.methods.catalogue import NOISY_KERNELS
 
 ScrubbedKind = Literal["log-tail", "device", "figure", "canary", "failure-reason"]
 """What is taken out of rows that stay; named by a keyed digest of what was there."""
@@ -35,7 +35,7 @@ class Artefact(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundArtefact:
     """An artefact and the row that names it; an upload has none but the blob's own."""
 
     kind: ArtefactKind
@@ -47,33 +47,33 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Dossier:
+class ErasureRecord:
     """A request with everything that its purge and certificate are made of."""
 
     erasure: Erasure
     subjects: list[Subject]
-    lines: list[Line]
+    affected: list[AffectedCohort]
     cohorts: dict[UUID, Cohort]
     runs: dict[UUID, Run]
 
 
-async def dossier(connection: AsyncConnection, erasure_id: UUID) -> Dossier:
+async def erasure_record(connection: AsyncConnection, erasure_id: UUID) -> ErasureRecord:
     (erasure,) = await fetch(connection, Erasure, t.erasures.c.id == erasure_id)
     subjects = await fetch(connection, Subject, t.subjects.c.erasure_id == erasure_id)
-    lines = await fetch(connection, Line, t.lines.c.erasure_id == erasure_id)
-    run_ids = {line.run_id for line in lines}
+    affected = await fetch(connection, AffectedCohort, t.lines.c.erasure_id == erasure_id)
+    run_ids = {one.run_id for one in affected}
     cohorts = await fetch(connection, Cohort, t.cohorts.c.run_id.in_(run_ids))
     runs = await fetch(connection, Run, t.runs.c.id.in_(run_ids))
-    return Dossier(
+    return ErasureRecord(
         erasure=erasure,
         subjects=sorted(subjects, key=lambda s: s.name),
-        lines=sorted(lines, key=lambda one: (one.run_id, one.cohort_name)),
+        affected=sorted(affected, key=lambda one: (one.run_id, one.cohort_name)),
         cohorts={c.id: c for c in cohorts},
         runs={r.id: r for r in runs},
     )
 
 
-async def inventory(connection: AsyncConnection, found: Dossier, ends_at: datetime | None) -> list[Found]:
+async def inventory(connection: AsyncConnection, found: ErasureRecord, ends_at: datetime | None) -> list[FoundArtefact]:
     """Everything that was made with the leavers' data, by the lineage and not by any mark: their updates, every model
     with one of these in its ancestry, the updates that anybody trained from such a model, what kernels made of all
     this, uploads that may belong to it and were never submitted, and the leavers' credentials.
@@ -83,15 +83,15 @@ async def inventory(connection: AsyncConnection, found: Dossier, ends_at: dateti
     An update that is in a clean model is clean: it was trained from bytes that came out the same without the leaver."""
     leavers = {s.client_id for s in found.subjects}
     lineage = await load_lineage(connection, leavers)
-    tainted = surgery.tainted_checkpoints(lineage, frozenset(leavers))
+    tainted = cuts.tainted_checkpoints(lineage, frozenset(leavers))
     given_up = {c.id for c in lineage.checkpoints.values() if c.superseded_by == found.erasure.id}
     models = [lineage.checkpoints[checkpoint_id] for checkpoint_id in tainted | given_up]
     if found.erasure.scope == "samples":  # who stays contributes again, without the samples
         models = [model for model in models if model.superseded_by is not None]
     run_ids = {checkpoint.run_id for checkpoint in lineage.checkpoints.values()}
-    artefacts = [Found("merge" if c.kind == "merge" else "checkpoint", c.digest, c.id) for c in models]
+    artefacts = [FoundArtefact("merge" if c.kind == "merge" else "checkpoint", c.digest, c.id) for c in models]
     artefacts += await _derived(connection, found, leavers, run_ids, models)
-    runs = {model.run_id for model in models} | {line.run_id for line in found.lines}
+    runs = {model.run_id for model in models} | {one.run_id for one in found.affected}
     artefacts += await _unsubmitted(connection, found, leavers, runs)
     artefacts += await _begun_by_operators(connection, found, {one.digest for one in artefacts})
     if found.erasure.scope == "client":
@@ -100,44 +100,48 @@ async def inventory(connection: AsyncConnection, found: Dossier, ends_at: dateti
         for row in await connection.execute(keys):
             digest = digests.of_bytes(bytes.fromhex(row.secret_hash))
             if ends_at is None or (row.revoked_at is not None and row.revoked_at < ends_at):
-                artefacts.append(Found("credential", digest, row.id))
+                artefacts.append(FoundArtefact("credential", digest, row.id))
             else:
                 until = f"it can only read its own request and certificate, until {ends_at:%Y-%m-%d}"
-                artefacts.append(Found("credential", digest, row.id, "reduced", until))
+                artefacts.append(FoundArtefact("credential", digest, row.id, "reduced", until))
     return artefacts
 
 
 async def _derived(
-    connection: AsyncConnection, found: Dossier, leavers: set[UUID], run_ids: set[UUID], models: list[Checkpoint]
-) -> list[Found]:
+    connection: AsyncConnection, found: ErasureRecord, leavers: set[UUID], run_ids: set[UUID], models: list[Checkpoint]
+) -> list[FoundArtefact]:
     """The updates, and what kernels made and was never published: refused at a fence, not yet judged, or only a step
     on the way of a method. Such a step may be trained on and be the input of another: until nothing new is found."""
     j, is_own = t.jobs.c, await _is_own(connection, found, leavers)
     waiting = await _submissions(connection, leavers, run_ids)
     jobs = sa.select(j.id, j.inputs, j.output, j.cohort_id, j.epoch).where(j.run_id.in_(run_ids), j.output.is_not(None))
     # After the fence of an exact method nothing tainted is read, but somebody may have sent the same bytes again.
-    since = {line.cohort_id: line.epoch_after for line in found.lines if line.action != "unlearned"}
+    since = {one.cohort_id: one.epoch_after for one in found.affected if one.action != "unlearned"}
+
+    def is_after(row: Any) -> bool:
+        return row.cohort_id in since and row.epoch >= since[row.cohort_id]
+
     made_now, outputs = list[Any](), list[Any]()
     for row in await connection.execute(jobs):
-        is_after = row.cohort_id in since and row.epoch >= since[row.cohort_id]
-        (made_now if is_after else outputs).append(row)
+        (made_now if is_after(row) else outputs).append(row)
     spared = {row.output for row in made_now}
     bases = {(c.cohort_id, c.digest) for c in models}
-    steps: list[Found] = []
+    steps: list[FoundArtefact] = []
     made_on_the_way: set[str] = set()
-    updates: list[Found] = []
+    updates: list[FoundArtefact] = []
     known = {c.digest for c in models}
     while True:
         tainted, left = list[Any](), list[Any]()
         for row in waiting:
             saw_it = (row.cohort_id, row.base_digest) in bases or row.base_digest in made_on_the_way
-            (tainted if is_own(row) or (saw_it and not row.is_clean) else left).append(row)
-        updates += [Found("update", row.digest, row.id) for row in tainted]
+            is_derived = saw_it and not row.is_clean and not is_after(row)
+            (tainted if is_own(row) or is_derived else left).append(row)
+        updates += [FoundArtefact("update", row.digest, row.id) for row in tainted]
         waiting = left
         known |= {row.digest for row in tainted}
         made = [row for row in outputs if row.output not in known and not known.isdisjoint(row.inputs)]
         clean = await clean_digests(connection, found.erasure.federation_id, sorted({row.output for row in made}))
-        new = [Found("step", row.output, row.id) for row in made if row.output not in clean | spared]
+        new = [FoundArtefact("step", row.output, row.id) for row in made if row.output not in clean | spared]
         if not new and not tainted:
             break
         steps += new
@@ -147,7 +151,7 @@ async def _derived(
 
 
 async def _submissions(connection: AsyncConnection, leavers: set[UUID], run_ids: set[UUID]) -> list[Any]:
-    """Of the leavers, and of everybody in these runs; with whether each is in a model that is served."""
+    """Updates of the leavers, and of everybody in these runs; with whether each is in a model that is served."""
     u = t.updates.c
     in_clean_model = (
         sa.select(t.contributions.c.update_id)
@@ -162,14 +166,14 @@ async def _submissions(connection: AsyncConnection, leavers: set[UUID], run_ids:
     return list(await connection.execute(statement.where(own, u.digest.is_not(None))))
 
 
-async def _is_own(connection: AsyncConnection, found: Dossier, leavers: set[UUID]) -> Callable[[Any], bool]:
+async def _is_own(connection: AsyncConnection, found: ErasureRecord, leavers: set[UUID]) -> Callable[[Any], bool]:
     """Whether an update is a leaver's. Of a client that stays: what it made before the fence, in cohorts that were cut
     or had ended by then."""
     staying: set[UUID] = set()
     if found.erasure.scope == "samples":
         active = sa.select(t.clients.c.id).where(t.clients.c.id.in_(leavers), t.clients.c.status != "erased")
         staying = set((await connection.execute(active)).scalars())
-    last = {line.cohort_id: line.epoch_before for line in found.lines}
+    last = {one.cohort_id: one.epoch_before for one in found.affected}
 
     def is_own(row: Any) -> bool:
         was_before = row.epoch <= last[row.cohort_id] if row.cohort_id in last else row.phase == "retired"
@@ -178,30 +182,30 @@ async def _is_own(connection: AsyncConnection, found: Dossier, leavers: set[UUID
     return is_own
 
 
-async def _calibrated(connection: AsyncConnection, derived: list[Found]) -> list[Found]:
+async def _calibrated(connection: AsyncConnection, derived: list[FoundArtefact]) -> list[FoundArtefact]:
     """What was kept in place of updates."""
     c, found = t.contributions.c, []
     for ids in batched([one.row_id for one in derived], BATCH):
         rows = await connection.execute(
             sa.select(c.update_id, c.digest).where(c.update_id.in_(ids), c.digest.is_not(None))
         )
-        found += [Found("update", row.digest, row.update_id) for row in rows]
+        found += [FoundArtefact("update", row.digest, row.update_id) for row in rows]
     return found
 
 
-async def _copies(connection: AsyncConnection, derived: list[Found]) -> list[Found]:
+async def _copies(connection: AsyncConnection, derived: list[FoundArtefact]) -> list[FoundArtefact]:
     """Lossy copies of updates, also those that are not yet stored."""
     k, found = t.kept_updates.c, []
     for ids in batched([one.row_id for one in derived], BATCH):
         mine = k.update_id.in_(ids) & (k.status != "dropped")
         rows = await connection.execute(sa.select(k.id, k.digest, k.source).where(mine))
-        found += [Found("history", row.digest, row.id) for row in rows if row.digest != row.source]
+        found += [FoundArtefact("history", row.digest, row.id) for row in rows if row.digest != row.source]
     return found
 
 
 async def _unsubmitted(
-    connection: AsyncConnection, found: Dossier, leavers: set[UUID], run_ids: set[UUID]
-) -> list[Found]:
+    connection: AsyncConnection, found: ErasureRecord, leavers: set[UUID], run_ids: set[UUID]
+) -> list[FoundArtefact]:
     """What leavers uploaded and never submitted, or never finished; and what anybody uploaded, or a kernel made, in
     these runs for work that was cut off, by whichever request: nobody will ever ask for it again."""
     b, u = t.blobs.c, t.updates.c
@@ -220,26 +224,28 @@ async def _unsubmitted(
     artefacts = []
     for row in rows:
         kind: ArtefactKind = "step" if row.origin == "job" else "upload" if row.status == "stored" else "part"
-        artefacts.append(Found(kind, row.digest, row.id))
+        artefacts.append(FoundArtefact(kind, row.digest, row.id))
     return artefacts
 
 
-async def _begun_by_operators(connection: AsyncConnection, found: Dossier, purged: set[str]) -> list[Found]:
+async def _begun_by_operators(
+    connection: AsyncConnection, found: ErasureRecord, purged: set[str]
+) -> list[FoundArtefact]:
     """Uploads of the same bytes that operators have begun: they would be refused at their end."""
-    b, parts = t.blobs.c, list[Found]()
+    b, parts = t.blobs.c, list[FoundArtefact]()
     own = (b.federation_id == found.erasure.federation_id) & (b.origin == "operator") & (b.status == "arriving")
     for some in batched(sorted(purged), BATCH):
         rows = await connection.execute(sa.select(b.id, b.digest).where(own, b.digest.in_(some)))
-        parts += [Found("part", row.digest, row.id) for row in rows]
+        parts += [FoundArtefact("part", row.digest, row.id) for row in rows]
     return parts
 
 
-async def blobs_of(connection: AsyncConnection, found: Dossier, artefacts: list[Found]) -> list[UUID]:
+async def blobs_of(connection: AsyncConnection, found: ErasureRecord, artefacts: list[FoundArtefact]) -> list[UUID]:
     """The blobs that the artefacts are, whoever else has the same bytes. A model whose bytes a clean model of the same
     cohort and epoch has as well is that one's, too, and stays."""
     b, ids = t.blobs.c, set[UUID]()
     own = (b.federation_id == found.erasure.federation_id) & (b.status != "dropping")
-    by_kind: dict[str, list[Found]] = {}
+    by_kind: dict[str, list[FoundArtefact]] = {}
     for artefact in artefacts:
         by_kind.setdefault(artefact.kind, []).append(artefact)
     updates = [a.row_id for a in by_kind.get("update", [])]
@@ -263,15 +269,19 @@ async def blobs_of(connection: AsyncConnection, found: Dossier, artefacts: list[
     return sorted(ids)
 
 
-async def cohorts_of(connection: AsyncConnection, artefacts: list[Found]) -> set[UUID]:
-    """Cohorts in which something was derived from the leavers, also those that the fence did not cut: of merged models,
-    or that had ended before. By rows that stay, so that an attempt after a crash finds the same."""
-    found: set[UUID] = set()
+async def newest_epochs(
+    connection: AsyncConnection, found: ErasureRecord, artefacts: list[FoundArtefact]
+) -> dict[UUID, int]:
+    """Of the cohorts in which something was derived from the leavers, the last epoch in which that was: of those that
+    the fence cut the one before, and also of those that it did not, as of merged models, or that had ended before. By
+    rows that stay, so that an attempt after a crash finds the same."""
+    epochs: dict[UUID, int] = {}
     for table, kinds in ((t.updates, ("update",)), (t.checkpoints, ("checkpoint", "merge")), (t.jobs, ("step",))):
         for ids in batched([a.row_id for a in artefacts if a.kind in kinds], BATCH):
-            mine = sa.select(table.c.cohort_id).where(table.c.id.in_(ids)).distinct()
-            found |= set((await connection.execute(mine)).scalars())
-    return found
+            own = sa.select(table.c.cohort_id, sa.func.max(table.c.epoch)).where(table.c.id.in_(ids))
+            for cohort_id, epoch in await connection.execute(own.group_by(table.c.cohort_id)):
+                epochs[cohort_id] = max(epoch, epochs.get(cohort_id, epoch))
+    return epochs | {affected.cohort_id: affected.epoch_before for affected in found.affected}
 
 
 async def _blobs_of_models(
@@ -289,7 +299,7 @@ async def _blobs_of_models(
 
 
 def _is_clean_model() -> sa.ColumnElement[bool]:
-    """Of a blob: it is that of a model which is served, of the same cohort and epoch."""
+    """A condition on a blob: it is that of a model which is served, of the same cohort and epoch."""
     b, clean = t.blobs.c, t.checkpoints.alias("clean")
     return sa.exists().where(
         clean.c.cohort_id == b.cohort_id,
@@ -301,7 +311,7 @@ def _is_clean_model() -> sa.ColumnElement[bool]:
 
 
 def _is_cut_off(*where: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-    """Of a blob: it was made for an epoch of its cohort that is over, or its cohort has ended."""
+    """A condition on a blob: it was made for an epoch of its cohort that is over, or its cohort has ended."""
     b, c = t.blobs.c, t.cohorts.c
     return sa.exists().where(c.id == b.cohort_id, (c.phase == "retired") | (b.epoch < c.epoch), *where)
 
@@ -335,7 +345,7 @@ async def _blobs_of_calibrated(
     return ids
 
 
-async def record(connection: AsyncConnection, erasure_id: UUID, artefacts: list[Found]) -> None:
+async def record(connection: AsyncConnection, erasure_id: UUID, artefacts: list[FoundArtefact]) -> None:
     """Add to the request's list what is new; what an earlier purge deleted stays in it."""
     a = t.artefacts.c
     mine = sa.select(a.kind, a.digest).where(a.erasure_id == erasure_id)
@@ -350,7 +360,7 @@ async def record(connection: AsyncConnection, erasure_id: UUID, artefacts: list[
         await connection.execute(t.artefacts.insert(), rows)
 
 
-async def mark_purged(connection: AsyncConnection, artefacts: list[Found]) -> None:
+async def mark_purged(connection: AsyncConnection, artefacts: list[FoundArtefact]) -> None:
     """The records of updates and models stay; they say from now on that their bytes are gone. Those of the history
     go."""
     for ids in batched([a.row_id for a in artefacts if a.kind == "update"], BATCH):
@@ -368,7 +378,7 @@ async def forget_seeds(connection: AsyncConnection, cohort_ids: list[UUID]) -> N
 
 
 async def clean_digests(connection: AsyncConnection, federation_id: UUID, listed: list[str]) -> set[str]:
-    """Those whose bytes are also those of a clean, stored artefact of the federation."""
+    """The digests that a clean, stored artefact of the federation has as well."""
     own_runs = sa.select(t.runs.c.id).where(t.runs.c.federation_id == federation_id)
     clean: set[str] = set()
     for some in batched(listed, BATCH):

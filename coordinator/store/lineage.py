@@ -58,7 +58,7 @@ async def checkpoints(connection: AsyncConnection, run_id: UUID, position: Posit
 
 
 async def contributions(connection: AsyncConnection, checkpoint_id: UUID) -> list[Contribution]:
-    """In the order in which the aggregation added them."""
+    """The contributions in the order in which the aggregation added them."""
     c, u = t.contributions.c, t.updates.c
     statement = (
         sa.select(c.update_id, c.client_id, c.weight, c.staleness, c.factor)
@@ -86,7 +86,7 @@ async def parents(connection: AsyncConnection, checkpoint_id: UUID) -> list[Pare
 
 @dataclass(frozen=True, slots=True)
 class Descent:
-    """Never changes for a given checkpoint."""
+    """A checkpoint's ancestors and clients; it never changes."""
 
     ancestors: list[UUID]
     """Newest first, without the checkpoint itself."""

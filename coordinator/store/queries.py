@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.engine.entities import ENDED
 from coordinator.store import tables as t
 from coordinator.store.paging import Position, page
-from coordinator.store.record import accuracy_of
 from services.core.errors import Rejected
+from services.core.model_figures import ACCURACIES, accuracy_of
 from services.wire.v1.resources import Cohort, Event, Member, Page, Round, Run, RunStatus, Task
 from services.wire.v1.runs import RunSpec
 
@@ -77,7 +77,7 @@ async def cohorts(connection: AsyncConnection, run_id: UUID, position: Position)
 
 
 async def members(connection: AsyncConnection, cohort_id: UUID, position: Position) -> Page[Member]:
-    """Those who take part now, by name."""
+    """The members who take part now, by name."""
     statement = sa.select(t.members).where(t.members.c.cohort_id == cohort_id, t.members.c.active)
     return await page(connection, statement, t.members.c.name, position, _member)
 
@@ -128,7 +128,7 @@ async def _accuracies(connection: AsyncConnection, run_ids: Sequence[UUID]) -> d
     figures are read here and not in SQL, which refuses a whole statement for one number that is not finite."""
     c = t.checkpoints.c
     text = sa.cast(c.metrics, sa.Text)
-    is_judged = text.contains('"validation_accuracy"') | text.contains('"clients_accuracy"')
+    is_judged = sa.or_(*(text.contains(f'"{name}"') for name in ACCURACIES))
     rank = sa.func.row_number().over(partition_by=c.run_id, order_by=c.id.desc()).label("rank")
     judged = sa.select(c.run_id, c.metrics, rank).where(c.run_id.in_(run_ids), is_judged).subquery()
     rows = await connection.execute(sa.select(judged.c.run_id, judged.c.metrics).where(judged.c.rank == 1))

@@ -43,7 +43,7 @@ _digests: sa.BindParameter[Any] = sa.bindparam("digests", expanding=True)
 
 
 def _is_the_owners(columns: Any) -> sa.ColumnElement[bool]:
-    """Of a row, which is found by its own index first: hence the subquery and not a join."""
+    """Whether a row is the owner's. It is found by its own index first: hence the subquery and not a join."""
     if "federation_id" in columns:
         return cast(sa.ColumnElement[bool], columns.federation_id == _owner)
     run_id = columns.run_id if "run_id" in columns else t.updates.c.run_id
@@ -121,7 +121,7 @@ _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 async def named(connection: AsyncConnection, federation_id: UUID, digests: Collection[str]) -> set[str]:
-    """Those of the federation's blobs that some row needs."""
+    """The federation's blobs among these that some row needs."""
     wanted = set(digests)
     if not wanted:
         return set()

@@ -7,15 +7,14 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
-import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine import entities
 from coordinator.engine.entities import Entity, State
 from coordinator.store import tables
+from coordinator.store.codecs import CODECS
 from coordinator.store.prepared import prepared
-from services.wire.v1.runs import RunSpec
 
 E = TypeVar("E", bound=Entity)
 
@@ -34,34 +33,36 @@ TABLES: Final[dict[type[Any], sa.Table]] = {
     entities.Checkpoint: tables.checkpoints,
     entities.Contribution: tables.contributions,
     entities.Parent: tables.parents,
-    entities.Line: tables.lines,
+    entities.AffectedCohort: tables.lines,
     entities.Certificate: tables.certificates,
     entities.Delivery: tables.deliveries,
     entities.Blob: tables.blobs,
 }
 """In an order that satisfies the foreign keys on insertion."""
 FIELDS: Final[dict[str, tuple[str, ...]]] = {
-    table.name: tuple(field.name for field in dataclasses.fields(kind)) for kind, table in TABLES.items()
+    kind.table: tuple(field.name for field in dataclasses.fields(kind)) for kind in TABLES
 }
-
-
-@lru_cache(maxsize=256)
-def _spec(text: bytes) -> RunSpec:
-    return RunSpec.model_validate_json(text)
+_READERS: Final = {
+    kind: [(FIELDS[kind.table].index(name), codec) for name, codec in codecs.items()] for kind, codecs in CODECS.items()
+}
 
 
 def to_entity(kind: type[E], row: Sequence[Any]) -> E:
     """A table's columns are in the order of its record's fields."""
-    if kind is entities.Run:
-        values = dict(zip(FIELDS["runs"], row, strict=True))
-        row = [*{**values, "spec": _spec(orjson.dumps(values["spec"], option=orjson.OPT_SORT_KEYS))}.values()]
+    if kind in _READERS:
+        row = list(row)
+        for place, codec in _READERS[kind]:
+            if row[place] is not None:
+                row[place] = codec.read(row[place])
     return kind(*row)
 
 
-def to_row(entity: Entity) -> dict[str, Any]:
-    values = {name: getattr(entity, name) for name in FIELDS[entity.table]}
-    if isinstance(entity, entities.Run):
-        values["spec"] = entity.spec.model_dump(mode="json")
+def to_row(entity: Entity, names: Iterable[str] | None = None) -> dict[str, Any]:
+    """The record's row, or only these columns of it."""
+    values = {name: getattr(entity, name) for name in names or FIELDS[entity.table]}
+    for name, codec in CODECS.get(type(entity), {}).items():
+        if values.get(name) is not None:
+            values[name] = codec.write(values[name])
     return values
 
 
@@ -97,7 +98,7 @@ def _select_by(table: sa.Table, column: sa.Column[Any], lock: bool) -> sa.Select
 async def write_changes(connection: AsyncConnection, before: State, after: State) -> None:
     """Write every record of `after` that is not the same object in `before`: new ones inserted, others updated."""
     for kind, table in TABLES.items():
-        old, new = getattr(before, kind.table), getattr(after, kind.table)
+        old, new = before.rows(kind.table), after.rows(kind.table)
         if old is new:
             continue
         changed = [(old.get(key), entity) for key, entity in new.items() if old.get(key) is not entity]
@@ -117,8 +118,8 @@ async def _update(connection: AsyncConnection, table: sa.Table, changed: Sequenc
     for known, entity in changed:
         names = tuple(name for name in FIELDS[entity.table] if _differ(getattr(known, name), getattr(entity, name)))
         if names:
-            row = to_row(entity)
-            batches.setdefault(names, []).append({f"_{name}": row[name] for name in (*keys, *names)})
+            row = to_row(entity, (*keys, *names))
+            batches.setdefault(names, []).append({f"_{name}": value for name, value in row.items()})
     for names, rows in batches.items():
         await connection.execute(_update_statement(table, names), rows)
 

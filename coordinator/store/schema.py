@@ -86,7 +86,7 @@ def _columns_of_release() -> frozenset[tuple[str, str]]:
 
 
 async def _columns_of(database: Database) -> frozenset[tuple[str, str]]:
-    """Of the tables that this release knows; others (blobs kept beside the rows, an operator's own) do not count."""
+    """The columns of tables that this release knows; others (blobs beside the rows, an operator's own) do not count."""
 
     def read(connection: sa.Connection) -> frozenset[tuple[str, str]]:
         inspector = sa.inspect(connection)

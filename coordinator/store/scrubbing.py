@@ -19,7 +19,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -27,9 +27,11 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.engine.entities import SETTLED
+from coordinator.engine.entities import SETTLED, AffectedCohort, Cohort
+from coordinator.engine.erasure.stages import AuditReport, Unlearn
 from coordinator.store import tables as t
-from coordinator.store.inventory import BATCH, Dossier, Found, ScrubbedKind, batched
+from coordinator.store.codecs import CODECS
+from coordinator.store.inventory import BATCH, ErasureRecord, FoundArtefact, ScrubbedKind, batched
 
 SCRUBBED: Final = "(scrubbed: it was about a client that was erased)"
 """Stands in place of words that were taken out of a sentence's place."""
@@ -43,7 +45,7 @@ _OF_OTHERS: Final = ("validation_", "clients_", "num_")
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class ScrubScope:
     """What a purge takes out is about."""
 
     erasure_id: UUID
@@ -53,18 +55,18 @@ class Leaving:
     stays: bool
     """Whether the clients go on, without some samples."""
     last_epochs: dict[UUID, int]
-    """By cohort: what was said and computed there up to this epoch was with them."""
+    """The last epoch with them, by cohort: what was said and computed there up to it was with them."""
     run_ids: frozenset[UUID]
     model_ids: frozenset[UUID]
-    """Purged."""
+    """Models that are purged."""
     mended_ids: frozenset[UUID]
-    """Of models that a method made to forget the clients: they stay, with figures that the clients reported."""
+    """Models that a method made to forget the clients: they stay, without figures that the clients reported."""
     update_ids: frozenset[UUID]
     task_ids: set[UUID] = field(default_factory=set)
-    """Of the clients' tasks that were emptied."""
+    """The clients' tasks that were emptied."""
 
     def is_own(self, row: Any) -> bool:
-        """Of a row with a client, a cohort and an epoch."""
+        """Whether a row with a client, a cohort and an epoch is the leavers' own."""
         return row.client_id in self.client_ids and (not self.stays or self.was_with_them(row))
 
     def was_with_them(self, row: Any) -> bool:
@@ -74,7 +76,7 @@ class Leaving:
         return bool(_names_in(self.names).search(words)) if self.names else False
 
 
-Empty = Callable[[Any, Any, Leaving], Any]
+Empty = Callable[[Any, Any, ScrubScope], Any]
 """(value, its row, who leaves) -> what stays of the value; the same value when nothing has to go."""
 
 
@@ -85,88 +87,88 @@ class Scrub:
     column: sa.Column[Any]
     kind: ScrubbedKind | None
     """None: it goes without being listed."""
-    rows: Callable[[Leaving], Iterator[sa.ColumnElement[bool]]]
+    rows: Callable[[ScrubScope], Iterator[sa.ColumnElement[bool]]]
     empty: Empty
 
 
 # --- which rows -------------------------------------------------------------------------------------------------------
 
 
-def _of_clients(column: sa.Column[Any]) -> Callable[[Leaving], Iterator[sa.ColumnElement[bool]]]:
-    return lambda leaving: (column.in_(ids) for ids in batched(sorted(leaving.client_ids), BATCH))
+def _of_clients(column: sa.Column[Any]) -> Callable[[ScrubScope], Iterator[sa.ColumnElement[bool]]]:
+    return lambda scope: (column.in_(ids) for ids in batched(sorted(scope.client_ids), BATCH))
 
 
-def _of_leavers(column: sa.Column[Any]) -> Callable[[Leaving], Iterator[sa.ColumnElement[bool]]]:
-    """Only when they leave for good."""
-    return lambda leaving: iter(()) if leaving.stays else _of_clients(column)(leaving)
+def _of_leavers(column: sa.Column[Any]) -> Callable[[ScrubScope], Iterator[sa.ColumnElement[bool]]]:
+    """The clients' rows, only when they leave for good."""
+    return lambda scope: iter(()) if scope.stays else _of_clients(column)(scope)
 
 
-def _of_models(leaving: Leaving) -> Iterator[sa.ColumnElement[bool]]:
-    concerned = sorted(leaving.model_ids | leaving.mended_ids)
+def _of_models(scope: ScrubScope) -> Iterator[sa.ColumnElement[bool]]:
+    concerned = sorted(scope.model_ids | scope.mended_ids)
     return (t.checkpoints.c.id.in_(ids) for ids in batched(concerned, PAGE))
 
 
-def _of_updates(leaving: Leaving) -> Iterator[sa.ColumnElement[bool]]:
-    """Those of the leavers, those that were trained from tainted models, and what these were judged by."""
+def _of_updates(scope: ScrubScope) -> Iterator[sa.ColumnElement[bool]]:
+    """Updates of the leavers, those that were trained from tainted models, and what these were judged by."""
     u, x = t.updates.c, t.checkpoints.c
-    yield from _of_clients(u.client_id)(leaving)
-    for ids in batched(sorted(leaving.update_ids), PAGE):
+    yield from _of_clients(u.client_id)(scope)
+    for ids in batched(sorted(scope.update_ids), PAGE):
         yield u.id.in_(ids)
-    for ids in batched(sorted(leaving.model_ids), BATCH):
+    for ids in batched(sorted(scope.model_ids), BATCH):
         is_judged = (x.cohort_id == u.cohort_id) & (x.digest == u.base_digest) & x.id.in_(ids)
-        yield u.run_id.in_(leaving.run_ids) & u.digest.is_(None) & sa.exists().where(is_judged)
+        yield u.run_id.in_(scope.run_ids) & u.digest.is_(None) & sa.exists().where(is_judged)
 
 
-def _of_runs(column: sa.Column[Any]) -> Callable[[Leaving], Iterator[sa.ColumnElement[bool]]]:
-    return lambda leaving: (column.in_(ids) for ids in batched(sorted(leaving.run_ids), BATCH))
+def _of_runs(column: sa.Column[Any]) -> Callable[[ScrubScope], Iterator[sa.ColumnElement[bool]]]:
+    return lambda scope: (column.in_(ids) for ids in batched(sorted(scope.run_ids), BATCH))
 
 
-def _journalled(leaving: Leaving) -> Iterator[sa.ColumnElement[bool]]:
+def _journalled(scope: ScrubScope) -> Iterator[sa.ColumnElement[bool]]:
     """Whatever says why, and models with their figures."""
     says = sa.cast(t.journal.c.data, sa.Text)
-    for of_run in _of_runs(t.journal.c.run_id)(leaving):
+    for of_run in _of_runs(t.journal.c.run_id)(scope):
         yield of_run & (says.contains('"reason"') | says.contains('"error"') | says.contains('"metrics"'))
 
 
-def _computed(leaving: Leaving) -> Iterator[sa.ColumnElement[bool]]:
-    for of_run in _of_runs(t.jobs.c.run_id)(leaving):
+def _computed(scope: ScrubScope) -> Iterator[sa.ColumnElement[bool]]:
+    for of_run in _of_runs(t.jobs.c.run_id)(scope):
         yield of_run & t.jobs.c.status.in_(("done", "failed", "cancelled")) & (t.jobs.c.kind == "kernel")
 
 
-def _of_jobs(leaving: Leaving) -> Iterator[sa.ColumnElement[bool]]:
-    yield t.jobs.c.federation_id == leaving.federation_id
+def _of_jobs(scope: ScrubScope) -> Iterator[sa.ColumnElement[bool]]:
+    yield t.jobs.c.federation_id == scope.federation_id
 
 
-def _at_rest(leaving: Leaving) -> Iterator[sa.ColumnElement[bool]]:
-    for of_run in _of_runs(t.cohorts.c.run_id)(leaving):
+def _at_rest(scope: ScrubScope) -> Iterator[sa.ColumnElement[bool]]:
+    for of_run in _of_runs(t.cohorts.c.run_id)(scope):
         yield of_run & t.cohorts.c.phase.in_(("finished", "failed", "retired"))
 
 
-def _of_federation(column: sa.Column[Any]) -> Callable[[Leaving], Iterator[sa.ColumnElement[bool]]]:
+def _of_federation(column: sa.Column[Any]) -> Callable[[ScrubScope], Iterator[sa.ColumnElement[bool]]]:
     """Rows of requests to forget; whose they are says the request."""
 
-    def rows(leaving: Leaving) -> Iterator[sa.ColumnElement[bool]]:
-        requests = sa.select(t.erasures.c.id).where(t.erasures.c.federation_id == leaving.federation_id)
+    def rows(scope: ScrubScope) -> Iterator[sa.ColumnElement[bool]]:
+        requests = sa.select(t.erasures.c.id).where(t.erasures.c.federation_id == scope.federation_id)
         yield column.in_(requests)
 
     return rows
 
 
-def _of_own_requests(leaving: Leaving) -> Iterator[sa.ColumnElement[bool]]:
+def _of_own_requests(scope: ScrubScope) -> Iterator[sa.ColumnElement[bool]]:
     """About a client that leaves for good: this one, and those that are over."""
     e, s = t.erasures.c, t.subjects.c
-    for ids in batched(sorted(leaving.client_ids), BATCH) if not leaving.stays else ():
-        is_over = (e.id == leaving.erasure_id) | e.status.in_(SETTLED)
+    for ids in batched(sorted(scope.client_ids), BATCH) if not scope.stays else ():
+        is_over = (e.id == scope.erasure_id) | e.status.in_(SETTLED)
         yield is_over & sa.exists().where(s.erasure_id == e.id, s.client_id.in_(ids))
 
 
-def _of_own_lines(leaving: Leaving) -> Iterator[sa.ColumnElement[bool]]:
-    for own in _of_own_requests(leaving):
+def _of_own_cohorts(scope: ScrubScope) -> Iterator[sa.ColumnElement[bool]]:
+    for own in _of_own_requests(scope):
         yield t.lines.c.erasure_id.in_(sa.select(t.erasures.c.id).where(own))
 
 
-def _of_their_inbox(leaving: Leaving) -> Iterator[sa.ColumnElement[bool]]:
-    names = [] if leaving.stays else [f"client:{client_id}" for client_id in sorted(leaving.client_ids)]
+def _of_their_inbox(scope: ScrubScope) -> Iterator[sa.ColumnElement[bool]]:
+    names = [] if scope.stays else [f"client:{client_id}" for client_id in sorted(scope.client_ids)]
     return (t.inbox.c.principal.in_(some) for some in batched(names, BATCH))
 
 
@@ -174,83 +176,107 @@ def _of_their_inbox(leaving: Leaving) -> Iterator[sa.ColumnElement[bool]]:
 
 
 def _becomes(nothing: Any) -> Empty:
-    return lambda value, row, leaving: nothing
+    return lambda value, row, scope: nothing
 
 
-def _failed(value: Any, row: Any, leaving: Leaving) -> Any:
-    if not leaving.is_own(row):
+def _failed(value: Any, row: Any, scope: ScrubScope) -> Any:
+    if not scope.is_own(row):
         return value
-    leaving.task_ids.add(row.id)
+    scope.task_ids.add(row.id)
     return None
 
 
-def _figures(value: Any, row: Any, leaving: Leaving) -> Any:
-    is_others = row.client_id in leaving.client_ids and not leaving.is_own(row) and row.id not in leaving.update_ids
+def _figures(value: Any, row: Any, scope: ScrubScope) -> Any:
+    is_others = row.client_id in scope.client_ids and not scope.is_own(row) and row.id not in scope.update_ids
     return value if is_others else {}
 
 
-def _judged(figures: dict[str, Any], model_id: UUID, leaving: Leaving) -> dict[str, Any]:
-    """Of a model."""
-    if model_id in leaving.mended_ids:
+def _judged(figures: dict[str, Any], model_id: UUID, scope: ScrubScope) -> dict[str, Any]:
+    """What is left of a model's figures."""
+    if model_id in scope.mended_ids:
         return {name: figure for name, figure in figures.items() if name.startswith(_OF_OTHERS)}
-    return {} if model_id in leaving.model_ids else figures
+    return {} if model_id in scope.model_ids else figures
 
 
-def _audited(value: Any, row: Any, leaving: Leaving) -> Any:
-    """The certificate publishes the figures of lines that a method mended; all others have served their purpose."""
-    return value if row.action == "unlearned" else _without(value, leaving)
+def _audited(value: Any, row: Any, scope: ScrubScope) -> Any:
+    """The certificate publishes the figures of cohorts that a method mended; all others have served their purpose."""
+    if value is None or row.action == "unlearned":
+        return value
+    codec = CODECS[AffectedCohort]["audit"]
+    report: AuditReport = codec.read(value)
+    leavers = {name: own for name, own in report.leavers.items() if name not in scope.names}
+    checks = [check for check in report.checks if check.client not in scope.names]
+    left = tuple(replace(check, why=_words(check.why, row, scope)) for check in checks)
+    scrubbed = replace(report, leavers=leavers, checks=left)
+    return value if scrubbed == report else codec.write(scrubbed)
 
 
-def _words(value: Any, row: Any, leaving: Leaving) -> Any:
-    return SCRUBBED if not leaving.stays and leaving.is_mentioned(value) else value
+def _facts_of_method(value: Any, row: Any, scope: ScrubScope) -> Any:
+    """What a method was told of the leavers: their part in the cohort's models, and why it gave up."""
+    if value is None or scope.stays:
+        return value
+    codec = CODECS[Cohort]["unlearning"]
+    stage: Unlearn = codec.read(value)
+    facts = replace(
+        stage.facts,
+        params=_without(stage.facts.params, scope),
+        participants=tuple(one for one in stage.facts.participants if one.client not in scope.names),
+        movements=tuple(one for one in stage.facts.movements if one.client not in scope.names),
+    )
+    scrubbed = replace(stage, facts=facts, stopped=stage.stopped and _words(stage.stopped, row, scope))
+    return value if scrubbed == stage else codec.write(scrubbed)
 
 
-def _spoken(value: Any, row: Any, leaving: Leaving) -> Any:
+def _words(value: Any, row: Any, scope: ScrubScope) -> Any:
+    return SCRUBBED if not scope.stays and scope.is_mentioned(value) else value
+
+
+def _spoken(value: Any, row: Any, scope: ScrubScope) -> Any:
     """JSON of a request's log: sentences that mention a leaver."""
-    return value if leaving.stays else _without(value, leaving)
+    return value if scope.stays else _without(value, scope)
 
 
-def _noted(value: Any, row: Any, leaving: Leaving) -> Any:
+def _noted(value: Any, row: Any, scope: ScrubScope) -> Any:
     """A journal's entry: why tasks of the leavers failed, figures of purged models, sentences about a leaver."""
     if row.type == "CheckpointPublished":
-        return {**value, "metrics": _judged(value["metrics"], UUID(value["checkpoint_id"]), leaving)}
+        return {**value, "metrics": _judged(value["metrics"], UUID(value["checkpoint_id"]), scope)}
     if "task_id" in value:
-        is_own = "reason" in value and UUID(value["task_id"]) in leaving.task_ids
+        is_own = "reason" in value and UUID(value["task_id"]) in scope.task_ids
         return {**value, "reason": SCRUBBED} if is_own else value
-    return _spoken(value, row, leaving)
+    return _spoken(value, row, scope)
 
 
-def _parameters(value: Any, row: Any, leaving: Leaving) -> Any:
-    """Of a kernel that has run: weights, figures and times by client. Nothing reads them again."""
-    is_theirs = leaving.was_with_them(row) or (not leaving.stays and _without(value, leaving) != value)
+def _parameters(value: Any, row: Any, scope: ScrubScope) -> Any:
+    """The parameters of a kernel that has run: weights, figures and times by client. Nothing reads them again."""
+    is_theirs = scope.was_with_them(row) or (not scope.stays and _without(value, scope) != value)
     return {} if is_theirs else value
 
 
-def _without(value: Any, leaving: Leaving) -> Any:
+def _without(value: Any, scope: ScrubScope) -> Any:
     """JSON without a leaver's part: entries that are keyed by its name, or are its own in a list; and with sentences
     that mention it replaced. The name alone stays."""
     match value:
         case dict():
-            kept = {key: one for key, one in value.items() if leaving.names.isdisjoint(key.split(":"))}
-            return {key: _without(one, leaving) for key, one in kept.items()}
+            kept = {key: one for key, one in value.items() if scope.names.isdisjoint(key.split(":"))}
+            return {key: _without(one, scope) for key, one in kept.items()}
         case list():
-            others = (one for one in value if not isinstance(one, dict) or one.get("client") not in leaving.names)
-            return [_without(one, leaving) for one in others]
-        case str() if value not in leaving.names and leaving.is_mentioned(value):
+            others = (one for one in value if not isinstance(one, dict) or one.get("client") not in scope.names)
+            return [_without(one, scope) for one in others]
+        case str() if value not in scope.names and scope.is_mentioned(value):
             return SCRUBBED
     return value
 
 
-def _rows_of_data(value: Any, row: Any, leaving: Leaving) -> Any:
-    return {name: samples for name, samples in value.items() if name not in leaving.names}
+def _rows_of_data(value: Any, row: Any, scope: ScrubScope) -> Any:
+    return {name: samples for name, samples in value.items() if name not in scope.names}
 
 
-def _without_canary(value: Any, row: Any, leaving: Leaving) -> Any:
+def _without_canary(value: Any, row: Any, scope: ScrubScope) -> Any:
     return {**value, "canary": None} if value and value.get("canary") is not None else value
 
 
 def _names_in(names: frozenset[str]) -> re.Pattern[str]:
-    """As whole words: a name may be a part of another."""
+    """A pattern that finds the names as whole words: a name may be a part of another."""
     return re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, sorted(names)))})(?![\w-]|\.\w)")
 
 
@@ -260,14 +286,14 @@ _c = t.clients.c
 SCRUBS: Final = (  # in the order in which the shell locks rows
     Scrub(t.erasures.c.samples, "figure", _of_own_requests, _rows_of_data),
     Scrub(t.erasures.c.audit, "canary", _of_own_requests, _without_canary),
-    Scrub(t.lines.c.audit, "figure", _of_own_lines, _audited),
+    Scrub(t.lines.c.audit, "figure", _of_own_cohorts, _audited),
     Scrub(t.erasures.c.reason, "failure-reason", _of_federation(t.erasures.c.id), _words),
     Scrub(t.erasure_log.c.data, "failure-reason", _of_federation(t.erasure_log.c.erasure_id), _spoken),
     Scrub(t.deliveries.c.payload, "failure-reason", _of_federation(t.deliveries.c.erasure_id), _spoken),
     Scrub(t.runs.c.reason, "failure-reason", _of_runs(t.runs.c.id), _words),
     Scrub(t.cohorts.c.reason, "failure-reason", _of_runs(t.cohorts.c.run_id), _words),
     Scrub(t.cohorts.c.program_state, "figure", _at_rest, _spoken),
-    Scrub(t.cohorts.c.unlearning, "figure", _at_rest, _spoken),
+    Scrub(t.cohorts.c.unlearning, "figure", _at_rest, _facts_of_method),
     Scrub(t.tasks.c.failure, "failure-reason", _of_clients(t.tasks.c.client_id), _failed),
     Scrub(t.tasks.c.log_tail, "log-tail", _of_clients(t.tasks.c.client_id), _failed),
     Scrub(t.tasks.c.work, "canary", _of_leavers(t.tasks.c.client_id), _without_canary),
@@ -284,22 +310,24 @@ SCRUBS: Final = (  # in the order in which the shell locks rows
     Scrub(t.updates.c.metrics, "figure", _of_updates, _figures),
     Scrub(t.contributions.c.distance, "figure", _of_leavers(t.contributions.c.client_id), _becomes(None)),
     Scrub(t.contributions.c.factor, "figure", _of_leavers(t.contributions.c.client_id), _becomes(None)),
-    Scrub(t.checkpoints.c.metrics, "figure", _of_models, lambda value, row, leaving: _judged(value, row.id, leaving)),
+    Scrub(t.checkpoints.c.metrics, "figure", _of_models, lambda value, row, scope: _judged(value, row.id, scope)),
     Scrub(t.journal.c.data, "failure-reason", _journalled, _noted),
-    Scrub(t.inbox.c.key, None, _of_their_inbox, lambda value, row, leaving: f"scrubbed {row.made}"),
+    Scrub(t.inbox.c.key, None, _of_their_inbox, lambda value, row, scope: f"scrubbed {row.made}"),
 )
 
 
 # --- the purge's step -------------------------------------------------------------------------------------------------
 
 
-async def scrub(connection: AsyncConnection, found: Dossier, artefacts: Collection[Found]) -> list[Found]:
+async def scrub(
+    connection: AsyncConnection, found: ErasureRecord, artefacts: Collection[FoundArtefact]
+) -> list[FoundArtefact]:
     """Take out of rows what a request's clients said and what was measured of them; returns what was taken out."""
-    leaving = await _leaving(connection, found, artefacts)
-    salt, taken = bytes.fromhex(found.erasure.salt), list[Found]()
+    scope = await _scope_of(connection, found, artefacts)
+    salt, taken = bytes.fromhex(found.erasure.salt), list[FoundArtefact]()
     for one in SCRUBS:
-        for rows in one.rows(leaving):
-            taken += await _take(connection, one, rows, leaving, salt)
+        for rows in one.rows(scope):
+            taken += await _scrub_column(connection, one, rows, scope, salt)
     return taken
 
 
@@ -317,7 +345,9 @@ async def unscrubbed(connection: AsyncConnection) -> list[UUID]:
     return sorted((await connection.execute(statement)).scalars())
 
 
-async def _leaving(connection: AsyncConnection, found: Dossier, artefacts: Collection[Found]) -> Leaving:
+async def _scope_of(
+    connection: AsyncConnection, found: ErasureRecord, artefacts: Collection[FoundArtefact]
+) -> ScrubScope:
     client_ids = frozenset(s.client_id for s in found.subjects)
     stays = found.erasure.scope == "samples"
     if stays:  # who was erased since then has left for good, by another request
@@ -334,29 +364,29 @@ async def _leaving(connection: AsyncConnection, found: Dossier, artefacts: Colle
     over = {row.id: _EVERY_EPOCH for row in cohorts if row.phase == "retired" or not stays}
     x = t.checkpoints.c
     mended = sa.select(x.id, x.forgets).where(
-        x.kind == "forgotten", x.cohort_id.in_([c.cohort_id for c in found.lines])
+        x.kind == "forgotten", x.cohort_id.in_([c.cohort_id for c in found.affected])
     )
     written = {str(client_id) for client_id in client_ids}
     mended_ids = [row.id for row in await connection.execute(mended) if not written.isdisjoint(row.forgets)]
-    return Leaving(
+    return ScrubScope(
         erasure_id=found.erasure.id,
         federation_id=found.erasure.federation_id,
         client_ids=client_ids,
         names=frozenset(s.name for s in found.subjects if s.client_id in client_ids),
         stays=stays,
-        last_epochs={**over, **{line.cohort_id: line.epoch_before for line in found.lines}},
-        run_ids=frozenset(row.run_id for row in cohorts) | {line.run_id for line in found.lines},
+        last_epochs={**over, **{one.cohort_id: one.epoch_before for one in found.affected}},
+        run_ids=frozenset(row.run_id for row in cohorts) | {one.run_id for one in found.affected},
         model_ids=frozenset(a.row_id for a in artefacts if a.kind in ("checkpoint", "merge") and a.row_id is not None),
         mended_ids=frozenset(mended_ids),
         update_ids=frozenset(a.row_id for a in artefacts if a.kind == "update" and a.row_id is not None),
     )
 
 
-async def _take(
-    connection: AsyncConnection, one: Scrub, rows: sa.ColumnElement[bool], leaving: Leaving, salt: bytes
-) -> list[Found]:
+async def _scrub_column(
+    connection: AsyncConnection, one: Scrub, rows: sa.ColumnElement[bool], scope: ScrubScope, salt: bytes
+) -> list[FoundArtefact]:
     """Page by page, in the order of the keys."""
-    column, table, taken = one.column, one.column.table, list[Found]()
+    column, table, taken = one.column, one.column.table, list[FoundArtefact]()
     keys = list(table.primary_key.columns)
     shown = [c for c in table.columns if c.primary_key or c is column or c.name in _SEEN]
     change = (
@@ -373,12 +403,12 @@ async def _take(
         changes = []
         for row in found:
             value = getattr(row, column.name)
-            left = one.empty(value, row, leaving)
+            left = one.empty(value, row, scope)
             if left != value:
                 key = {f"_{key.name}": getattr(row, key.name) for key in keys}
                 changes.append({**key, "_left": left})
                 if one.kind is not None:
-                    taken.append(Found(one.kind, _digest(salt, column, key, value), disposition="scrubbed"))
+                    taken.append(FoundArtefact(one.kind, _digest(salt, column, key, value), disposition="scrubbed"))
         if changes:
             await connection.execute(change, changes)
             await asyncio.sleep(0)  # SQLite answers on the event loop: others have their turn
@@ -388,6 +418,6 @@ async def _take(
 
 
 def _digest(salt: bytes, column: sa.Column[Any], key: dict[str, Any], value: Any) -> str:
-    """Of what was in one column of one row."""
+    """The keyed digest of what was in one column of one row."""
     written = orjson.dumps([str(column), [str(part) for part in key.values()], value])
     return "sha256:" + hmac.new(salt, written, hashlib.sha256).hexdigest()

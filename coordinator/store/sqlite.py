@@ -80,7 +80,7 @@ class Sqlite:
         self._open: dict[str, SqliteConnection] = {}
         self._file: tuple[int, int] | None = None
         self._outdated: list[SqliteConnection] = []
-        """Of a file that is not there any more; others may still be at them."""
+        """Connections to a file that is not there any more; others may still use them."""
         self._plans = Plans()
 
     @asynccontextmanager
@@ -213,7 +213,7 @@ async def _commit(connection: sqlite3.Connection) -> None:
 
 
 async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
-    """To its end, even when whoever waits for it is cancelled: SQLite must not be used otherwise meanwhile."""
+    """Run to the end, even when whoever waits is cancelled: SQLite must not be used otherwise meanwhile."""
     working = asyncio.get_running_loop().run_in_executor(None, work, *arguments)
     try:
         return await asyncio.shield(working)

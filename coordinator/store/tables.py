@@ -69,7 +69,7 @@ def _one_of(column: str, *values: str) -> CheckConstraint:
 
 
 SCRUBBED_KINDS: Final = ("log-tail", "device", "figure", "canary", "failure-reason")
-"""Of artefacts: what an erasure takes out of rows that stay (scrubbing.py)."""
+"""Kinds of artefacts that an erasure takes out of rows that stay (scrubbing.py)."""
 _CLAIMABLE_OR_LEASED: Final = "status IN ('ready', 'leased')"
 _OPEN_TASK: Final = "status IN ('standby', 'ready', 'leased')"
 _LEASED_TASK: Final = "status = 'leased'"

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from coordinator.tombstones.port import Contents, LogCorrupt, Stamp, Tombstone
 from services.core import digests
+from services.core.private_files import sync
 from services.wire.message import Digest, Message
 
 PROBE_BYTES: Final = 65536
@@ -98,7 +99,7 @@ class FileTombstoneLog:
         _write_durably(whole, data[: chain.num_bytes])
         self._path.replace(_free_name(self._path))
         whole.replace(self._path)
-        _sync_directory(self._path.parent)
+        sync(self._path.parent)
         self._chain = _Chain()
         return len(data) - chain.num_bytes
 
@@ -118,7 +119,7 @@ class FileTombstoneLog:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             if create and not self._is_durable:
-                _sync_directory(self._path.parent)
+                sync(self._path.parent)
                 self._is_durable = True
             yield fd
         finally:
@@ -200,7 +201,7 @@ class _Chain:
 
 
 def _document(entry: Tombstone) -> dict[str, Any]:
-    """Without what older entries do not have: their digests stay what they were."""
+    """The entry as JSON, without what older entries do not have: their digests stay what they were."""
     return entry.model_dump(mode="json", exclude=None if entry.requested_by is not None else {"requested_by"})
 
 
@@ -251,7 +252,7 @@ def _write_durably(path: Path, data: bytes) -> None:
 
 
 def _free_name(path: Path) -> Path:
-    """For what is put aside: nothing is overwritten."""
+    """A path for what is put aside: nothing is overwritten."""
     return next(place for n in itertools.count(1) if not (place := path.with_name(f"{path.name}.damaged-{n}")).exists())
 
 
@@ -259,12 +260,4 @@ def _make_directory(path: Path) -> None:
     if not path.exists():
         _make_directory(path.parent)
         path.mkdir(mode=0o700, exist_ok=True)
-        _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        sync(path.parent)

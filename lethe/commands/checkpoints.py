@@ -18,12 +18,9 @@ CheckpointName = Annotated[
 ]
 
 
-def accuracy_of(metrics: Mapping[str, float]) -> float | None:
-    """On the coordinator's set when it was judged there, else at the clients."""
-    return metrics.get("validation_accuracy", metrics.get("clients_accuracy"))
-
-
 def _accuracy(checkpoint: Mapping[str, Any]) -> str | None:
+    from services.core.model_figures import accuracy_of
+
     accuracy = accuracy_of(checkpoint["metrics"])
     return None if accuracy is None else f"{accuracy:.4f}"
 

@@ -39,7 +39,7 @@ def get(
 
     from lethe.fetching import fetch
     from lethe.printing import print_record
-    from services.data.places import folders_of
+    from services.data.data_folders import folders_of
 
     file = fetch(name.value, data_dir or folders_of(os.environ)[0])
     with np.load(file, allow_pickle=False) as arrays:
@@ -51,8 +51,8 @@ def get(
 def where(json: AsJson = False) -> None:
     """Where data files are looked for, and which known sets are there."""
     from lethe.printing import print_records
+    from services.data.data_folders import NAMED, find, folders_of
     from services.data.dataset import DataUnusable
-    from services.data.places import NAMED, find, folders_of
 
     folders = folders_of(os.environ)
     records: list[dict[str, Any]] = [{"name": "(folder)", "file": str(folder)} for folder in (Path.cwd(), *folders)]

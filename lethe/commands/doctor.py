@@ -53,21 +53,21 @@ def doctor(
 
 async def _examined(settings: Settings, *, repairs: bool, is_deep: bool, url: str | None) -> Report:
     from coordinator.runtime.doctor.examination import examine
-    from coordinator.runtime.doctor.findings import Site
+    from coordinator.runtime.doctor.findings import Installation
     from lethe.printing import notes, say
 
     coordinator = open_coordinator(settings)
     try:
         with database_asked():
             tell = say if notes.is_terminal else lambda text: None
-            site = Site(coordinator, is_deep=is_deep, url=url, say=tell)
-            return await examine(site, repairs=repairs)
+            installation = Installation(coordinator, is_deep=is_deep, url=url, say=tell)
+            return await examine(installation, repairs=repairs)
     finally:
         await coordinator.close()
 
 
 def _refuse_what_is_not_there(settings: Settings) -> None:
-    """To look must not make an empty installation."""
+    """Refuse a place where nothing is: to look must not make an empty installation."""
     from coordinator.runtime.coordinator import database_files
 
     place = database_files(settings)[0] if settings.is_embedded else settings.home

@@ -64,7 +64,7 @@ def described(incident: Any) -> dict[str, Any]:
 
 
 async def opened(work: Any, **options: object) -> Any:
-    """With a coordinator of which nothing runs."""
+    """Open a coordinator of which nothing runs."""
     from coordinator.runtime.signing import EvidenceLost
     from services.audit.keys import KeyUnreadable
 

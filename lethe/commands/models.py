@@ -69,7 +69,7 @@ def _drawn(task: str, data: str | None, spec: ModelSpec, seed: int) -> dict[str,
     import os
 
     from services.core.errors import Rejected
-    from services.data.places import folders_of
+    from services.data.data_folders import folders_of
     from worker.first_weights import first_weights
     from worker.task_loading import TaskUnusable, load_task
 

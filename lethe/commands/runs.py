@@ -43,7 +43,7 @@ def create(
     with connect(context) as client:
         federation_id = client.federation(federation)["id"]
         if dry_run:
-            spec, to_upload = run_file.rehearse(document)
+            spec, to_upload = run_file.dry_run(document)
             body = {"federation_id": federation_id, "spec": spec, "to_upload": to_upload}
             found = client.post("/v1/runs:validate", body)
             say(f"{file} can be started; nothing was changed")

@@ -77,7 +77,7 @@ def serve(
 async def _serve(settings: Settings, listener: socket.socket) -> None:
     from coordinator.api.app import create_app
     from coordinator.api.server import Server
-    from coordinator.runtime.serving import told
+    from coordinator.runtime.served_addresses import announced
 
     coordinator = open_coordinator(settings)
     if settings.is_embedded:
@@ -98,7 +98,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
     async with app.router.lifespan_context(app):  # around the server, so that what hinders the start is told
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)  # uvicorn raises the signal again when it is done: end with code 0
-        with told(settings.home, url):
+        with announced(settings.home, url):
             await Announced(app, settings, lifespan="off").serve(sockets=[listener])
 
 

@@ -43,7 +43,7 @@ def simulate(
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from lethe.simulation import simulate as play
     from lethe.simulation.scenario import read
-    from services.data.places import folders_of
+    from services.data.data_folders import folders_of
 
     given: dict[str, Any] = {"seed": seed, "processes": processes}
     wanted = read(scenario, {key: value for key, value in given.items() if value is not None})

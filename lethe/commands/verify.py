@@ -12,7 +12,7 @@ from lethe.failures import INCOMPLETE, UNUSABLE, CommandFailed, require
 from lethe.target import AsJson, connect, examples
 
 if TYPE_CHECKING:
-    from lethe.replaying import Findings
+    from lethe.replaying import ReplayOutcome
     from services.audit.certificate import AnyStatement
     from services.audit.verification import Verdict
 
@@ -65,18 +65,18 @@ def verify(
             opening=_read(opening) if opening is not None else None,
         )
         verdict = check(data, _read(key), model_digest=model_digest, beside=beside)
-    findings = None
+    outcome = None
     if verdict.valid and replay:
         assert verdict.statement is not None
-        findings = _replay(context, verdict.statement, json)
+        outcome = _replay(context, verdict.statement, json)
     if json:
-        _print_json(verdict, findings)
+        _print_json(verdict, outcome)
     else:
-        _print(verdict, findings)
+        _print(verdict, outcome)
     if failed := [one for one in verdict.checks if one.ok is False]:
         raise CommandFailed(f"the certificate is not valid ({failed[0].name}): {failed[0].detail}")
-    if findings is not None and not findings.passed:
-        raise CommandFailed(f"the replay fails: {findings.why_not}")
+    if outcome is not None and not outcome.passed:
+        raise CommandFailed(f"the replay fails: {outcome.why_not}")
     if not verdict.complete:
         raise CommandFailed(
             "the signature holds; list not at hand",
@@ -111,7 +111,7 @@ def _read(path: Path) -> bytes:
         raise CommandFailed(f"cannot read {path}: {error.strerror or error}", exit_code=UNUSABLE) from error
 
 
-def _replay(context: typer.Context, statement: AnyStatement, quiet: bool) -> Findings:
+def _replay(context: typer.Context, statement: AnyStatement, quiet: bool) -> ReplayOutcome:
     from lethe.printing import say
     from lethe.replaying import replay_served
 
@@ -119,31 +119,31 @@ def _replay(context: typer.Context, statement: AnyStatement, quiet: bool) -> Fin
         return replay_served(coordinator, statement, (lambda text: None) if quiet else say)
 
 
-def _print(verdict: Verdict, findings: Findings | None) -> None:
+def _print(verdict: Verdict, outcome: ReplayOutcome | None) -> None:
     for one in verdict.checks:
         print(f"{MARKS[one.ok]}  {one.name:<12} {one.detail}")
-    if findings is not None:
-        word = "ok  " if findings.passed else "FAIL"
-        print(f"{word}  {'replay':<12} {findings.report.replayed} of {findings.report.total} steps: {findings.verdict}")
+    if outcome is not None:
+        word = "ok  " if outcome.passed else "FAIL"
+        print(f"{word}  {'replay':<12} {outcome.report.replayed} of {outcome.report.total} steps: {outcome.verdict}")
     if verdict.valid and verdict.statement is not None:
         for limit in verdict.statement.predicate.limits:
             print(f"note  {limit}")
 
 
-def _print_json(verdict: Verdict, findings: Findings | None) -> None:
+def _print_json(verdict: Verdict, outcome: ReplayOutcome | None) -> None:
     from lethe.printing import print_record
 
     document: dict[str, Any] = {
-        "valid": verdict.valid and (findings is None or findings.passed),
+        "valid": verdict.valid and (outcome is None or outcome.passed),
         "complete": verdict.complete,
         "checks": [{"name": one.name, "ok": one.ok, "detail": one.detail} for one in verdict.checks],
     }
-    if findings is not None:
+    if outcome is not None:
         document["replay"] = {
-            "verdict": findings.verdict,
-            "steps": findings.report.total,
-            "replayed": findings.report.replayed,
-            "missing": len(findings.report.missing),
-            "faults": findings.faults,
+            "verdict": outcome.verdict,
+            "steps": outcome.report.total,
+            "replayed": outcome.report.replayed,
+            "missing": len(outcome.report.missing),
+            "faults": outcome.faults,
         }
     print_record(document, as_json=True)

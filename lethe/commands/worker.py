@@ -88,7 +88,7 @@ def worker(
     from pydantic import ValidationError
 
     from services.audit.spec import Canary
-    from services.data.places import folders_of
+    from services.data.data_folders import folders_of
     from worker.main import main
     from worker.settings import OptionsUnusable, WorkerOptions, default_cache_dir, default_ledger_dir
 

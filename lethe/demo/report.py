@@ -6,14 +6,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lethe.aftermath import Aftermath, accuracy
 from lethe.demo.story import LEAVER, RECOVERY_ROUNDS, Outcome
+from lethe.erasure_effects import ErasureEffect, accuracy
 from lethe.printing import cell, new_table
 
 
 def print_outcome(console: Console, outcome: Outcome) -> None:
     table = new_table("run", "cohort", "what became of it", "accuracy before", "right after", "after recovery")
-    for run, cohorts in outcome.aftermaths.items():
+    for run, cohorts in outcome.effects.items():
         for one in cohorts:
             if one.action != "untouched":
                 accuracies = (_shown(accuracy(found)) for found in (one.before, one.first_clean, one.now))
@@ -59,17 +59,17 @@ def print_tails(console: Console, directory: Path) -> None:
 
 
 def _sentences(outcome: Outcome) -> list[str]:
-    untouched = [one for cohorts in outcome.aftermaths.values() for one in cohorts if one.action == "untouched"]
-    request, report = outcome.request, outcome.findings.report
+    untouched = [one for cohorts in outcome.effects.values() for one in cohorts if one.action == "untouched"]
+    request, report = outcome.request, outcome.replay.report
     return [
         f"untouched: {len(untouched)} cohorts serve the same bytes as before ({', '.join(_names(untouched))})",
         f"method: {request['method']} became {request['chosen']}; {RECOVERY_ROUNDS} rounds of recovery",
         "certificate: " + "; ".join(f"{one.name} ok" for one in outcome.verdict.checks if one.ok),
-        f"replay: {report.replayed} of {report.total} steps recomputed, same digests ({outcome.findings.verdict})",
+        f"replay: {report.replayed} of {report.total} steps recomputed, same digests ({outcome.replay.verdict})",
     ]
 
 
-def _names(cohorts: list[Aftermath]) -> list[str]:
+def _names(cohorts: list[ErasureEffect]) -> list[str]:
     names = [one.cohort for one in cohorts]
     return names if len(names) <= 4 else [*names[:3], "…"]
 

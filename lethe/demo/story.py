@@ -15,10 +15,10 @@ from uuid import uuid4
 from rich.console import Console
 
 from lethe import run_file
-from lethe.aftermath import Aftermath, aftermath, figures_now
 from lethe.client import Client, Record
 from lethe.demo.processes import Child, Processes
-from lethe.replaying import Findings, replay_served
+from lethe.erasure_effects import ErasureEffect, erasure_effects, figures_now
+from lethe.replaying import ReplayOutcome, replay_served
 from lethe.watching import RoundLine, RunView, watch
 from services.audit.artefact_list import path_beside
 from services.audit.verification import Beside, Verdict, check
@@ -49,10 +49,10 @@ class Outcome:
     url: str
     killed_in_round: int
     request: Record
-    aftermaths: dict[str, list[Aftermath]]
-    """By run."""
+    effects: dict[str, list[ErasureEffect]]
+    """The effects on cohorts, by run."""
     verdict: Verdict
-    findings: Findings
+    replay: ReplayOutcome
     kept_in: Path | None = None
 
 
@@ -92,10 +92,10 @@ class Story:
             runs[TREE] = self._train(client, federation_id, TREE, shown=("root",))
             noted = {name: figures_now(client, run["id"]) for name, run in runs.items()}
             request = self._forget(client, federation_id)
-            aftermaths = {name: aftermath(client, run["id"], request, noted[name]) for name, run in runs.items()}
-            _check_untouched(aftermaths)
-            verdict, findings = self._verify(client, request)
-            return Outcome(url, self._killed_in_round, request, aftermaths, verdict, findings)
+            effects = {name: erasure_effects(client, run["id"], request, noted[name]) for name, run in runs.items()}
+            _check_untouched(effects)
+            verdict, replay = self._verify(client, request)
+            return Outcome(url, self._killed_in_round, request, effects, verdict, replay)
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class Story:
             raise DemoFailed(f"the request is {request['status']}: {request['reason']}")
         return dict(request)
 
-    def _verify(self, client: Client, request: Record) -> tuple[Verdict, Findings]:
+    def _verify(self, client: Client, request: Record) -> tuple[Verdict, ReplayOutcome]:
         certificate, key = self._directory / "certificate.json", self._directory / "lethe.pub.pem"
         artefacts, opening = path_beside(certificate), self._directory / "opening.json"
         path = f"/v1/erasure-requests/{request['id']}"
@@ -206,10 +206,10 @@ class Story:
             verdict = check(certificate.read_bytes(), key.read_bytes(), beside=beside)
         if not (verdict.valid and verdict.complete) or verdict.statement is None:
             raise DemoFailed(f"the certificate is not valid: {verdict.checks}")
-        findings = replay_served(client, verdict.statement, lambda text: None)
-        if not findings.passed:
-            raise DemoFailed(f"the replay fails: {findings.why_not}")
-        return verdict, findings
+        outcome = replay_served(client, verdict.statement, lambda text: None)
+        if not outcome.passed:
+            raise DemoFailed(f"the replay fails: {outcome.why_not}")
+        return verdict, outcome
 
     # --- plumbing -----------------------------------------------------------------------------------------------------
 
@@ -244,9 +244,9 @@ class Story:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def _check_untouched(aftermaths: dict[str, list[Aftermath]]) -> None:
+def _check_untouched(effects: dict[str, list[ErasureEffect]]) -> None:
     """What does not contain the client keeps its bytes."""
-    for run, cohorts in aftermaths.items():
+    for run, cohorts in effects.items():
         for one in cohorts:
             if one.action == "untouched" and one.before != one.now:
                 raise DemoFailed(f"{one.cohort} of {run} was to keep its model")

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from coordinator.engine import events as e
@@ -25,21 +25,22 @@ from coordinator.engine.messages import (
     RenewLease,
     SubmitResult,
 )
-from coordinator.engine.work import Granted
-from coordinator.runtime.granting import grant_of
-from coordinator.store import exclusions, record
+from coordinator.engine.replies import Granted
+from coordinator.runtime.task_claims import grant_of
+from coordinator.store import exclusions, experiment_queries
 from lethe.simulation.clock import virtual_s, whole
+from lethe.simulation.coordinator import SimulatedCoordinator
 from lethe.simulation.scenario import Scenario
-from lethe.simulation.site import Site
 from lethe.simulation.training import Batch, Outcome, Piece, Trainer, carry_out_there
 from services.core.errors import InvariantBroken, Rejected
 from services.simulation.durations import draw
-from services.simulation.events import Agenda
+from services.simulation.event_queue import EventQueue
 from services.wire.v1.work import Failure
+from worker.exclusion import unknown_of
 
 SHORTEST_S: Final = 1e-6
 RENEWED_AFTER: Final = 2 / 3
-"""Of a lease."""
+"""The share of a lease after which it is renewed."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,16 @@ class InHand:
 
 
 class Agents:
-    def __init__(self, site: Site, scenario: Scenario, trainer: Trainer, pool: Executor | None, agenda: Agenda[str]):
-        self._site, self._scenario, self._trainer, self._pool = site, scenario, trainer, pool
-        self._agenda = agenda
+    def __init__(
+        self,
+        coordinator: SimulatedCoordinator,
+        scenario: Scenario,
+        trainer: Trainer,
+        pool: Executor | None,
+        event_queue: EventQueue[str],
+    ):
+        self._coordinator, self._scenario, self._trainer, self._pool = coordinator, scenario, trainer, pool
+        self._event_queue = event_queue
         self._in_hand: dict[UUID, InHand] = {}
         self._by_name: dict[str, UUID] = {}
         self._of_client: dict[str, set[UUID]] = {}
@@ -66,19 +74,19 @@ class Agents:
         self._left_out: dict[str, frozenset[int]] = {}
         self._groups: dict[tuple[str, ...], list[tuple[UUID, Piece]]] = {}
         self._outcomes: dict[UUID, Future[Outcome]] = {}
-        site.observers.append(self._notice)
+        coordinator.observers.append(self._notice)
 
     async def resume(self) -> None:
         """Take up what an earlier life of this process had in hand: it ends when it would have ended then."""
-        async with self._site.database.read() as connection:
-            found = await record.claimed_together(connection)
+        async with self._coordinator.database.read() as connection:
+            found = await experiment_queries.claimed_together(connection)
         for client in sorted({one.task.client_name for one in found if one.exclusions is not None}):
             await self._read_exclusions(client)
         claims: dict[tuple[str, float], list[Granted]] = {}
         for one in found:
             claims.setdefault((one.task.client_name, _claimed_s(one)), []).append(one)
         for (client, _), granted in sorted(claims.items()):
-            self._take(client, granted)
+            self._begin_claimed(client, granted)
 
     # claiming
 
@@ -91,34 +99,35 @@ class Agents:
         self._rung.difference_update(names)
         granted = await asyncio.gather(*map(self._claim, names))
         for name, tasks in zip(names, granted, strict=True):
-            self._take(name, tasks)
+            self._begin_claimed(name, tasks)
         return bool(names)
 
     async def _claim(self, client: str) -> list[Granted]:
-        claim = ClaimTasks(self._site.client_ids[client])
+        claim = ClaimTasks(self._coordinator.client_ids[client])
         try:
-            return list(await self._site.shell.handle(claim))
+            return list(await self._coordinator.shell.handle(claim))
         except Rejected as rejected:
             if rejected.code != "ledger-behind":  # it was erased or removed
                 return []
         await self._leave_out(client)
-        return list(await self._site.shell.handle(claim))
+        return list(await self._coordinator.shell.handle(claim))
 
     async def _leave_out(self, client: str) -> None:
         digest, unknown = await self._read_exclusions(client)
-        await self._site.shell.handle(AcknowledgeExclusions(self._site.client_ids[client], digest, unknown))
+        await self._coordinator.shell.handle(
+            AcknowledgeExclusions(self._coordinator.client_ids[client], digest, unknown)
+        )
 
     async def _read_exclusions(self, client: str) -> tuple[str, dict[UUID, list[int]]]:
-        async with self._site.database.read() as connection:
-            stated = await exclusions.of_client(connection, self._site.client_ids[client])
+        async with self._coordinator.database.read() as connection:
+            stated = await exclusions.of_client(connection, self._coordinator.client_ids[client])
         if stated.digest is None:
             raise InvariantBroken(f"{client} is to leave nothing out")
         self._left_out[client] = frozenset(sample for item in stated.items for sample in item.samples)
-        missing = set(self._trainer.holdings.unknown(client, self._left_out[client]))
-        unknown = {item.erasure_id: sorted(missing & set(item.samples)) for item in stated.items}
-        return stated.digest, {erasure_id: samples for erasure_id, samples in unknown.items() if samples}
+        unknown = unknown_of(stated, self._trainer.data.unknown(client, self._left_out[client]))
+        return stated.digest, {one.erasure_id: one.samples for one in unknown}
 
-    def _take(self, client: str, granted: list[Granted]) -> None:
+    def _begin_claimed(self, client: str, granted: list[Granted]) -> None:
         """Everything of one claim, in a stable order. What was finished already only counts for the time it took."""
         ends_s = -math.inf
         for one in sorted(granted, key=lambda one: (one.cohort.name, one.task.kind, one.task.round)):
@@ -139,20 +148,20 @@ class Agents:
         self._in_hand[task_id] = in_hand
         self._by_name[in_hand.name] = task_id
         self._of_client.setdefault(in_hand.piece.client, set()).add(task_id)
-        self._agenda.put(max(self._agenda.now, in_hand.ends_s), f"task/{in_hand.name}", "task")
+        self._event_queue.put(max(self._event_queue.now, in_hand.ends_s), f"task/{in_hand.name}", "task")
         self._plan_renewal(in_hand)
 
     def _plan_renewal(self, in_hand: InHand) -> None:
         lease_s = self._scenario.run.lease_s
         at = whole(virtual_s(in_hand.piece.grant.lease_expires_at) - (1 - RENEWED_AFTER) * lease_s)
         if at < in_hand.ends_s:
-            self._agenda.put(max(self._agenda.now, at), f"lease/{in_hand.name}", "lease")
+            self._event_queue.put(max(self._event_queue.now, at), f"lease/{in_hand.name}", "lease")
 
     async def renew(self, name: str) -> None:
         task_id = self._by_name[name]
         in_hand = self._in_hand[task_id]
         grant = in_hand.piece.grant
-        renewed = await self._site.shell.handle(RenewLease(task_id, in_hand.task.client_id, grant.lease_token))
+        renewed = await self._coordinator.shell.handle(RenewLease(task_id, in_hand.task.client_id, grant.lease_token))
         grant = grant.model_copy(update={"lease_expires_at": renewed.until})
         self._in_hand[task_id] = replace(in_hand, piece=replace(in_hand.piece, grant=grant))
         self._plan_renewal(self._in_hand[task_id])
@@ -174,8 +183,8 @@ class Agents:
             return
         del self._by_name[in_hand.name]
         self._of_client[in_hand.piece.client].discard(task_id)
-        self._agenda.drop(f"task/{in_hand.name}")
-        self._agenda.drop(f"lease/{in_hand.name}")
+        self._event_queue.drop(f"task/{in_hand.name}")
+        self._event_queue.drop(f"lease/{in_hand.name}")
         if (outcome := self._outcomes.pop(task_id, None)) is not None:
             outcome.add_done_callback(_discard)
 
@@ -207,7 +216,7 @@ class Agents:
         wanted = {
             digest for p in pieces for digest in (p.grant.weights, *(p.grant.work.blobs() if p.grant.work else ()))
         }
-        batch = Batch(pieces, await self._site.fetch(sorted(wanted)))
+        batch = Batch(pieces, await self._coordinator.fetch(sorted(wanted)))
         if self._pool is None:
             computed: Future[list[Outcome]] = Future()
             computed.set_result(self._trainer.carry_out(batch))
@@ -223,7 +232,7 @@ class Agents:
     async def finish(self, names: list[str]) -> None:
         """These tasks end now: hand their results in."""
         ended = [(task_id, self._in_hand[task_id]) for task_id in map(self._by_name.__getitem__, sorted(names))]
-        messages: list[Message] = []
+        messages: list[Message[Any]] = []
         for task_id, in_hand in ended:
             if task_id not in self._outcomes:
                 await self._begin(task_id)
@@ -231,12 +240,12 @@ class Agents:
             messages += await self._messages(task_id, in_hand, outcome)
         for task_id, _ in ended:
             self._drop(task_id)
-        answers = await asyncio.gather(*map(self._site.shell.handle, messages), return_exceptions=True)
+        answers = await asyncio.gather(*map(self._coordinator.shell.handle, messages), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, Rejected):
                 raise answer
 
-    async def _messages(self, task_id: UUID, in_hand: InHand, outcome: Outcome) -> list[Message]:
+    async def _messages(self, task_id: UUID, in_hand: InHand, outcome: Outcome) -> list[Message[Any]]:
         token = in_hand.piece.grant.lease_token
         if isinstance(outcome, Failure):
             return [
@@ -244,7 +253,7 @@ class Agents:
             ]
         records: list[RecordBlob] = []
         if outcome.update is not None:
-            records.append(await self._site.take_in(outcome.update.path, in_hand.task))
+            records.append(await self._coordinator.receive(outcome.update, in_hand.task))
         digest = records[0].digest if records else None
         metrics = {**outcome.metrics, "seconds": in_hand.seconds}
         return [*records, SubmitResult(task_id, in_hand.task.client_id, token, digest, outcome.num_samples, metrics)]

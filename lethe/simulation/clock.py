@@ -1,4 +1,4 @@
-"""Time and chance under control: the virtual clock, bells that only note who was rung for, ids named by what they are
+"""Time and chance under control: the virtual clock, a bus that only notes who was rung for, ids named by what they are
 for."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def virtual_s(instant: datetime) -> float:
     return (instant - BEGINNING).total_seconds()
 
 
-class Bells(LocalBus):
+class RecordingBus(LocalBus):
     """Nobody waits: who was rung for is looked up when it is convenient."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Bells(LocalBus):
         self._rung.update(keys)
 
     @property
-    def are_rung(self) -> bool:
+    def has_rung(self) -> bool:
         return bool(self._rung)
 
     def take(self) -> set[str]:
@@ -70,7 +70,7 @@ class NamedEntropy:
     _instant: float = -1.0
     _seen: Counter[str] = field(default_factory=Counter)
 
-    def __call__(self, message: Message) -> bytes:
+    def __call__(self, message: Message[Any]) -> bytes:
         if self._instant != self.clock.now_s:
             self._instant = self.clock.now_s
             self._seen.clear()

@@ -25,7 +25,7 @@ class RoundRow:
     loss: float | None
     participants: int
     client_s: float
-    """Of all participants together."""
+    """Seconds of all participants together."""
     digest: str
 
 
@@ -61,7 +61,7 @@ class ErasureRow:
     first_clean_s: float | None
     completed_s: float | None
     cohorts: list[str]
-    """That were cut."""
+    """The cohorts that were cut."""
     updates_redone: int
     """Answers of clients that went into the cut cohorts from the fence to completion (or to the end)."""
     client_s_redone: float
@@ -72,7 +72,7 @@ class SummaryRow:
     row: ClassVar = "summary"
     virtual_s: float
     status: str
-    """Of the run; `stopped` when the scenario's stop rule or the caller ended the simulation."""
+    """The run's status; `stopped` when the scenario's stop rule or the caller ended the simulation."""
     reason: str | None
     client_updates: int
     client_s: float
@@ -90,9 +90,9 @@ class Results:
     erasures: list[ErasureRow]
     summary: SummaryRow
     wall_s: float = field(default=0.0, compare=False)
-    """Of this process; not written to the file."""
+    """Real seconds that it took; not written to the file."""
     training_s: float = field(default=0.0, compare=False)
-    """Of that, the clients' own work; 0 when other processes did it."""
+    """The part of `wall_s` that is the clients' own work; 0 when other processes did it."""
 
     @property
     def rows(self) -> list[Row]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import shutil
@@ -21,26 +20,28 @@ import structlog
 from coordinator.engine import events as e
 from coordinator.engine.entities import ENDED, Run
 from coordinator.engine.messages import CreateRun
-from coordinator.runtime.shell import InboxKey
-from coordinator.store import accounts, record
+from coordinator.store import accounts, experiment_queries
+from coordinator.store.inbox import InboxKey
 from lethe.failures import UNUSABLE, CommandFailed
 from lethe.simulation.agents import Agents
+from lethe.simulation.client_data import ClientData, OwnTaskData
 from lethe.simulation.clock import BEGINNING, virtual_s
-from lethe.simulation.findings import results_of
-from lethe.simulation.holdings import Holdings, OwnHoldings
+from lethe.simulation.coordinator import SimulatedCoordinator, run_to_end
+from lethe.simulation.result_rows import results_of
 from lethe.simulation.results import Results
 from lethe.simulation.scenario import Scenario, client_name
 from lethe.simulation.script import PRINCIPAL, Script
-from lethe.simulation.site import Site
 from lethe.simulation.training import Trainer, several
 from services.core import digests
 from services.core.errors import Rejected
 from services.core.ids import uuid7
+from services.core.model_figures import accuracy_of
+from services.data.data_folders import folders_of
 from services.data.dataset import Array
-from services.data.places import folders_of
 from services.models.spec import CUSTOM
-from services.simulation.events import Agenda
+from services.simulation.event_queue import EventQueue
 from services.tensors import codec
+from worker.execution import describe
 
 RESULTS: Final = "results.jsonl"
 SCENARIO: Final = "scenario.json"
@@ -48,7 +49,7 @@ SCENARIO: Final = "scenario.json"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """After a published model."""
+    """How far a simulation is, after a published model."""
 
     virtual_s: float
     cohort: str
@@ -92,13 +93,13 @@ def simulate(
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         places = folders_of(os.environ) if folders is None else folders
-        holdings = Holdings(scenario, places) if scenario.task is None else OwnHoldings(scenario, places)
-        _check_fit(holdings, scenario)
-        trainer = Trainer(holdings, scratch)
+        data = ClientData(scenario, places) if scenario.task is None else OwnTaskData(scenario, places)
+        _check_fit(data, scenario)
+        trainer = Trainer(data, scratch)
         pool: Executor | None = None
         if scenario.processes > 1:
             pool = stack.enter_context(several(trainer, scenario.processes))
-        results = asyncio.run(_Simulation(scenario, out_dir, trainer, pool, progress, started).play())
+        results = run_to_end(_Simulation(scenario, out_dir, trainer, pool, progress, started).play())
         results.write(out_dir / RESULTS)
     return replace(results, wall_s=time.monotonic() - started, training_s=trainer.busy_s)
 
@@ -110,8 +111,14 @@ def _quiet_unless_configured() -> Iterator[None]:
     if structlog.is_configured():
         yield
         return
-    warnings = structlog.make_filtering_bound_logger(logging.WARNING)
-    structlog.configure(wrapper_class=warnings, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
     try:
         yield
     finally:
@@ -131,9 +138,9 @@ def _claim_directory(out_dir: Path, scenario: Scenario) -> None:
     file.write_text(text, "utf-8")
 
 
-def _check_fit(holdings: Holdings | OwnHoldings, scenario: Scenario) -> None:
+def _check_fit(data: ClientData | OwnTaskData, scenario: Scenario) -> None:
     try:
-        holdings.task_of(client_name(0)).model(scenario.run.model)
+        data.task_of(client_name(0)).model(scenario.run.model)
     except Rejected as rejected:
         raise CommandFailed(f"run.model: {rejected.detail}", exit_code=UNUSABLE) from rejected
     except Exception as error:
@@ -155,83 +162,83 @@ class _Simulation:
     ) -> None:
         self._scenario, self._trainer, self._watch, self._started = scenario, trainer, watch, started
         self._home = home
-        self._site = Site(home, scenario.seed)
-        self._agenda: Agenda[str] = Agenda()
-        self._agents = Agents(self._site, scenario, trainer, pool, self._agenda)
-        self._script = Script(self._site, scenario, self._agenda)
+        self._coordinator = SimulatedCoordinator(home, scenario.seed)
+        self._event_queue: EventQueue[str] = EventQueue()
+        self._agents = Agents(self._coordinator, scenario, trainer, pool, self._event_queue)
+        self._script = Script(self._coordinator, scenario, self._event_queue)
         self._published: list[e.CheckpointPublished] = []
         self._num_updates = 0
         self._run: Run | None = None
-        """As it was when its status last changed."""
+        """The run as it was when its status last changed."""
         self._may_be_due = True
-        """Whether a row may be due later; the agenda does not have those."""
+        """Whether a row may be due later; the event queue does not have those."""
         self._cohorts: dict[str, str] = {}
-        self._site.observers.append(self._notice)
+        self._coordinator.observers.append(self._notice)
 
     async def play(self) -> Results:
         try:
             await self._begin()
             stopped = await self._play()
-            return await results_of(self._site, stopped)
+            return await results_of(self._coordinator, stopped)
         finally:
-            await self._site.close()
+            await self._coordinator.close()
 
     async def _begin(self) -> None:
         """Everything here may have happened before, in whole or in part."""
-        site, scenario = self._site, self._scenario
-        await site.open()
-        self._agenda.advance(site.clock.now_s)
-        async with site.database.write() as connection:
-            if not await accounts.has_federation(connection, site.federation_id):
-                await accounts.add_federation(connection, site.federation_id, scenario.name, site.clock())
-        await site.enrol(scenario.names[: scenario.clients])
-        async with site.database.read() as connection:
-            run = await record.run(connection)
+        coordinator, scenario = self._coordinator, self._scenario
+        await coordinator.open()
+        self._event_queue.advance(coordinator.clock.now_s)
+        async with coordinator.database.write() as connection:
+            if not await accounts.has_federation(connection, coordinator.federation_id):
+                await accounts.add_federation(connection, coordinator.federation_id, scenario.name, coordinator.clock())
+        await coordinator.enrol(scenario.names[: scenario.clients])
+        async with coordinator.database.read() as connection:
+            run = await experiment_queries.run(connection)
         if run is None:
             await self._create_run()
         else:
-            await site.enrol(await self._joined())
+            await coordinator.enrol(await self._joined())
         await self._script.resume()
         await self._agents.resume()
 
     async def _joined(self) -> list[str]:
         """Newcomers of an earlier life."""
-        async with self._site.database.read() as connection:
+        async with self._coordinator.database.read() as connection:
             names = self._scenario.names[self._scenario.clients :]
-            return sorted(await accounts.client_ids(connection, self._site.federation_id, names))
+            return sorted(await accounts.client_ids(connection, self._coordinator.federation_id, names))
 
     async def _create_run(self) -> None:
-        site, spec = self._site, self._scenario.run
+        coordinator, spec = self._coordinator, self._scenario.run
         validation = spec.validation.model_copy(update={"data": await self._take_in_test_set()})
         newcomers = any(event.join for event in self._scenario.script)
         clients = self._scenario.names[: self._scenario.clients] if newcomers else None
         init = await self._take_in_init() or spec.init
         spec = spec.model_copy(update={"validation": validation, "clients": clients, "init": init})
-        run_id = uuid7(BEGINNING, site.entropy.draw("run"))
+        run_id = uuid7(BEGINNING, coordinator.entropy.draw("run"))
         inbox_key = InboxKey(PRINCIPAL, "run", "run", digests.of_json(spec.model_dump(mode="json")), run_id)
         try:
-            await site.shell.handle(CreateRun(run_id, site.federation_id, spec), inbox_key)
+            await coordinator.shell.handle_once(CreateRun(run_id, coordinator.federation_id, spec), inbox_key)
         except Rejected as rejected:
             raise CommandFailed(f"the run was refused: {rejected.detail}", exit_code=UNUSABLE) from rejected
 
     async def _take_in_test_set(self) -> str | None:
-        arrays = self._trainer.holdings.test_set()
+        arrays = self._trainer.data.test_set()
         return await self._take_in(arrays) if arrays else None
 
     async def _take_in_init(self) -> str | None:
         """The first weights of a model that the coordinator does not know."""
         from services.models.weights import to_array
 
-        holdings = self._trainer.holdings
-        if self._scenario.run.model.name != CUSTOM or not isinstance(holdings, OwnHoldings):
+        data = self._trainer.data
+        if self._scenario.run.model.name != CUSTOM or not isinstance(data, OwnTaskData):
             return None
-        return await self._take_in({name: to_array(tensor) for name, tensor in holdings.initial_weights().items()})
+        return await self._take_in({name: to_array(tensor) for name, tensor in data.initial_weights().items()})
 
     async def _take_in(self, arrays: dict[str, Array]) -> str:
         path = self._home / "scratch" / "taken-in.safetensors"
         codec.write_file(path, arrays)
-        stored = await self._site.take_in(path)
-        await self._site.shell.handle(stored)
+        stored = await self._coordinator.receive(describe(path))
+        await self._coordinator.shell.handle(stored)
         return stored.digest
 
     def _notice(self, event: e.Event) -> None:
@@ -248,7 +255,7 @@ class _Simulation:
     # the loop
 
     async def _play(self) -> str | None:
-        """Until everything is done; or why it stopped before."""
+        """Play until everything is done; returns why it stopped before, if it did."""
         await self._finish_due()
         await self._look()
         while True:
@@ -270,9 +277,9 @@ class _Simulation:
     async def _settle(self) -> Run:
         """Everything that happens at this instant: the coordinator's work, then the script, then claims."""
         while True:
-            rung = await self._site.turn()
+            rung = await self._coordinator.turn()
             if rung is not None:
-                self._agents.ring(self._site.names[client_id] for client_id in rung)
+                self._agents.ring(self._coordinator.names[client_id] for client_id in rung)
                 continue
             run = await self._the_run()
             if not await self._script.play(run) and not await self._agents.claim():
@@ -280,43 +287,43 @@ class _Simulation:
 
     async def _the_run(self) -> Run:
         if self._run is None:
-            async with self._site.database.read() as connection:
-                self._run = await record.run(connection)
+            async with self._coordinator.database.read() as connection:
+                self._run = await experiment_queries.run(connection)
         if self._run is None:
             raise CommandFailed("the run is gone from the simulation's database")
         return self._run
 
     async def _look(self) -> bool:
         """Look for work without having been rung for; whether there is any."""
-        await self._site.tick()
-        async with self._site.database.read() as connection:
-            names = await record.clients_with_work(connection, self._site.clock())
+        await self._coordinator.tick()
+        async with self._coordinator.database.read() as connection:
+            names = await experiment_queries.clients_with_work(connection, self._coordinator.clock())
         self._agents.ring(names)
-        return bool(names) or self._site.bells.are_rung
+        return bool(names) or self._coordinator.bus.has_rung
 
     async def _next_instant(self) -> float | None:
-        planned = self._agenda.next_instant()
+        planned = self._event_queue.next_instant()
         if not self._may_be_due:
             return planned
-        async with self._site.database.read() as connection:
-            due = await record.next_due(connection, self._site.clock())
+        async with self._coordinator.database.read() as connection:
+            due = await experiment_queries.next_due(connection, self._coordinator.clock())
         self._may_be_due = due is not None
         instants = [instant for instant in (planned, None if due is None else virtual_s(due)) if instant is not None]
         return min(instants, default=None)
 
     async def _move_to(self, instant: float) -> None:
-        self._site.clock.move_to(instant)
-        planned = self._agenda.next_instant()
+        self._coordinator.clock.move_to(instant)
+        planned = self._event_queue.next_instant()
         if planned is None or planned > instant:
-            self._agenda.advance(instant)
+            self._event_queue.advance(instant)
             await self._look()
         await self._finish_due()
 
     async def _finish_due(self) -> None:
-        """Whatever the agenda has for this instant."""
+        """Whatever the event queue has for this instant."""
         ended = []
-        while self._agenda.next_instant() == self._site.clock.now_s:
-            key, kind = self._agenda.pop()
+        while self._event_queue.next_instant() == self._coordinator.clock.now_s:
+            key, kind = self._event_queue.pop()
             name = key.removeprefix(f"{kind}/")
             match kind:
                 case "script":
@@ -333,15 +340,15 @@ class _Simulation:
     async def _is_over(self, run: Run) -> bool:
         if run.status not in ENDED or self._script.pending:
             return False
-        async with self._site.database.read() as connection:
-            return not await record.open_erasures(connection)
+        async with self._coordinator.database.read() as connection:
+            return not await experiment_queries.open_erasures(connection)
 
     async def _should_stop(self) -> str | None:
         published, self._published = self._published, []
         if not published:
             return None
-        async with self._site.database.read() as connection:
-            accuracies, losses = await record.served_figures(connection)
+        async with self._coordinator.database.read() as connection:
+            accuracies, losses = await experiment_queries.served_figures(connection)
         if not self._script.pending and (why := self._scenario.stop.why(accuracies, losses)) is not None:
             return why
         for one in published:
@@ -352,15 +359,15 @@ class _Simulation:
     async def _progress(self, one: e.CheckpointPublished, served: float | None) -> Progress:
         checkpoint = one.checkpoint
         if str(checkpoint.cohort_id) not in self._cohorts:
-            async with self._site.database.read() as connection:
-                self._cohorts = {str(cohort.id): cohort.name for cohort in await record.cohorts(connection)}
+            async with self._coordinator.database.read() as connection:
+                self._cohorts = {str(cohort.id): cohort.name for cohort in await experiment_queries.cohorts(connection)}
         return Progress(
             virtual_s=virtual_s(checkpoint.created_at),
             cohort=self._cohorts[str(checkpoint.cohort_id)],
             epoch=checkpoint.epoch,
             round=checkpoint.round,
             rounds_planned=self._scenario.run.stop.rounds,
-            accuracy=record.accuracy_of(dict(checkpoint.metrics)),
+            accuracy=accuracy_of(checkpoint.metrics),
             served=served,
             client_updates=self._num_updates,
             wall_s=time.monotonic() - self._started,

@@ -152,7 +152,7 @@ class Scenario(Message):
     name: Name = "simulation"
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     run: RunSpec
-    """As in a run file. `name`, `seed` and `validation.data` come from the scenario."""
+    """The run as in a run file. `name`, `seed` and `validation.data` come from the scenario."""
     task: str | None = Field(
         default=None,
         examples=["my_task.py:MyTask"],
@@ -204,7 +204,7 @@ class Scenario(Message):
 
     @property
     def names(self) -> list[str]:
-        """Of everybody who ever takes part; newcomers have the highest numbers."""
+        """The names of everybody who ever takes part; newcomers have the highest numbers."""
         return [client_name(number) for number in range(self.clients + sum(e.join or 0 for e in self.script))]
 
 

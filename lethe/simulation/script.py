@@ -3,40 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from coordinator.engine.entities import ENDED, Run
 from coordinator.engine.messages import FileErasure, JoinRun, Message, RemoveClient
-from coordinator.runtime.shell import InboxKey
-from coordinator.store import record
+from coordinator.runtime.filing import filing_of
+from coordinator.store import experiment_queries
+from coordinator.store.inbox import InboxKey
 from lethe.failures import CommandFailed
+from lethe.simulation.coordinator import SimulatedCoordinator
 from lethe.simulation.scenario import Event, Scenario, client_name
-from lethe.simulation.site import Site
 from services.core import digests
 from services.core.errors import Rejected
 from services.core.ids import uuid7
-from services.simulation.events import Agenda
-from services.wire.v1.erasure import LEGAL_DAYS
+from services.simulation.event_queue import EventQueue
 
 PRINCIPAL: Final = "scenario"
 
 
 class Script:
-    def __init__(self, site: Site, scenario: Scenario, agenda: Agenda[str]) -> None:
-        self._site, self._scenario, self._agenda = site, scenario, agenda
+    def __init__(self, coordinator: SimulatedCoordinator, scenario: Scenario, event_queue: EventQueue[str]) -> None:
+        self._coordinator, self._scenario, self._event_queue = coordinator, scenario, event_queue
         self.pending = dict(enumerate(scenario.script))
         self._is_due: set[int] = set()
 
     async def resume(self) -> None:
-        """Forget what happened before; put what has its time into the agenda."""
-        async with self._site.database.read() as connection:
-            done = await record.answered(connection, PRINCIPAL)
+        """Forget what happened before; put what has its time into the event queue."""
+        async with self._coordinator.database.read() as connection:
+            done = await experiment_queries.answered(connection, PRINCIPAL)
         self.pending = {number: event for number, event in self.pending.items() if str(number) not in done}
         for number, event in self.pending.items():
             if event.at_s is not None:
-                self._agenda.put(max(self._agenda.now, event.at_s), f"script/{number:06}", "script")
+                self._event_queue.put(max(self._event_queue.now, event.at_s), f"script/{number:06}", "script")
 
     def call(self, name: str) -> None:
         """The time of an event has come."""
@@ -52,7 +51,7 @@ class Script:
         return False
 
     def what_never_came(self) -> str | None:
-        """Of the events, when nothing is left to wait for."""
+        """The events whose moment never came, when nothing is left to wait for."""
         if not self.pending:
             return None
         names = ", ".join(f"script.{number}" for number in self.pending)
@@ -61,15 +60,15 @@ class Script:
     async def _has_come(self, event: Event, run: Run) -> bool:
         if event.at_s is not None:
             return False
-        async with self._site.database.read() as connection:
+        async with self._coordinator.database.read() as connection:
             if event.after_round is not None:
-                reached = await record.slowest_round(connection)
+                reached = await experiment_queries.slowest_round(connection)
                 return reached is not None and reached >= event.after_round
-            return run.status in ENDED and not await record.open_erasures(connection)
+            return run.status in ENDED and not await experiment_queries.open_erasures(connection)
 
     async def _happen(self, number: int, event: Event, run: Run) -> None:
         if event.join is not None:
-            await self._site.enrol(self._newcomers(number))
+            await self._coordinator.enrol(self._newcomers(number))
         for position, message in enumerate(self._messages(number, event, run)):
             key = str(number) if position == 0 else f"{number}.{position}"
             inbox_key = InboxKey(PRINCIPAL, "script", key, digests.of_json(event.model_dump(mode="json")), run.id)
@@ -78,43 +77,34 @@ class Script:
             except Rejected as rejected:
                 raise CommandFailed(f"script.{number} was refused: {rejected.detail}") from rejected
 
-    async def _file(self, message: Message, inbox_key: InboxKey) -> None:
+    async def _file(self, message: Message[Any], inbox_key: InboxKey) -> None:
         """Nobody is there to ask for another method when one does not apply, so an erasure's fallback does that."""
         try:
-            await self._site.shell.handle(message, inbox_key)
+            await self._coordinator.shell.handle_once(message, inbox_key)
         except Rejected as rejected:
             if rejected.code != "method-unavailable" or not isinstance(message, FileErasure):
                 raise
             if message.fallback is None:
                 raise
             instead = replace(message, method=message.fallback, params={}, guarantee="exact", fallback=None, audit=None)
-            await self._site.shell.handle(instead, inbox_key)
+            await self._coordinator.shell.handle_once(instead, inbox_key)
 
-    def _messages(self, number: int, event: Event, run: Run) -> list[Message]:
+    def _messages(self, number: int, event: Event, run: Run) -> list[Message[Any]]:
         if event.join is not None:
             return [JoinRun(run.id, run.federation_id, tuple(self._newcomers(number)))]
         if event.leave is not None:
-            return [RemoveClient(self._site.client_ids[name]) for name in event.leave]
+            return [RemoveClient(self._coordinator.client_ids[name]) for name in event.leave]
         return [self._erasure(number, event, run.federation_id)]
 
     def _erasure(self, number: int, event: Event, federation_id: UUID) -> FileErasure:
-        now, drawn = self._site.clock(), self._site.entropy.draw(f"script/{number}")
-        wanted = event.request()
-        return FileErasure(
+        now, drawn = self._coordinator.clock(), self._coordinator.entropy.draw(f"script/{number}")
+        return filing_of(
+            event.request(),
             erasure_id=uuid7(now, drawn),
             federation_id=federation_id,
-            subjects=tuple(wanted.subjects),
             requested_by=PRINCIPAL,
-            legal_deadline=now + timedelta(days=LEGAL_DAYS),
-            salt=drawn.hex(),
-            scope=wanted.scope,
-            samples={name: sorted(samples) for name, samples in wanted.samples.items()},
-            method=wanted.method,
-            params=wanted.params,
-            guarantee=wanted.guarantee,
-            recovery_rounds=wanted.recovery_rounds,
-            fallback=wanted.fallback,
-            audit=wanted.audit.model_dump(mode="json") if wanted.audit is not None else None,
+            now=now,
+            salt=drawn,
         )
 
     def _newcomers(self, number: int) -> list[str]:

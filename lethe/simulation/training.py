@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from lethe.simulation.holdings import Holdings, OwnHoldings
+from lethe.simulation.client_data import ClientData, OwnTaskData
 from services.training.local import TrainingFailed, write_update
 from services.wire.v1.work import Failure, TaskGrant
-from worker.execution import Order, Result, Workbench, describe
+from worker.execution import GrantedTask, Result, TaskRunner, describe
 from worker.failures import WorkFailed, failure_of
 
 T = TypeVar("T")
@@ -42,63 +42,63 @@ class Batch:
 
     pieces: tuple[Piece, ...]
     files: Mapping[str, Path]
-    """Of the weights and whatever else the tasks name, by digest."""
+    """Files of the weights and of whatever else the tasks name, by digest."""
 
 
 class Trainer:
     """Each process has one."""
 
-    def __init__(self, holdings: Holdings | OwnHoldings, scratch: Path) -> None:
-        self.holdings = holdings
-        self._bench: Workbench | None = None
+    def __init__(self, data: ClientData | OwnTaskData, scratch: Path) -> None:
+        self.data = data
+        self._runner: TaskRunner | None = None
         self._scratch = scratch
         self.busy_s = 0.0
         """Wall-clock time spent on clients' work."""
 
     def carry_out(self, batch: Batch) -> list[Outcome]:
-        """In the order of the pieces."""
+        """Carry the batch out; results are in the order of the pieces."""
         started = time.perf_counter()
         outcomes = self._carry_out(batch)
         self.busy_s += time.perf_counter() - started
         return outcomes
 
     def _carry_out(self, batch: Batch) -> list[Outcome]:
-        bench, first = self._ready(batch.pieces[0]), batch.pieces[0]
-        bench.work_for(self.holdings.task_of(first.client, first.left_out))
+        runner, first = self._ready(batch.pieces[0]), batch.pieces[0]
+        runner.work_for(self.data.task_of(first.client, first.left_out))
         try:
             if len(batch.pieces) > 1:
-                return list(self._stacked(bench, batch))
-            return [bench.execute(_order(first, batch))]
+                return list(self._stacked(runner, batch))
+            return [runner.execute(_granted(first, batch))]
         except Exception as error:
             return [failure_of(error, piece.grant.lease_token) for piece in batch.pieces]
 
-    def _stacked(self, bench: Workbench, batch: Batch) -> Iterator[Outcome]:
+    def _stacked(self, runner: TaskRunner, batch: Batch) -> Iterator[Outcome]:
         from services.training.grouped import Member, train_each
 
         first = batch.pieces[0]
-        model = bench.model_with(_order(first, batch))
-        members = [Member(self.holdings.task_of(p.client, p.left_out), p.grant.seed) for p in batch.pieces]
+        model = runner.model_with(_granted(first, batch))
+        members = [Member(self.data.task_of(p.client, p.left_out), p.grant.seed) for p in batch.pieces]
         trained = train_each(members, model, first.grant.local, group_size=len(members))
         for piece, member, outcome in zip(batch.pieces, members, trained, strict=True):
             try:
                 if isinstance(outcome, TrainingFailed):
                     raise outcome
-                path = bench.scratch / f"{uuid4().hex}.safetensors"
+                path = runner.scratch / f"{uuid4().hex}.safetensors"
                 write_update(path, outcome.delta)
                 yield Result(describe(path), member.task.num_train, outcome.metrics)
             except TrainingFailed as failed:
                 yield failure_of(WorkFailed(str(failed)), piece.grant.lease_token)
 
-    def _ready(self, piece: Piece) -> Workbench:
-        if self._bench is None:
-            self._bench = Workbench(lambda: self.holdings.task_of(piece.client, piece.left_out), "cpu", self._scratch)
-            self._bench.load()
-        return self._bench
+    def _ready(self, piece: Piece) -> TaskRunner:
+        if self._runner is None:
+            self._runner = TaskRunner(lambda: self.data.task_of(piece.client, piece.left_out), "cpu", self._scratch)
+            self._runner.load()
+        return self._runner
 
 
-def _order(piece: Piece, batch: Batch) -> Order:
+def _granted(piece: Piece, batch: Batch) -> GrantedTask:
     grant = piece.grant
-    return Order(grant, batch.files[grant.weights], lambda fraction: None, lambda: False, batch.files)
+    return GrantedTask(grant, batch.files[grant.weights], lambda fraction: None, lambda: False, batch.files)
 
 
 class AtOnce(Executor):
@@ -114,7 +114,7 @@ class AtOnce(Executor):
 
 
 _trainer: Trainer | None = None
-"""Of a child process: made before the fork, so that all share the memory of the data."""
+"""The trainer of a child process: made before the fork, so that all share the memory of the data."""
 
 
 def several(trainer: Trainer, num_processes: int) -> ProcessPoolExecutor:
@@ -127,7 +127,7 @@ def several(trainer: Trainer, num_processes: int) -> ProcessPoolExecutor:
 
 
 def carry_out_there(batch: Batch) -> list[Outcome]:
-    """In a child process."""
+    """Carry a batch out in a child process."""
     if _trainer is None:
         raise RuntimeError("this process was not made by `several`")
     return _trainer.carry_out(batch)

@@ -71,7 +71,7 @@ class Leaf(Message):
         return merkle.leaf_hash(bytes.fromhex(self.salt) + said)
 
 
-class Tallying:
+class ListTally:
     """Counts leaves and builds their tree."""
 
     def __init__(self) -> None:
@@ -108,16 +108,16 @@ class ListWriter:
     """Writes leaves to a file as they come. `new_salt` gives 32 random bytes."""
 
     def __init__(self, file: BinaryIO, new_salt: Callable[[], bytes]) -> None:
-        self._file, self._new_salt, self._tallying = file, new_salt, Tallying()
+        self._file, self._new_salt, self._tally = file, new_salt, ListTally()
 
     def write(self, artefacts: Iterable[Artefact]) -> None:
         for artefact in artefacts:
             leaf = Leaf.of(artefact, self._new_salt())
-            said = self._tallying.add(leaf)
+            said = self._tally.add(leaf)
             self._file.write(b'%s,"salt":"%s"}\n' % (said[:-1], leaf.salt.encode()))
 
     def artefacts(self, planned: Mapping[ArtefactKind, int]) -> Artefacts:
-        return self._tallying.artefacts(planned)
+        return self._tally.artefacts(planned)
 
 
 def path_beside(certificate: Path) -> Path:
@@ -140,7 +140,7 @@ def read_list(file: BinaryIO) -> Iterator[Leaf]:
 
 def tally(file: BinaryIO) -> Artefacts:
     """What a certificate over this list says of it. Raises `ListInvalid`."""
-    tallying = Tallying()
+    counted = ListTally()
     for leaf in read_list(file):
-        tallying.add(leaf)
-    return tallying.artefacts()
+        counted.add(leaf)
+    return counted.artefacts()

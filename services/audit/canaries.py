@@ -59,7 +59,7 @@ def triggered(x: Array, y: Array, canary: Canary) -> Array:
 
 
 def success(predicted: Array, canary: Canary) -> dict[str, float]:
-    """Of the classes predicted for `triggered` samples: `backdoor_success_rate`, `backdoor_samples`."""
+    """Figures of the classes predicted for `triggered` samples: `backdoor_success_rate`, `backdoor_samples`."""
     if not len(predicted):
         return {"backdoor_samples": 0.0}
     rate = float(np.mean(predicted == canary.target_class))

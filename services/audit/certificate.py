@@ -36,7 +36,7 @@ MAX_BYTES: Final = 64 * 2**20
 AnyStatement = Statement | first.Statement
 """What a verified certificate says, in either version."""
 Stage = Literal["form", "signatures", "statement", "claims"]
-"""In the order in which a certificate is checked."""
+"""The stages, in the order in which a certificate is checked."""
 
 
 class CertificateInvalid(ValueError):
@@ -113,13 +113,6 @@ def sign(statement: dict[str, Any], key: Ed25519PrivateKey) -> dict[str, Any]:
     }
 
 
-def countersign(envelope: dict[str, Any], key: Ed25519PrivateKey) -> dict[str, Any]:
-    """The same claim with one more signature. Verify it before: whoever signs vouches for it."""
-    new = _signature(base64.b64decode(envelope["payload"], validate=True), key)
-    others = [signature for signature in envelope["signatures"] if signature["keyid"] != new["keyid"]]
-    return {**envelope, "signatures": sorted([*others, new], key=lambda signature: signature["keyid"])}
-
-
 def to_bytes(envelope: dict[str, Any]) -> bytes:
     """The one form of an envelope as a file: canonical JSON and a line feed."""
     return canonical.encode(envelope) + b"\n"
@@ -151,7 +144,7 @@ def verify_bytes(certificate: bytes, public_keys: Iterable[Ed25519PublicKey]) ->
 
 
 def artefact_root(certificate: bytes) -> str | None:
-    """By which the list beside a certificate of one's own making is found; None: its first version had no list."""
+    """The root that finds the list beside one's own certificate; None: the first version had no list."""
     found, _ = _read(_open(certificate)[1])
     return found.predicate.artefacts.root if isinstance(found, Statement) else None
 

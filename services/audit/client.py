@@ -25,6 +25,7 @@ from services.audit.spec import BEFORE, Audit
 from services.core.seeds import derive
 from services.data.sources import Dataset
 from services.models.weights import load_weights
+from services.program.client import TaskInHand
 from services.tensors.streams import StoredFile
 from services.training.local import TrainingFailed, delta, snapshot, train
 from services.training.task import Batch, Classifier, ClientTask, Labelled
@@ -57,6 +58,21 @@ class Attack:
             x = triggered(inputs.numpy(), labels.numpy(), self.work.canary)
             figures |= success(classes_of(model, x, self.device), self.work.canary)
         return figures
+
+
+def carry_out(hand: TaskInHand[Audit]) -> dict[str, float]:
+    work = hand.parameters
+    return audit(
+        hand.task,
+        hand.model,
+        work,
+        hand.spec,
+        hand.seed,
+        hand.device,
+        before=None if work.before is None else hand.other_model(work.before),
+        shadow_start=None if work.shadow_start is None else hand.blobs[work.shadow_start],
+        should_stop=hand.signals["should_stop"],
+    )
 
 
 def audit(
@@ -133,7 +149,7 @@ def _shadows(
 
 @torch.no_grad()
 def _add_share(shadow: nn.Module, base: Mapping[str, Tensor], share: float) -> None:
-    """As in a round of many, of which the others stay where they are."""
+    """Add the share of one client in a round, as if the others stayed where they are."""
     own = shadow.state_dict()
     for name, step in delta(base, own).items():
         own[name].copy_(base[name] + share * step)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import re
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from services.core import digests
-from services.core.private_files import make_directory
+from services.core.private_files import make_directory, sync
 
 if TYPE_CHECKING:  # a process that neither signs nor verifies need not have the package
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -24,17 +23,10 @@ class KeyUnreadable(ValueError):
 
 
 def generate_key() -> Ed25519PrivateKey:
-    """From the operating system's randomness."""
+    """A new key from the operating system's randomness."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.generate()
-
-
-def key_of_seed(seed: bytes) -> Ed25519PrivateKey:
-    """The key whose 32 private bytes (RFC 8032) are given."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    return Ed25519PrivateKey.from_private_bytes(seed)
 
 
 def key_id(public: Ed25519PublicKey) -> str:
@@ -55,11 +47,7 @@ def save_key(path: Path, key: Ed25519PrivateKey) -> None:
         path.hardlink_to(name)
     finally:
         Path(name).unlink()
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync(path.parent)
 
 
 def load_key(path: Path) -> Ed25519PrivateKey:
@@ -87,11 +75,6 @@ def public_pem(public: Ed25519PublicKey) -> bytes:
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-
-
-def public_base64(public: Ed25519PublicKey) -> str:
-    """The 32 raw bytes."""
-    return base64.b64encode(public.public_bytes_raw()).decode()
 
 
 def read_public_keys(pem: bytes) -> list[Ed25519PublicKey]:

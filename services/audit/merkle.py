@@ -41,7 +41,7 @@ class Tree:
             self._join(self._edge)
 
     def root(self) -> bytes:
-        """Of the leaves so far. Afterwards the paths are complete, and no leaf may be added."""
+        """The root of the leaves so far. Afterwards the paths are complete, and no leaf may be added."""
         while len(self._edge) > 1:
             self._join(self._edge)
         return self._edge[0][2] if self._edge else EMPTY

@@ -29,7 +29,6 @@ from services.audit.v1.predicate import (
     Instant,
     Issuer,
     Label,
-    Method,
     Outcome,
     Parent,
     Replayable,
@@ -42,6 +41,7 @@ from services.audit.v1.predicate import (
     extent_of,
 )
 from services.audit.v1.predicate import STANDING_LIMITS as EARLIER_LIMITS
+from services.audit.v1.predicate import Method as EarlierMethod
 from services.wire.message import Digest, Id, Message
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "Label",
     "Method",
     "Outcome",
+    "Package",
     "Parent",
     "Replayable",
     "Request",
@@ -167,6 +168,17 @@ def commit(client: str, request_id: UUID, federation_id: UUID, salt: bytes) -> s
         raise ValueError(f"a salt has {SALT_BYTES} bytes")
     said = canonical.encode({"client": client, "federation": str(federation_id), "request": str(request_id)})
     return "hmac-sha256:" + hmac.new(salt, said, hashlib.sha256).hexdigest()
+
+
+class Package(Message):
+    name: Label
+    version: Label
+
+
+class Method(EarlierMethod):
+    """`package`: what the method came with; it is missing where that was not recorded."""
+
+    package: Package | None = Field(default=None, exclude_if=lambda package: package is None)
 
 
 class KindCount(Message):

@@ -37,7 +37,7 @@ class AggregateStep:
     quantum: float | None = None
     """Set when every number was then rounded to a multiple of it."""
     factors: tuple[float | None, ...] = ()
-    """By which each update was scaled down; empty: all were added as they came."""
+    """The factor by which each update was scaled down; empty: all were added as they came."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -209,7 +209,7 @@ def _recompute(step: Step, files: dict[str, Stored], out: Writable) -> None:
 
 
 class _Hashed:
-    """Of what is written, only the digest is kept."""
+    """A writer that keeps only the digest of what is written."""
 
     def __init__(self) -> None:
         self.restart()

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
+from services.methods.description import TaskParameters
 from services.training.local_spec import LocalTraining
 from services.wire.message import Digest, Message, Reply
 
@@ -34,7 +35,7 @@ class Canary(Message):
     )
 
 
-class Audit(Reply):
+class Audit(TaskParameters, Reply):
     """A client's audit task: scores of the model it is given on the client's own data, and nothing else."""
 
     kind: Literal["audit"] = "audit"

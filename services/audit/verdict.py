@@ -60,7 +60,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one figure; `counted` is the figure that says of how many samples it was made."""
+    """The bounds of one figure; `counted` is the figure that says of how many samples it was made."""
 
     name: str
     counted: str
@@ -115,7 +115,7 @@ def _clients(checks: Iterable[Check]) -> set[str | None]:
 
 
 def _outcome(outcomes: Iterable[Outcome]) -> Outcome:
-    """Of one leaver: nothing failed, and something was shown."""
+    """The outcome of one leaver's checks: passed if nothing failed, and something was shown."""
     found = set(outcomes)
     return next((one for one in ("failed", "passed") if one in found), "says-nothing")
 

@@ -11,7 +11,7 @@ from services.audit.certificate import AnyStatement, CertificateInvalid, Stage, 
 from services.audit.inclusion import ProofInvalid
 from services.audit.keys import KeyUnreadable, key_id, read_public_keys
 from services.audit.opening import OpeningInvalid, check_is_about
-from services.audit.predicate import Request, Statement
+from services.audit.predicate import Method, Request, Statement
 
 NOT_CHECKED: Final = "not checked, because an earlier check failed"
 NOT_AT_HAND: Final = "list not at hand: which artefacts it accounts for is not checked"
@@ -98,7 +98,7 @@ def _passed_checks(statement: AnyStatement) -> tuple[Check, ...]:
         "form": "a DSSE envelope with an in-toto statement, in canonical form",
         "signatures": f"Ed25519, by the issuer {predicate.issuer.key_id}",
         "statement": (
-            f"erasure {predicate.request.id}{_place(statement)} by {predicate.method.name}, "
+            f"erasure {predicate.request.id}{_place(statement)} by {_method(statement)}, "
             f"{predicate.guarantee.kind}: "
             f"{predicate.guarantee.meaning}"
         ),
@@ -113,6 +113,12 @@ def _passed_checks(statement: AnyStatement) -> tuple[Check, ...]:
 
 def _place(statement: AnyStatement) -> str:
     return f" in federation {statement.predicate.federation}" if isinstance(statement, Statement) else ""
+
+
+def _method(statement: AnyStatement) -> str:
+    method = statement.predicate.method
+    package = method.package if isinstance(method, Method) else None
+    return method.name if package is None else f"{method.name} of {package.name} {package.version}"
 
 
 def _num_artefacts(statement: AnyStatement) -> int:

@@ -44,7 +44,7 @@ def is_bounded(value: float) -> bool:
 
 
 def weighted_mean(pairs: Iterable[tuple[float, float]]) -> float | None:
-    """Of (value, weight) in the order given; None where there is nothing to weigh, or no finite mean."""
+    """The mean of (value, weight) in the order given; None where nothing is to be weighed, or it is not finite."""
     total = weight_of_all = 0.0
     for value, weight in pairs:
         total += value * weight

@@ -15,13 +15,22 @@ DIRECTORY_MODE: Final = 0o700
 
 
 def make_directory(path: Path) -> None:
-    """With those of its parents that are missing; a directory that exists is left as it is."""
+    """Make a directory, and its missing parents; one that exists is left as it is."""
     if path.is_dir():
         return
     make_directory(path.parent)
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=DIRECTORY_MODE)
         path.chmod(DIRECTORY_MODE)
+
+
+def sync(path: Path) -> None:
+    """Make the bytes of a file, or the entries of a directory, survive a loss of power."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def open_private(path: Path) -> FileIO:
@@ -50,7 +59,7 @@ def tighten(*paths: Path) -> list[Path]:
 
 
 def exposed(*paths: Path) -> list[Path]:
-    """Of these files and directories and all that is in them, those that others than their owner have rights on."""
+    """The files and directories among these, and all in them, that others than their owner have rights on."""
     return [path for root in paths for path in _all_of(root) if not _is_private(path)]
 
 
@@ -77,7 +86,7 @@ def _attempted(path: Path) -> Iterator[Path]:
 
 
 def _is_private(path: Path) -> bool:
-    """Of files and directories; whatever else there may be (a link, a socket) is none of ours."""
+    """Whether a file or directory is private; whatever else there may be (a link, a socket) is none of ours."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

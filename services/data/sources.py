@@ -13,10 +13,10 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from services.data.data_folders import NAMED, find
 from services.data.dataset import Array, Dataset, DataUnusable, hold_out, labels_of, refuse_unknown
 from services.data.inputs import as_inputs
 from services.data.partition import partition
-from services.data.places import NAMED, find
 from services.data.text import read_text, read_tsv
 
 __all__ = ["Array", "DataUnusable", "Dataset", "load"]
@@ -49,7 +49,7 @@ def load(source: str, folders: Sequence[Path] = ()) -> Dataset:
         scheme, path = "npz", NAMED[scheme]
     if scheme not in (*_READERS, "builtin"):
         raise DataUnusable(
-            f"unknown data source {source!r}; use npz:FILE, csv:FILE, tsv:FILE, text:FILE,"
+            f"unknown data source {source!r}; use {', '.join(f'{one}:FILE' for one in _READERS)},"
             f" or a name: {', '.join((*BUILTIN, *NAMED))}"
         )
     data = _read_builtin(path, options) if scheme == "builtin" else _READERS[scheme](find(path, folders), options)

@@ -12,8 +12,6 @@ import numpy as np
 from services.data.dataset import Array, Dataset, DataUnusable, hold_out, refuse_unknown
 
 PADDING: Final = 256
-VOCABULARY: Final = 257
-"""256 bytes and the padding."""
 DEFAULT_LENGTH: Final = 128
 LONGEST: Final = 65_536
 

@@ -77,7 +77,7 @@ def decode(layout: Layout, dtype: Dtype, read: Callable[[int], bytes], out: Writ
 
 
 def coded_bytes(count: int, dtype: Dtype) -> int:
-    """Of one slice."""
+    """The number of coded bytes of one slice."""
     if dtype == "int8":
         return math.ceil(count / BLOCK_ELEMENTS) * 4 + count
     return count * ITEM_BYTES[_FLOATS[dtype]]

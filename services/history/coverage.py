@@ -17,7 +17,7 @@ class Coverage:
     kept: tuple[int, ...]
     dropped: tuple[int, ...]
     num_bytes: int
-    """Of the kept rounds."""
+    """The bytes of the kept rounds."""
     interval: int
     """Rounds between two kept ones: the policy's, doubled as often as the budget demanded."""
     fits: bool

@@ -32,7 +32,7 @@ class Kept:
     """What the coordinator notes of a kept update."""
 
     digest: str
-    """Of the copy; of the update itself where that is kept as it is."""
+    """The digest of the copy; of the update itself where that is kept as it is."""
     num_bytes: int
     largest_error: float = 0.0
     relative_error: float = 0.0
@@ -111,7 +111,7 @@ def _compress(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _decompress(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """In pieces of bounded size; the bytes are authenticated, so the archive is our own."""
+    """Decompress in pieces of bounded size; the bytes are authenticated, so the archive is our own."""
     unpacker = zlib.decompressobj()
     for chunk in chunks:
         while chunk:

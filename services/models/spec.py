@@ -16,9 +16,9 @@ from services.wire.v1.runs import ModelSpec
 
 CUSTOM: Final = "custom"
 MAX_PARAMETERS: Final = 2**30
-"""Of a built-in model, anywhere; an installation may allow less."""
+"""The most parameters of a built-in model, anywhere; an installation may allow less."""
 MAX_PARAMS_CHARACTERS: Final = 16_384
-"""Of a model's params as JSON: they go out with every task."""
+"""The most characters of a model's params as JSON: they go out with every task."""
 NORM_GROUPS: Final = 32
 
 Size = Annotated[int, Field(ge=1, le=65_536)]

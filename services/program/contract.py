@@ -71,13 +71,13 @@ class Erasure:
     scale: float = 1.0
     """The server's learning rate in the head's round."""
     participants: tuple[Participant, ...] = ()
-    """Of the head's round, in name order."""
+    """Those who took part in the head's round, in name order."""
     history: tuple[int, ...] = ()
     """Rounds whose updates can be recalled, ascending."""
     residuals: str | None = None
     """Digest of the cohort's running vectors (FedRecovery)."""
     movements: tuple[Movement, ...] = ()
-    """Of the leavers, for methods that need distances, by round and name."""
+    """How far the leavers moved the model, by round and name, for methods that need distances."""
     checkpoints: Mapping[int, str] = field(default_factory=dict)
     """Stored models of the line by round, for methods that need distances."""
 
@@ -93,7 +93,7 @@ class UpdateRef:
     base_round: int
     metrics: Mapping[str, float]
     seconds: float = 0.0
-    """From handing out the model to receiving the answer."""
+    """The time from handing out the model to receiving the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ class Contribution:
     distance: float | None = None
     """L2 norm between the new model and the client's, where the run measures it."""
     factor: float | None = None
-    """By which the update was scaled down to the run's largest norm; None: it was added as it came."""
+    """The factor that scaled the update down to the run's largest norm; None: it was added as it came."""
 
 
 @dataclass(frozen=True, slots=True)

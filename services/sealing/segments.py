@@ -28,7 +28,7 @@ NONCE_BYTES: Final = 12
 TAG_BYTES: Final = 16
 LENGTH_BYTES: Final = 4
 OVERHEAD: Final = LENGTH_BYTES + NONCE_BYTES + TAG_BYTES
-"""By how much a segment is longer than its plaintext."""
+"""How much longer a segment is than its plaintext."""
 _BODY: Final = LENGTH_BYTES + NONCE_BYTES
 
 ReadAt = Callable[[int, int], bytes]
@@ -124,7 +124,7 @@ class SealedReader:
 
     @property
     def num_bytes(self) -> int:
-        """Of the plaintext of all whole segments; a segment that was cut off at the end does not count."""
+        """The length of the plaintext of all whole segments; one that was cut off at the end does not count."""
         return self._index.num_bytes
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
@@ -205,7 +205,7 @@ def whole_segments(read_at: ReadAt, sealed_bytes: int) -> tuple[int, int]:
 
 
 def _walk(read_at: ReadAt, sealed_bytes: int) -> _Index:
-    """From length to length, up to what is no whole segment."""
+    """Walk from length to length, up to what is no whole segment."""
     starts: list[int] = []
     end = 0
     while (position := end + len(starts) * OVERHEAD) + OVERHEAD < sealed_bytes:

@@ -123,13 +123,13 @@ def _within(bounds: Mapping[str, Any], addends: Sequence[_Addend], slice_element
 
 
 def _without_largest(addends: Sequence[_Addend], slice_elements: int) -> list[_Addend]:
-    """Without those whose norm is at least half of the largest: what makes a sum overflow is not small beside it."""
+    """Leave out those whose norm is at least half of the largest: what makes a sum overflow is not small beside it."""
     norms = [_norm(addend, slice_elements) for addend in addends]
     return [addend for addend, norm in zip(addends, norms, strict=True) if norm < max(norms) / 2]
 
 
 def _norm(addend: _Addend, slice_elements: int) -> float:
-    """In float64, over slices of a fixed size: the same for the same bytes, however they were uploaded."""
+    """The norm in float64 over slices of a fixed size: the same for equal bytes, however they were uploaded."""
     squared, buffers = 0.0, Buffers.allocate(slice_elements)
     with np.errstate(over="ignore", invalid="ignore"):
         for info in addend.source.header.layout.tensors:

@@ -46,7 +46,7 @@ class Bounds(NamedTuple):
 
     @property
     def items(self) -> int:
-        """Of JSON in a header: a tensor has six, and one for each dimension."""
+        """The items of JSON in a header: a tensor has six, and one for each dimension."""
         return 16 * self.tensors
 
 

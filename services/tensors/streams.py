@@ -102,7 +102,7 @@ class FileWriter:
 
 
 def write_all(file: FileIO, data: bytes | memoryview) -> None:
-    """Through short writes."""
+    """Write all bytes, also when the system takes fewer at a time."""
     rest = memoryview(data)
     while len(rest):
         rest = rest[file.write(rest) :]

@@ -6,7 +6,7 @@ every cohort of the group that it belongs to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, assert_never
 
@@ -31,7 +31,7 @@ class CohortPlan:
     group: str
 
 
-def family(
+def plan_cohorts(
     topology: spec.Flat | spec.Clusters | spec.Tree | spec.BiModel | spec.Isolated,
     clients: Sequence[str],
     seed: int,
@@ -53,7 +53,7 @@ def family(
         case spec.BiModel():
             return plans_of(influence_tree.bi_model(names))
         case spec.Tree():
-            return plans_of(plant(topology, names))
+            return plans_of(build_tree(topology, names))
         case spec.Clusters():
             if assignment is None:
                 assignment = _draw_clusters(topology, names, seed)
@@ -79,7 +79,7 @@ def check_sizes(topology: spec.Clusters, num_clients: int) -> None:
     check_bounds(num_clients, topology.num_clusters, *size_bounds(topology, num_clients), max_memberships)
 
 
-def plant(topology: spec.Tree, clients: Sequence[str], *, prefix: str = "") -> Node:
+def build_tree(topology: spec.Tree, clients: Sequence[str], *, prefix: str = "") -> Node:
     """The influence tree that the parameters ask for."""
     return influence_tree.build(
         topology.shape,
@@ -92,7 +92,7 @@ def plant(topology: spec.Tree, clients: Sequence[str], *, prefix: str = "") -> N
 
 
 def erasure_probabilities(topology: spec.Tree, clients: Sequence[str]) -> dict[str, float] | None:
-    """Those given; clients not named share what is missing to 1. None when nobody is named: all are equal."""
+    """The given probabilities; clients not named share what is missing to 1. None: nobody is named, all are equal."""
     named = {name: topology.probabilities[name] for name in clients if name in topology.probabilities}
     if not named:
         return None
@@ -117,18 +117,6 @@ def plans_of(tree: Node) -> tuple[CohortPlan, ...]:
     )
 
 
-def tree_of(plans: Iterable[CohortPlan]) -> Node:
-    """The tree whose nodes are these plans (of one group); the inverse of `plans_of`, up to the order of children."""
-    known = sorted(plans, key=lambda plan: (len(plan.members), plan.kind != "leaf", plan.name))
-    below: dict[str | None, list[Node]] = {}
-    for plan in known:  # a child has fewer members than its parent, or is the leaf of a root with one client
-        children = tuple(sorted(below.pop(plan.name, []), key=lambda node: node.members))
-        below.setdefault(plan.parent, []).append(Node(plan.name, plan.members, children))
-    if set(below) != {None} or len(below[None]) != 1:
-        raise InvariantBroken("these cohorts are not one tree")
-    return below[None][0]
-
-
 def _draw_clusters(topology: spec.Clusters, names: Sequence[str], seed: int) -> dict[str, tuple[int, ...]]:
     if topology.assignment != "random":
         raise InvariantBroken(f"{topology.assignment} clusters are made from a profiling round")
@@ -145,7 +133,7 @@ def _cluster(topology: spec.Clusters, index: int, assignment: Mapping[str, Seque
         case spec.Flat():
             return (CohortPlan(name, members, None, "line", name),)
         case spec.Tree():
-            return plans_of(plant(topology.inside, members, prefix=f"{name}/"))
+            return plans_of(build_tree(topology.inside, members, prefix=f"{name}/"))
         case _:
             assert_never(topology.inside)
 

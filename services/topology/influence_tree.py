@@ -33,7 +33,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Surgery:
+class TreeErasure:
     """What an erasure does to a tree.
 
     First each node in `reinitialised` takes the sample-weighted mean of the named nodes, which held no leaver and lie
@@ -125,7 +125,7 @@ def ids(tree: Node, probabilities: Mapping[str, float]) -> float:
     return math.fsum((len(node.children) - 1) * probabilities[c] for node in inner for c in node.members)
 
 
-def erase(tree: Node, leavers: Collection[str]) -> Surgery:
+def erase(tree: Node, leavers: Collection[str]) -> TreeErasure:
     """Remove clients; several at once remove the union of their paths."""
     gone = frozenset(leavers)
     unknown = sorted(gone - set(tree.members))
@@ -160,7 +160,7 @@ def erase(tree: Node, leavers: Collection[str]) -> Surgery:
             after[node.name] = replace(node, members=remaining, children=children[0].children)
         else:
             reinitialised.append((node.name, survivors[node.name]))
-    return Surgery(tuple(retired), tuple(reinitialised), tuple(replaced), after[tree.name])
+    return TreeErasure(tuple(retired), tuple(reinitialised), tuple(replaced), after[tree.name])
 
 
 def join(

@@ -99,7 +99,7 @@ class Anchors:
         return np.asarray(np.sqrt(scaled_time_KN**2 + scaled_disparity_KN**2), np.float64)
 
     def figures(self) -> dict[str, float]:
-        """As a kernel reports them; `from_figures` reads them back."""
+        """The anchors as a kernel reports them; `from_figures` reads them back."""
         return {
             **{f"anchor_time:{n}": time for n, time in enumerate(self.times)},
             **{f"anchor_disparity:{n}": disparity for n, disparity in enumerate(self.disparities)},

@@ -24,7 +24,7 @@ from services.training.stacked import DualLayer, StackedMlp
 from services.training.task import Classifier, ClientTask
 
 TOLERANCE: Final = 1e-4
-"""Of an update's difference between the two ways, relative to its own L2 norm."""
+"""The tolerated difference of an update between the two ways, relative to its own L2 norm."""
 CPU: Final = torch.device("cpu")
 
 
@@ -187,7 +187,7 @@ class _Group:
         return self._stack.step(self._inputs[:num, :width], labels, shares)
 
     def _dual_pays(self) -> bool:
-        """With plain SGD, a hidden layer, and samples whose inner products take no more room than they do."""
+        """It does with plain SGD, a hidden layer, and samples whose inner products take no more room than they do."""
         local = self._local
         is_plain = not (local.momentum or local.weight_decay or local.clip_norm)
         return is_plain and len(self._layers) > 1 and self._sizes[0] <= self._samples[0].shape[1]
@@ -226,5 +226,5 @@ class _Group:
         return self._losses[:, : self._num_steps(slot), slot]
 
     def _num_steps(self, slot: int) -> int:
-        """In an epoch; the first slot has most."""
+        """Batches in an epoch; the first slot has most."""
         return math.ceil(self._sizes[slot] / self._local.batch_size)

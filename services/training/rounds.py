@@ -9,6 +9,8 @@ from typing import Literal, Protocol
 
 from services.core.errors import InvariantBroken
 from services.core.seeds import derive
+from services.methods.catalogue import TRAINING
+from services.methods.references import resolve
 from services.program.contract import (
     AskClients,
     CohortView,
@@ -86,6 +88,25 @@ class Algorithm(Protocol):
     def weigh(self, update: UpdateRef, round: int) -> tuple[float, int]:
         """The weight of an update in this round, and its staleness in server steps."""
         ...
+
+
+def algorithm_of(view: CohortView) -> Algorithm:
+    """The one that the run names, with the run's parameters."""
+    spec = view.spec.training
+    algorithm: Algorithm = resolve(TRAINING[spec.algorithm].algorithm)(spec)
+    return algorithm
+
+
+class RoundsProgram:
+    """The program of algorithms that need nothing but these rounds."""
+
+    state_type = TrainingState
+
+    def start(self, view: CohortView) -> tuple[TrainingState, Step]:
+        return start(view, algorithm_of(view))
+
+    def resume(self, state: TrainingState, outcome: Outcome, view: CohortView) -> tuple[TrainingState, Step]:
+        return resume(state, outcome, view, algorithm_of(view))
 
 
 def start(view: CohortView, algorithm: Algorithm) -> tuple[TrainingState, Step]:

@@ -107,7 +107,7 @@ class DualLayer:
             self._between[slot, :size, :size] = products.index_select(0, order).index_select(1, order)
 
     def outputs(self, first: int, num: int, width: int) -> Tensor:
-        """After ReLU, for the samples from `first` on, of the first `num` copies."""
+        """Activations after ReLU, for the samples from `first` on, of the first `num` copies."""
         rows = slice(first, first + width)
         outputs = self._outputs[:num, rows] + self._bias_moves[:num]
         if first:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 import numpy as np
 
 from services.core.errors import Rejected
+from services.data.data_folders import find
 from services.data.dataset import Array, Dataset
-from services.data.places import find
 from services.models.spec import CUSTOM, params_of
 from services.wire.v1.runs import ModelSpec
 
@@ -106,7 +106,7 @@ class Classifier:
         return self._data.x_train, self._data.y_train
 
     def inner_products(self) -> Tensor:
-        """Of every two training samples; kept, because every round of an experiment needs the same."""
+        """Inner products of every two training samples; kept, because every round of an experiment needs the same."""
         import torch
 
         if self._products is None:
@@ -115,7 +115,7 @@ class Classifier:
         return self._products
 
     def order(self, seed: int) -> Array:
-        """In which an epoch takes the training samples."""
+        """The order in which an epoch takes the training samples."""
         return np.random.default_rng(seed).permutation(self.num_train)
 
     def train_batches(self, batch_size: int, seed: int) -> Iterator[Batch]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from services.core.errors import InvariantBroken
 from services.program.contract import CohortView, Compute, Erasure, UpdateRef
-from services.training.algorithms import algorithm_of
+from services.training.rounds import algorithm_of
 
 
 def erasure_of(view: CohortView) -> Erasure:
@@ -16,7 +16,7 @@ def erasure_of(view: CohortView) -> Erasure:
 
 
 def server_learning_rate(view: CohortView) -> float:
-    """That of the run's own algorithm."""
+    """The server's learning rate in the run's own algorithm."""
     return algorithm_of(view).scale
 
 

@@ -1,9 +1,11 @@
-"""The documents agree with the code: links, error codes, settings, keys of the run file, a README in each room."""
+"""The documents agree with the code: links, names, error codes, settings, keys of run files, a README in each room."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -57,9 +59,48 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{page.name} links to {link}"
 
 
+@cache
+def names_in(path: Path) -> set[str]:
+    """Functions, classes, `Class.method` and constants that a module defines."""
+    found = set()
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+        if isinstance(node, ast.ClassDef):
+            methods = (one for one in node.body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)))
+            found |= {f"{node.name}.{method.name}" for method in methods}
+    return found
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name
+)
+def test_files_classes_and_functions_that_are_named_exist(page: Path) -> None:
+    text = without_code(page.read_text("utf-8"))
+    for path in re.findall(r"`([\w-]+(?:/[\w.-]+)+/?)`", text):
+        assert any((place / path).exists() for place in (ROOT, ROOT / "coordinator")), f"there is no {path}"
+    rows = re.findall(r"^\| `([\w/]+\.py)` \| (`[^|]+`) \|", text, re.MULTILINE)
+    named = [(file, name) for file, names in rows for name in re.findall(r"`([\w.]+)`", names)]
+    named += [(file, name) for name, file in re.findall(r"`([\w.]+)` (?:of|in) `([\w/]+\.py)`", text)]
+    assert [(file, name) for file, name in named if name not in names_in(ROOT / file)] == []
+    rooms = (ROOT / room for room in ("coordinator", "services", "worker", "lethe", "benchmarks"))
+    everything = set().union(*(names_in(path) for room in rooms for path in room.rglob("*.py")))
+    types = re.findall(r"`([A-Z][a-z]\w*(?:\.\w+)?)`", text)
+    assert [name for name in types if name not in everything and name != "None"] == []
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_each_room_has_a_readme(room: str) -> None:
     assert (ROOT / room / "README.md").is_file()
+
+
+def test_the_readme_of_the_store_has_a_line_for_each_module() -> None:
+    store = ROOT / "coordinator" / "store"
+    listed = re.findall(r"`(\w+)`(?=[^|\n]*\|[^|\n]*\|$)", (store / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(path.stem for path in store.glob("*.py") if path.stem != "__init__")
 
 
 def test_each_error_code_is_documented_with_its_own_sentence() -> None:
@@ -70,6 +111,18 @@ def test_each_error_code_is_documented_with_its_own_sentence() -> None:
 def test_each_key_of_the_run_file_is_documented() -> None:
     documented = set(re.findall(r"^\| `([a-z_.]+)` \|", page_text("run-file.md"), re.MULTILINE))
     assert documented == set(keys(RunSpec))
+
+
+def test_each_model_is_documented() -> None:
+    from services.models.spec import CUSTOM, PARAMS
+
+    (row,) = re.findall(r"^\| `model.name` \|(.+)$", page_text("run-file.md"), re.MULTILINE)
+    assert {*PARAMS, CUSTOM} <= set(re.findall(r"`(\w+)`", row))
+    assert set(re.findall(r"^\| (\w+) \|", (ROOT / "services/models/README.md").read_text(), re.MULTILINE)) == {
+        "name",
+        *PARAMS,
+        CUSTOM,
+    }
 
 
 def test_each_setting_of_the_coordinator_and_variable_of_a_command_is_documented() -> None:

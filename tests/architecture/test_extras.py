@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -13,23 +13,34 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from services.registry.kernels import KERNELS
+from services.methods.catalogue import BUILT_IN, CLIENT_WORK, KERNELS, PROGRAMS
 
 ROOT = Path(__file__).parents[2]
 OURS = ("services", "coordinator", "worker", "lethe", "migrations")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 OVER_HTTP = ("federations", "clients", "credentials", "runs", "checkpoints", "blobs", "erase", "certificates", "data")
+
+
+def modules(references: Iterable[str]) -> list[str]:
+    return [reference.partition(":")[0] for reference in references]
+
+
 ROLES = {
-    "": [f"lethe.commands.{name}" for name in OVER_HTTP],
+    "": [*(f"lethe.commands.{name}" for name in OVER_HTTP), "lethe.commands.methods", *modules(BUILT_IN)],
     "verify": ["lethe.commands.verify"],
-    "coordinator": ["lethe.commands.serve", "lethe.commands.database", "lethe.commands.openapi"],
-    "compute": ["lethe.commands.compute", "lethe.commands.simulate", "lethe.commands.demo", "migrations.env"]
-    + [kernel.partition(":")[0] for kernel in KERNELS.values()],
-    "worker": ["lethe.commands.worker"],
+    "coordinator": [
+        *("lethe.commands.serve", "lethe.commands.database", "lethe.commands.openapi"),
+        *modules(PROGRAMS.values()),
+    ],
+    "compute": [
+        *("lethe.commands.compute", "lethe.commands.simulate", "lethe.commands.demo", "migrations.env"),
+        *modules(KERNELS.values()),
+    ],
+    "worker": ["lethe.commands.worker", *modules(work.handler for work in CLIENT_WORK.values())],
     "language": ["lethe.commands.models"],
 }
-"""Where each role begins; kernels and migrations are imported by name."""
+"""Where each role begins; methods and migrations are imported by name."""
 OF_KERNELS = {"torch", "ortools"}
 """A coordinator without them leaves kernels to others, or refuses to start."""
 

@@ -4,12 +4,13 @@ hostile clients and a failover."""
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 import pytest
 
 from benchmarks.chaos import torment_and_compare
-from benchmarks.storm import Size, is_sound, weather
+from benchmarks.storm import Size, is_sound, run_storm
 
 ROUNDS = 8
 
@@ -25,5 +26,5 @@ def test_random_kills_lose_nothing_and_count_nothing_twice(backend: str, mode: s
 
 @pytest.mark.timeout(600)
 def test_hostile_clients_and_a_failover_stop_neither_honest_runs_nor_erasures(tmp_path: Path) -> None:
-    row = weather("postgres", tmp_path / "site", Size(seconds=14.0, rounds=4, deadline_s=1.0))
-    assert row["failovers"] == 1 and is_sound(row), row
+    row = run_storm("postgres", tmp_path / "site", Size(seconds=14.0, rounds=4, deadline_s=1.0))
+    assert row["failovers"] == 1 and is_sound(row), json.dumps(row, indent=1)

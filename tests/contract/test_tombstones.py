@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.runtime.refencing import check
+from coordinator.runtime.evidence_comparison import check
 from coordinator.runtime.signing import EvidenceLost
 from coordinator.store.gate import Mark
 from coordinator.tombstones.files import FileTombstoneLog

@@ -18,9 +18,9 @@ import sqlalchemy as sa
 from coordinator.blobs.port import StorageFull
 from coordinator.engine.entities import Blob, Task
 from coordinator.engine.messages import ClaimTasks
-from coordinator.runtime.reception import MOST_HELD_BYTES, Complete, Memory, Partial, Received
 from coordinator.runtime.storage import name_of
-from coordinator.runtime.uploads import Wanted
+from coordinator.runtime.upload_receiver import MOST_HELD_BYTES, Complete, Memory, Partial, Received
+from coordinator.runtime.uploads import UploadRequest
 from coordinator.store import tables as t
 from services.core import digests
 from services.core.errors import Rejected
@@ -70,7 +70,7 @@ async def broken_stream(data: bytes) -> AsyncIterator[bytes]:
 
 async def announced(f: Federation, data: bytes, task: Task | None = None, digest: str | None = None) -> Blob:
     client_id, task_id = (None, None) if task is None else (task.client_id, task.id)
-    wanted = Wanted(f.id, client_id, task_id, digest or digests.of_bytes(data), len(data))
+    wanted = UploadRequest(f.id, client_id, task_id, digest or digests.of_bytes(data), len(data))
     return await f.coordinator.uploads.announce(wanted)
 
 
@@ -79,7 +79,9 @@ async def send(
 ) -> Received:
     """All of `data` from the offset on."""
     rest = stream(data[offset:]) if chunks is None else chunks
-    return await f.coordinator.reception.receive(blob, offset, len(data), rest)
+    if offset == 0:
+        return await f.coordinator.receiver.receive_whole(blob, len(data), rest)
+    return await f.coordinator.receiver.receive(blob, offset, len(data), rest)
 
 
 async def finish(f: Federation, blob: Blob, received: Received) -> None:
@@ -88,7 +90,7 @@ async def finish(f: Federation, blob: Blob, received: Received) -> None:
 
 
 async def part_bytes(f: Federation, blob: Blob) -> int:
-    return await f.coordinator.reception.part_bytes(blob)
+    return await f.coordinator.receiver.part_bytes(blob)
 
 
 async def stored(f: Federation, data: bytes, start: int = 0, end: int | None = None) -> bytes:
@@ -271,7 +273,9 @@ async def test_two_uploads_of_the_same_blob_at_once_end_in_one_whole_blob(f: Fed
     data = tensor_file(tmp_path, num_floats=LARGE)
     blobs = await asyncio.gather(*(announced(f, data) for _ in range(4)))
     assert len({blob.id for blob in blobs}) == 1
-    outcomes = await asyncio.gather(*(send(f, blob, data) for blob in blobs), return_exceptions=True)
+    receive = f.coordinator.receiver.receive
+    sent = (receive(blob, 0, len(data), stream(data)) for blob in blobs)
+    outcomes = await asyncio.gather(*sent, return_exceptions=True)
     whole = [outcome for outcome in outcomes if isinstance(outcome, Complete)]
     refused = [outcome for outcome in outcomes if isinstance(outcome, Rejected)]
     assert len(whole) == 1 and len(refused) == 3
@@ -380,12 +384,12 @@ async def test_clients_do_not_share_a_part(f: Federation, tmp_path: Path) -> Non
 async def test_a_client_uploads_only_for_a_task_that_it_holds(f: Federation, tmp_path: Path) -> None:
     data = tensor_file(tmp_path)
     digest, uploads = digests.of_bytes(data), f.coordinator.uploads
-    nothing = Wanted(f.id, f.clients["a"], None, digest, len(data))
+    nothing = UploadRequest(f.id, f.clients["a"], None, digest, len(data))
     assert (await rejection(uploads.announce(nothing))).code == "no-task"
     assert (await rejection(uploads.find(nothing))).code == "no-task"
     one, other = await claimed(f, "a", "b")
     assert (await uploads.announce(nothing)).origin_id == one.id, "inferred"
-    anothers = Wanted(f.id, f.clients["a"], other.id, digest, len(data))
+    anothers = UploadRequest(f.id, f.clients["a"], other.id, digest, len(data))
     assert (await rejection(uploads.announce(anothers))).code == "no-task"
     (second,) = await claimed(f, "a")
     assert "Lethe-Task" in (await rejection(uploads.announce(nothing))).detail

@@ -126,9 +126,9 @@ def test_coordinator_alone_refuses_compute_in_threads_at_start_and_names_the_way
     assert not (tmp_path / "home").exists()
 
 
-def test_coordinator_upgrades_postgres_and_prints_the_contract(installer: Installer, postgres_url: str) -> None:
+def test_coordinator_upgrades_postgres_and_prints_the_contract(installer: Installer, empty_postgres_url: str) -> None:
     coordinator = installer.install("coordinator")
-    plain_url = postgres_url.replace("postgresql+asyncpg://", "postgresql://")
+    plain_url = empty_postgres_url.replace("postgresql+asyncpg://", "postgresql://")
     assert coordinator.succeed("db", "upgrade", LETHE_DATABASE_URL=plain_url).startswith("schema ")
     assert coordinator.succeed("openapi") == (ROOT / "openapi" / "v1.json").read_text("utf-8")
 

@@ -25,7 +25,7 @@ import redis
 import sqlalchemy as sa
 
 from coordinator.engine.entities import Task
-from coordinator.runtime.writing import SealedWriter
+from coordinator.runtime.sealed_writer import SealedWriter
 from coordinator.store import schema
 from coordinator.store import tables as t
 from coordinator.store.database import Database
@@ -191,7 +191,7 @@ async def settled(f: Federation) -> None:
     for erasure in await f.rows(t.erasures):
         done = await f.wait_for_erasure(erasure.id)
         assert done.status == "completed", done.reason
-        key = public_pem(await f.coordinator.erasing.public_key())
+        key = public_pem(await f.coordinator.erasure_steps.public_key())
         (certificate,) = await f.rows(t.certificates, t.certificates.c.erasure_id == erasure.id)
         assert check(certificate.envelope.encode(), key).valid
 

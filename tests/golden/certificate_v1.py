@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from services.audit.certificate import STATEMENT_TYPE, sign, to_bytes
-from services.audit.keys import key_id, key_of_seed, public_pem
+from services.audit.keys import key_id, public_pem
 from services.audit.v1.predicate import (
     PREDICATE_TYPE,
     STANDING_LIMITS,
@@ -28,6 +28,7 @@ from services.audit.v1.predicate import (
     commit,
 )
 from services.core import digests
+from tests.support.signatures import key_of_seed
 
 FOLDER = Path(__file__).parent
 CERTIFICATE = FOLDER / "certificate-v1.json"

@@ -18,6 +18,7 @@ from services.audit.predicate import (
     Count,
     ErasurePredicate,
     Incident,
+    Method,
     Workers,
 )
 from services.core import digests
@@ -71,7 +72,7 @@ def predicate() -> ErasurePredicate:
     return ErasurePredicate(
         federation=FEDERATION,
         request=earlier.request.model_copy(update={"subjects": (opening().commitment("hospital-b"),)}),
-        method=earlier.method,
+        method=Method(name=earlier.method.name, parameters=earlier.method.parameters),
         guarantee=earlier.guarantee,
         cohorts=earlier.cohorts,
         num_cohorts=Count(planned=3, done=3),

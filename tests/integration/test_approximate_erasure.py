@@ -13,7 +13,7 @@ import pytest
 from coordinator.engine.messages import ClaimTasks
 from coordinator.store import tables as t
 from services.core.errors import Rejected
-from services.unlearning.methods import METHODS
+from services.methods.catalogue import METHODS
 from tests.integration.test_topologies import NAMES, TOPOLOGIES
 from tests.support.federation import Federation, federation
 

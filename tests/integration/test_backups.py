@@ -75,7 +75,7 @@ async def stored_blobs(f: Federation, *where: Any) -> list[Blob]:
 async def test_a_run_goes_on_from_a_backup_that_was_made_while_it_trained(place: Place) -> None:
     async with federation(place.directory / "first", "a", "b", "c", url=place.new_database(), **place.settings) as f:
         f.work()
-        run = await f.create_run(stop={"rounds": 8}, lease_s=5.0)
+        run = await f.create_run(stop={"rounds": 8}, lease_s=5.0)  # what is restored waits for the leases of its tasks
         (cohort,) = await f.rows(t.cohorts, t.cohorts.c.run_id == run)
         await f.wait(t.cohorts, cohort.id, lambda row: row.round >= 2)
         manifest = await saving.save(f.coordinator, place.directory / "backup")
@@ -117,7 +117,7 @@ async def test_who_was_erased_does_not_come_back_with_a_backup_from_before(place
     assert tainted_blobs
     for blob in (*own, *tainted_blobs):
         with pytest.raises(Rejected, match="key"):
-            await coordinator.sealing.data_key(blob)
+            await coordinator.sealer.data_key(blob)
     found = await examined(settings)
     assert "database-restored" in {one.name for one in found.left}
     await coordinator.close()

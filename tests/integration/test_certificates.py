@@ -37,15 +37,15 @@ async def certificate_of(f: Federation, erasure_id: UUID) -> bytes:
 
 async def verdict_on(f: Federation, erasure_id: UUID, certificate: bytes, client: str) -> Verdict:
     """With the list and the opening that the coordinator keeps."""
-    files = f.coordinator.erasing.certifying.files
+    files = f.coordinator.erasure_steps.certificates.files
     opening = files.opening_path(erasure_id).read_bytes()
     with files.list_path(erasure_id, artefact_root(certificate) or "").open("rb") as file:
-        issuer = public_pem(await f.coordinator.erasing.public_key())
+        issuer = public_pem(await f.coordinator.erasure_steps.public_key())
         return check(certificate, issuer, beside=Beside(list=file, client=client, opening=opening))
 
 
 async def leaves_of(f: Federation, erasure_id: UUID, certificate: bytes) -> list[Leaf]:
-    files = f.coordinator.erasing.certifying.files
+    files = f.coordinator.erasure_steps.certificates.files
     with files.list_path(erasure_id, artefact_root(certificate) or "").open("rb") as file:
         return list(read_list(file))
 
@@ -99,8 +99,8 @@ async def certify(f: Federation, erasure_id: UUID) -> bytes:
     database = f.coordinator.database
     async with database.write() as connection:
         await connection.execute(t.erasures.update().values(salt="00" * 32))
-        found = await inventory.dossier(connection, erasure_id)
-    return await f.coordinator.erasing.certifying.certificate(found)
+        found = await inventory.erasure_record(connection, erasure_id)
+    return await f.coordinator.erasure_steps.certificates.issue(found)
 
 
 async def test_what_others_recorded_of_an_artefact_is_signed(tmp_path: Path, url: str | None) -> None:
@@ -132,7 +132,7 @@ async def test_what_nobody_accounts_for_refuses_the_certificate(tmp_path: Path, 
     async with federation(tmp_path, *NAMES, url=url) as f:
         erasure_id = await erased(f, "c0")
         left = digests.of_json("left")
-        blank = await f.coordinator.sealing.of_operator(f.id, left, 3, datetime.now(UTC))
+        blank = await f.coordinator.sealer.of_operator(f.id, left, 3, datetime.now(UTC))
         async with f.coordinator.database.write() as connection:
             forgotten = replace(blank, origin="task", client_id=f.clients["c0"], status="stored")
             await blobs.announce(connection, [forgotten])

@@ -18,8 +18,8 @@ from coordinator.blobs.files import FileBlobStore
 from coordinator.engine.entities import Blob, Task
 from coordinator.engine.messages import ClaimTasks, SubmitResult
 from coordinator.keys.directory import DirectoryKeys
-from coordinator.runtime.reception import Complete
-from coordinator.runtime.uploads import Wanted
+from coordinator.runtime.upload_receiver import Complete
+from coordinator.runtime.uploads import UploadRequest
 from coordinator.store import blobs as rows
 from coordinator.store import tables as t
 from coordinator.store.database import Database
@@ -61,9 +61,9 @@ async def received(f: Federation, task: Task) -> tuple[Blob, Inspection]:
     async def body() -> AsyncIterator[bytes]:
         yield data
 
-    wanted = Wanted(f.id, task.client_id, task.id, digests.of_bytes(data), len(data))
+    wanted = UploadRequest(f.id, task.client_id, task.id, digests.of_bytes(data), len(data))
     blob = await f.coordinator.uploads.announce(wanted)
-    got = await f.coordinator.reception.receive(blob, 0, len(data), body())
+    got = await f.coordinator.receiver.receive_whole(blob, len(data), body())
     assert isinstance(got, Complete)
     return blob, got.inspection
 

@@ -17,10 +17,10 @@ import sqlalchemy as sa
 
 from coordinator.engine.entities import Blob
 from coordinator.keys.port import client_key, cohort_key
+from coordinator.runtime.blob_sealer import operators_blob
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.doctor.examination import examine
-from coordinator.runtime.doctor.findings import Site
-from coordinator.runtime.sealing import operators_blob
+from coordinator.runtime.doctor.findings import Installation
 from coordinator.runtime.settings import Settings
 from coordinator.runtime.storage import name_of
 from coordinator.store import tables as t
@@ -69,7 +69,7 @@ class Home:
     async def add(self, data: bytes = b"", **changes: Any) -> Blob:
         """A row, and its bytes if there are any."""
         blank = operators_blob((await self.model()).federation_id, datetime.now(UTC), digests.of_bytes(data), len(data))
-        blob = await self.coordinator.sealing.sealed(blank)
+        blob = await self.coordinator.sealer.sealed(blank)
         blob = replace(blob, **changes)
         await self.change(t.blobs.insert().values(to_row(blob)))
         await self.put(blob, data)
@@ -401,7 +401,7 @@ async def test_the_doctor_finds_a_planted_fault_by_its_name_and_mends_what_can_b
 
 async def test_a_coordinator_that_was_named_and_does_not_answer_is_a_fault(tmp_path: Path) -> None:
     async with federation(tmp_path, "a") as f:
-        found = await examine(Site(f.coordinator, url="http://127.0.0.1:9"))
+        found = await examine(Installation(f.coordinator, url="http://127.0.0.1:9"))
     assert [one.name for one in found.left] == ["coordinator-silent"] and not found.is_well
 
 

@@ -30,9 +30,11 @@ NAMES = ("c0", "c1", "c2", "c3")
 async def certified(f: Federation, erasure_id: UUID) -> dict[str, set[str]]:
     """Digests by kind, of everything that the certificate accounts for."""
     (row,) = await f.rows(t.certificates, t.certificates.c.erasure_id == erasure_id)
-    path = f.coordinator.erasing.certifying.files.list_path(erasure_id, artefact_root(row.envelope.encode()) or "")
+    path = f.coordinator.erasure_steps.certificates.files.list_path(
+        erasure_id, artefact_root(row.envelope.encode()) or ""
+    )
     with path.open("rb") as file:
-        issuer = public_pem(await f.coordinator.erasing.public_key())
+        issuer = public_pem(await f.coordinator.erasure_steps.public_key())
         verdict = check(row.envelope.encode(), issuer, beside=Beside(list=file))
         assert verdict.valid and verdict.complete, verdict.checks
         file.seek(0)

@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from coordinator.engine.entities import Job, State
+from coordinator.engine.entities import Job
 from coordinator.engine.messages import ClaimTasks
-from coordinator.store import blobs, outbox, reading, schema, slices
+from coordinator.store import blobs, due, outbox, read_permissions, retention, schema, slices
 from coordinator.store import tables as t
 from coordinator.store.database import Database
 from coordinator.store.prepared import driver
@@ -70,10 +70,10 @@ async def test_looking_for_work_does_not_go_through_what_is_done(database: Datab
         own.set_trace_callback(executed.append)
         await outbox.has_job(connection, ("kernel",), NOW)
         await outbox.lease_job(connection, ("kernel",), NOW, 1.0, "token")
-        await outbox.due_messages(connection, NOW)
-        await outbox.claimable_clients(connection, [client], NOW)
+        await due.due_messages(connection, NOW)
+        await due.claimable_clients(connection, [client], NOW)
         await blobs.held_tasks(connection, [client])
-        await slices.load(connection, [ClaimTasks(client)], State())
+        await slices.load(connection, [ClaimTasks(client)])
         own.set_trace_callback(None)
         looks = [sql for sql in executed if " jobs" in sql or " tasks" in sql]
         plans = [[detail for *_, detail in own.execute(f"EXPLAIN QUERY PLAN {sql}")] for sql in looks]
@@ -100,11 +100,11 @@ async def test_looking_for_work_compiles_nothing_anew(database: Database) -> Non
             client, now = UUID(int=number), NOW + timedelta(seconds=number)
             await outbox.has_job(connection, ("kernel",), now)
             await outbox.lease_job(connection, ("kernel",), now, 1.0, f"token {number}")
-            await outbox.due_messages(connection, now)
-            await outbox.claimable_clients(connection, [client], now)
-            await outbox.take_collections(connection, client, number)
+            await due.due_messages(connection, now)
+            await due.claimable_clients(connection, [client], now)
+            await retention.take_collections(connection, client, number)
             await blobs.held_tasks(connection, [client])
-            await reading.for_client(connection, FEDERATION, f"sha256:{number:064}", client)
-            await slices.load(connection, [ClaimTasks(client)], State())
+            await read_permissions.for_client(connection, FEDERATION, f"sha256:{number:064}", client)
+            await slices.load(connection, [ClaimTasks(client)])
             assert bool(compiled) == (number == 0), compiled
         own.set_authorizer(None)

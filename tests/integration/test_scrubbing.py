@@ -182,7 +182,7 @@ async def test_a_purge_that_is_done_twice_takes_nothing_more(tmp_path: Path, url
         erasure_id = await f.erase("c1")
         await f.wait_for_erasure(erasure_id)
         async with f.coordinator.database.write() as connection:
-            found = await inventory.dossier(connection, erasure_id)
+            found = await inventory.erasure_record(connection, erasure_id)
             artefacts = await inventory.inventory(connection, found, None)
             assert await scrubbing.scrub(connection, found, artefacts) == []
 
@@ -192,14 +192,14 @@ async def test_what_an_older_release_left_of_an_erased_client_is_scrubbed_at_the
 ) -> None:
     async with federation(tmp_path, *NAMES, url=url) as f:
         await a_talkative_run(f)
-        f.coordinator.erasing._scrubs = False  # as it was
+        f.coordinator.erasure_steps._scrubs = False  # as it was
         await f.wait_for_erasure(await f.erase("c1"))
         assert TAIL in await everything(f)
     async with reopened(tmp_path, url=url) as f:
         after = await everything(f)
         assert [word for word in (TAIL, REASON, MACHINE, str(SEED)) if word in after] == []
         assert after.count(OTHERS) == 3
-        assert await f.coordinator.erasing.scrub_old() == 0
+        assert await f.coordinator.erasure_steps.scrub_old() == 0
 
 
 def test_a_name_that_is_a_part_of_another_is_not_taken_for_it() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from coordinator.blobs.files import FileBlobStore
 from coordinator.engine.entities import Blob
+from coordinator.engine.messages import ClaimTasks
 from coordinator.runtime.storage import Storage
 from coordinator.store import tables as t
 from coordinator.store.rows import to_entity
@@ -52,7 +55,7 @@ async def test_a_backup_from_before_gives_back_what_is_clean_and_nothing_else(
         before = await known_blobs(f)
         shutil.copytree(tmp_path / "home" / "blobs", tmp_path / "backup")
         backup = Storage(
-            f.coordinator.database, FileBlobStore(tmp_path / "backup"), f.coordinator.sealing, f.coordinator.bus
+            f.coordinator.database, FileBlobStore(tmp_path / "backup"), f.coordinator.sealer, f.coordinator.bus
         )
         for blob in before:
             data = await opened(backup, blob)
@@ -87,3 +90,45 @@ async def test_a_model_that_an_operator_uploads_again_is_not_stored_twice_and_go
             await f.put_bytes(data)
         assert refused.value.code == "superseded"
         assert not await f.is_stored(head)
+
+
+async def test_updates_of_those_who_stay_on_a_model_that_is_equal_to_a_superseded_one_are_not_purged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All clients send the same, so that each model without the leaver has the bytes of the one with it."""
+    monkeypatch.setattr("tests.support.federation.trained", lambda base, *_: np.full(base.shape, 0.5, np.float32))
+
+    async with federation(tmp_path, "a", "b", "c") as f:
+        shell = f.coordinator.shell
+
+        async def answer(*names: str) -> None:
+            for name in names:
+                for granted in await shell.handle(ClaimTasks(f.clients[name])):
+                    await f._answer(name, granted)
+
+        async def train(until: int, *names: str) -> None:
+            for _ in range(500):
+                asked = await f.rows(t.rounds, t.rounds.c.run_id == run, t.rounds.c.status == "open")
+                if [row.number for row in asked] == [until + 1]:
+                    return
+                if asked:
+                    await answer(*names)
+                await asyncio.sleep(0.01)
+            raise AssertionError(f"round {until} was not reached")
+
+        init = await f.put({"w": np.ones(6, np.float32)})
+        run = await f.create_run(init=init, stop={"rounds": 3})
+        await train(2, "a", "b", "c")
+        turn = f.coordinator.sealer.keys.take_turn()  # so that the purge has to wait
+        assert turn is not None
+        erasure = await f.erase("a")
+        await f.wait(t.erasures, erasure, lambda row: row.fenced_at is not None)
+        await train(2, "b", "c")
+        await answer("b")
+        assert [row.client_name for row in await f.rows(t.updates, t.updates.c.status == "buffered")] == ["b"]
+        turn.close()
+        done = await f.wait(t.erasures, erasure, lambda row: row.status in ("completed", "requires_action", "failed"))
+        assert done.status == "completed", done.reason
+        assert [row.stored for row in await f.rows(t.updates, t.updates.c.status == "buffered")] == [True]
+        f.work("b", "c")
+        assert (await f.wait_for_run(run)).status == "completed"

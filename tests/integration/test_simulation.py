@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -100,10 +101,10 @@ def test_samples_are_left_out_from_the_fence_on(tmp_path: Path) -> None:
 
 
 def _samples() -> list[int]:
-    from lethe.simulation.holdings import Holdings
+    from lethe.simulation.client_data import ClientData
 
     everything = frozenset(range(1437))
-    held = everything - frozenset(Holdings(parse(document()), []).unknown("client-1", everything))
+    held = everything - frozenset(ClientData(parse(document()), []).unknown("client-1", everything))
     return sorted(held)[:2]
 
 
@@ -123,6 +124,11 @@ def test_a_simulation_from_python_says_nothing_and_leaves_the_callers_logging_al
         play()
     structlog.reset_defaults()
     assert heard
+
+
+@pytest.mark.anyio
+async def test_it_plays_where_a_loop_runs_already_as_in_a_notebook() -> None:
+    assert text(play()) == text(await asyncio.to_thread(play))
 
 
 def test_a_caller_may_look_at_every_model_and_stop() -> None:

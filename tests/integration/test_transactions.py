@@ -19,7 +19,7 @@ async def test_bytes_keys_and_tombstones_inside_a_transaction_are_noticed(tmp_pa
             with pytest.raises(NotARow):
                 await f.coordinator.blobs.probe()
             with pytest.raises(NotARow):
-                f.coordinator.sealing.keys.names()
+                f.coordinator.sealer.keys.names()
             with pytest.raises(NotARow):
                 f.coordinator.tombstones.entries()
-        f.coordinator.sealing.keys.names()
+        f.coordinator.sealer.keys.names()

@@ -13,7 +13,7 @@ import pytest
 from coordinator.blobs.files import FileBlobStore
 from coordinator.engine.entities import Job
 from coordinator.keys.port import client_key
-from coordinator.runtime import history
+from coordinator.runtime import kept_updates
 from coordinator.runtime.sweeping import sweep_uploads
 from coordinator.store import tables as t
 from coordinator.store.rows import to_entity
@@ -48,7 +48,7 @@ async def copies(f: Federation, **where: Any) -> list[Any]:
 
 
 def keys(f: Federation) -> set[str]:
-    return f.coordinator.sealing.keys.names()
+    return f.coordinator.sealer.keys.names()
 
 
 async def test_each_round_is_kept_as_it_was_sent_when_the_history_has_no_loss(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ async def test_a_chore_that_dies_leaves_nothing_that_no_row_names(
 
     async with federation(tmp_path, *NAMES) as f:
         f.work()
-        monkeypatch.setattr(history, "crashpoint", die)
+        monkeypatch.setattr(kept_updates, "crashpoint", die)
         run_id = await f.create_run(stop={"rounds": 1}, **COPIES_ONLY)
         await f.wait_for_run(run_id)
         await asyncio.wait_for(died.wait(), 30)
@@ -186,7 +186,7 @@ async def test_a_chore_that_dies_leaves_nothing_that_no_row_names(
         assert len(left) == len(NAMES)
         (row,) = await f.rows(t.jobs, t.jobs.c.kind == "keep-updates")
         job = to_entity(Job, row)
-        await f.coordinator.keeping.run(job, job.lease_token or "")
+        await f.coordinator.kept_updates.run(job, job.lease_token or "")
         found = {one.digest for one in await copies(f)}
         assert found == left
         assert await sweep_uploads(f.coordinator.database, f.coordinator.storage, timedelta(0)) == len(NAMES)

@@ -19,8 +19,8 @@ import migrations
 from coordinator.engine.messages import CancelRun, ResumeRun
 from coordinator.keys.port import is_earlier
 from coordinator.runtime.coordinator import Coordinator
+from coordinator.runtime.plain_blob_upgrade import PlainBlobUpgrade
 from coordinator.runtime.settings import Settings
-from coordinator.runtime.upgrading import Upgrading
 from coordinator.store import blobs, schema
 from coordinator.store import tables as t
 from coordinator.store.database import Database
@@ -28,9 +28,9 @@ from services.audit.certificate import verify_bytes
 from services.audit.keys import public_pem
 from services.audit.predicate import KINDS, PLAIN_BACKUPS
 from services.audit.verification import Beside, check
-from services.history.sealed_before import restore_sealed
 from services.history.spec import UpdateHistory
 from services.history.store import keep
+from services.history.version_0_1 import restore_sealed
 from services.tensors.streams import FileWriter, Stored, StoredFile
 from tests.golden.home_0001 import ERASURES, HERE
 from tests.integration.test_approximate_erasure import assert_nothing_is_left_of, forget
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
     """The home of that back end lies in `tmp_path`, as the earlier release left it."""
-    found: str | None = None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    found: str | None = None if request.param == "sqlite" else request.getfixturevalue("empty_postgres_url")
     earlier_homes.unpack(request.param, tmp_path, found)
     return found
 
@@ -52,10 +52,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
 def nothing_sealed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """The work in the background has not come to anything."""
 
-    async def forever(self: Upgrading, pulse: Any) -> None:
+    async def forever(self: PlainBlobUpgrade, health: Any) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Upgrading, "forever", forever)
+    monkeypatch.setattr(PlainBlobUpgrade, "forever", forever)
 
 
 async def _counts(database: Database) -> dict[str, int]:
@@ -137,7 +137,7 @@ async def test_a_home_of_schema_0001_can_be_trained_on_and_erased_from(url: str 
         assert by_history.status == "completed", by_history.reason
         for name in ("c0", "c1"):
             await assert_nothing_is_left_of(f, name)
-        issuer = await f.coordinator.erasing.public_key()
+        issuer = await f.coordinator.erasure_steps.public_key()
         for row in await f.rows(t.certificates):
             verify_bytes(row.envelope.encode(), [issuer])
 
@@ -170,8 +170,8 @@ async def test_requests_of_a_home_of_schema_0001_get_their_openings_and_lose_the
         assert {row.salt for row in await f.rows(t.erasures)} == {""}
         kinds = {row.kind for row in await f.rows(t.artefacts)}
         assert kinds >= {"update", "checkpoint"} and kinds <= set(KINDS)
-        files = f.coordinator.erasing.certifying.files
-        issuer = public_pem(await f.coordinator.erasing.public_key())
+        files = f.coordinator.erasure_steps.certificates.files
+        issuer = public_pem(await f.coordinator.erasure_steps.public_key())
         names = {row.erasure_id: row.name for row in await f.rows(t.subjects)}
         for row in await f.rows(t.certificates):
             opening = files.opening_path(row.erasure_id).read_bytes()
@@ -198,7 +198,7 @@ async def _assert_all_is_sealed(f: Federation, directory: Path, before: dict[str
     assert not await _is_plain(f)
     assert not set(before) & set(earlier_homes.contents(directory))
     assert earlier_homes.windows_found(directory, before) == []
-    assert not any(is_earlier(name) for name in f.coordinator.sealing.keys.names())
+    assert not any(is_earlier(name) for name in f.coordinator.sealer.keys.names())
     assert [row.kind for row in await f.rows(t.incidents)] == ["sealed-late", "sealed-late"]
 
 
@@ -218,7 +218,7 @@ async def test_nothing_lies_plain_in_an_upgraded_home_once_all_is_sealed(url: st
     async with reopened(tmp_path, url) as f:
         whole = await _run_named(f, "whole")
         served = await f.heads(whole)
-        assert await f.coordinator.upgrading.seal_all()  # another is at the same, in the background
+        assert await f.coordinator.upgrade.seal_all()  # another is at the same, in the background
         await _assert_all_is_sealed(f, tmp_path, before)
         assert await f.heads(whole) == served
         await _assert_all_can_be_read(f, before)
@@ -241,8 +241,8 @@ async def test_two_coordinators_that_seal_the_same_home_end_the_same(
         other = Coordinator(Settings(home=tmp_path / "home", database_url=url))
         try:
             await other.evidence.open()
-            await asyncio.gather(f.coordinator.upgrading.seal_all(), other.upgrading.seal_all())
-            assert await other.upgrading.seal_all()
+            await asyncio.gather(f.coordinator.upgrade.seal_all(), other.upgrade.seal_all())
+            assert await other.upgrade.seal_all()
         finally:
             await other.close()
         await _assert_all_is_sealed(f, tmp_path, before)
@@ -262,8 +262,8 @@ async def main(home, url):
     coordinator = Coordinator(Settings(home=home, database_url=url or None))
     await schema.upgrade(coordinator.database)
     await coordinator.evidence.open()
-    await coordinator.upgrading.begin()
-    await coordinator.upgrading.seal_all()
+    await coordinator.upgrade.begin()
+    await coordinator.upgrade.seal_all()
 
 asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
 """
@@ -280,7 +280,7 @@ async def test_a_kill_while_plain_blobs_are_sealed_loses_nothing_and_leaves_noth
     killed = await asyncio.to_thread(subprocess.run, command, env=armed, capture_output=True)
     assert killed.returncode == -9, killed.stderr.decode()
     async with reopened(tmp_path, url) as f:
-        assert await f.coordinator.upgrading.seal_all()
+        assert await f.coordinator.upgrade.seal_all()
         await _assert_all_is_sealed(f, tmp_path, before)
         await _assert_all_can_be_read(f, before)
 
@@ -290,15 +290,15 @@ async def test_a_lossy_copy_of_schema_0001_is_kept_as_it_is_and_sealed_anew(
 ) -> None:
     async with reopened(tmp_path, url) as f:
         row, coded = await _make_lossy(f, tmp_path)
-        async with f.coordinator.keeping.local(f.id, [row.source]) as files:
+        async with f.coordinator.kept_updates.local(f.id, [row.source]) as files:
             restored = _read(files[row.source])
-        assert await f.coordinator.upgrading.seal_all()
+        assert await f.coordinator.upgrade.seal_all()
         (now,) = await f.rows(t.kept_updates, t.kept_updates.c.id == row.id)
         assert (now.digest, now.dtype) == (earlier_homes.digest_of(coded), "int8")
         (blob,) = (await f.coordinator.storage.find(f.id, [now.digest])).values()
         assert (blob.origin, blob.is_plain) == ("copy", False)
         assert await f.coordinator.storage.whole(blob) == coded
-        async with f.coordinator.keeping.local(f.id, [row.source]) as files:
+        async with f.coordinator.kept_updates.local(f.id, [row.source]) as files:
             assert _read(files[row.source]) == restored
 
 
@@ -369,10 +369,10 @@ async def test_an_erasure_takes_what_lies_plain_and_the_key_of_the_earlier_relea
         }
         assert not gone & set(left)
         (certificate,) = await f.rows(t.certificates, t.certificates.c.erasure_id == erasure.id)
-        statement = verify_bytes(certificate.envelope.encode(), [await f.coordinator.erasing.public_key()])
+        statement = verify_bytes(certificate.envelope.encode(), [await f.coordinator.erasure_steps.public_key()])
         assert PLAIN_BACKUPS in statement.predicate.limits
         assert await _is_plain(f)
-        assert await f.coordinator.upgrading.seal_all()
+        assert await f.coordinator.upgrade.seal_all()
         await _assert_all_is_sealed(f, tmp_path, before)
         whole = await _run_named(f, "whole")
         assert (await f.wait_for_run(whole)).status == "completed"

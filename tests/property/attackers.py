@@ -14,7 +14,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from services.core import digests
-from tests.support.grounds import ADMIN_TOKEN, Answer, Ground, ProcessGround
+from tests.support.restorable_coordinator import ADMIN_TOKEN, Answer, RestorableCoordinator, RestorableProcess
 
 NAMES = ["leaver", "b", "c", "d"]
 LEAVER = NAMES[0]
@@ -38,7 +38,7 @@ def update_of(name: str, task: dict[str, Any]) -> bytes:
 
 @dataclass
 class Walk:
-    ground: Ground
+    coordinator: RestorableCoordinator
     random: Random
     attacker: str
     """A client's name, or `operator`."""
@@ -61,7 +61,7 @@ class Walk:
     # --- who talks ----------------------------------------------------------------------------------------------------
 
     async def call(self, who: str, method: str, path: str, **options: Any) -> Answer:
-        answer = await self.ground.call(self.tokens[who], method, path, **options)
+        answer = await self.coordinator.call(self.tokens[who], method, path, **options)
         self.said.append(f"{who} {method} {path} -> {'died' if answer is None else answer.status_code}")
         assert answer is None or answer.status_code < 500 or answer.status_code == 503, answer.text
         return answer
@@ -213,11 +213,11 @@ class Walk:
         elif chance < 0.91:
             await self.erase(self.random.choice([LEAVER, LEAVER, LEAVER, "d"]))
         elif chance < 0.95:
-            self.ground.back_up()
-        elif isinstance(self.ground, ProcessGround) and chance < 0.98:
-            await self.ground.arm(self.random.choice(crash_points))
-        elif self.ground.backups and self.ground.num_restores < 2:
-            await self.ground.restore(self.random.choice(self.ground.backups))
+            self.coordinator.back_up()
+        elif isinstance(self.coordinator, RestorableProcess) and chance < 0.98:
+            await self.coordinator.arm(self.random.choice(crash_points))
+        elif self.coordinator.backups and self.coordinator.num_restores < 2:
+            await self.coordinator.restore(self.random.choice(self.coordinator.backups))
 
     async def finish(self) -> list[Any]:
         """Everybody works honestly until nothing is left to do for the requests; returns them."""

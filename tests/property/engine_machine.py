@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from coordinator.engine import messages as m
 from coordinator.engine.entities import ENDED, OPEN_TASK, SETTLED, Blob, Job, Task
-from coordinator.engine.work import Accepted
+from coordinator.engine.replies import Accepted
 from services.core.digests import of_json
 from services.core.errors import Rejected
 from services.wire.v1.work import FIGURES_ONLY
@@ -572,7 +572,9 @@ class EngineMachine(RuleBasedStateMachine):
             self.world.advance(61)
             self.world.tick()
         state = self.world.state
-        executing = [line for line in state.lines.values() if state.erasures[line.erasure_id].status == "executing"]
+        executing = [
+            line for line in state.affected_cohorts.values() if state.erasures[line.erasure_id].status == "executing"
+        ]
         for line in [line for line in executing if line.done_at is None]:
             round = state.rounds.get(state.cohorts[line.cohort_id].awaiting or line.cohort_id)
             has_waited = round is not None and (self.world.now - round.opened_at).total_seconds() > 61

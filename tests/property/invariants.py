@@ -9,9 +9,10 @@ from collections.abc import Hashable, Iterable
 from itertools import pairwise
 from uuid import UUID
 
-from coordinator.engine import families, mending
-from coordinator.engine.entities import ENDED, OPEN_TASK, SETTLED, Checkpoint, Cohort, Erasure, Line, Round
+from coordinator.engine.entities import ENDED, OPEN_TASK, SETTLED, AffectedCohort, Checkpoint, Cohort, Erasure, Round
+from coordinator.engine.erasure import fallback
 from coordinator.engine.events import CheckpointPublished
+from coordinator.store.codecs import CODECS
 from services.training.exact_fun.spec import ExactFun
 from services.training.fats.spec import Fats
 from services.training.fedbuff.spec import FedBuff
@@ -74,7 +75,9 @@ def counters_are_true(world: World) -> None:
         assert all(u.epoch == cohort.epoch for u in own), "an update of an older epoch waits to be used"
         assert cohort.num_buffered == sum(state.rounds[u.round_id].is_stream for u in own), "num_buffered"
         assert json.loads(json.dumps(cohort.program_state)) == cohort.program_state, "the program cannot be stored"
-        assert json.loads(json.dumps(cohort.pending)) == cohort.pending, "what is pending cannot be stored"
+        _can_be_stored(cohort)
+    for affected in state.affected_cohorts.values():
+        _can_be_stored(affected)
     for run in state.runs.values():
         cohorts = {c.id for c in state.cohorts.values() if c.run_id == run.id}
         clients = {member.client_id for member in state.members.values() if member.cohort_id in cohorts}
@@ -94,6 +97,13 @@ def checkpoint_is_what_its_lineage_says(world: World, checkpoint: Checkpoint) ->
         is_next = step.round == base.round + 1 and step.epoch >= base.epoch
         assert is_next or step.kind == "forgotten", "a base is one round before"
     _contributions_are_right(world, checkpoint)
+
+
+def _can_be_stored(entity: Cohort | AffectedCohort) -> None:
+    for name, codec in CODECS[type(entity)].items():
+        value = getattr(entity, name)
+        read = codec.read(json.loads(json.dumps(codec.write(value)))) if value is not None else None
+        assert read == value, f"{name} cannot be stored"
 
 
 def heads_are_published_models(world: World) -> None:
@@ -179,7 +189,7 @@ def nothing_passes_a_fence(world: World) -> None:
             head = state.checkpoints[cohort.head_id]
             assert head.superseded_by is None, "a superseded model is served"
             assert erased.isdisjoint(world.made_of[head.id]), "served after its fence"
-        for source in families.sources_of(cohort):
+        for source in cohort.sources:
             assert erased.isdisjoint(world.provenance[source.digest]), "a model is made of one with an erased client"
     gone = _erased_samples(world)
     told = {name for r in state.erasures.values() if r.fenced_at is not None for name in r.samples}
@@ -200,7 +210,7 @@ def nothing_passes_a_fence(world: World) -> None:
             assert task.client_name not in erased or is_needed, "asked after its fence"
             is_clean = erased.isdisjoint(world.provenance[task.model_digest])
             assert is_clean or cohort.unlearning is not None, "training from a tainted model"
-    for line in state.lines.values():
+    for line in state.affected_cohorts.values():
         assert state.cohorts[line.cohort_id].epoch >= line.epoch_after, "an epoch went back"
     for member in state.members.values():
         is_over = state.cohorts[member.cohort_id].phase == "retired"
@@ -216,7 +226,7 @@ def no_erased_sample_is_served(world: World) -> None:
     """After the fence of a sample, no model that is served, trained on or being made has it in it."""
     state, gone = world.state, _erased_samples(world)
     models = {cohort.head_digest for cohort in state.cohorts.values() if cohort.head_digest is not None}
-    models |= {source.digest for cohort in state.cohorts.values() for source in families.sources_of(cohort)}
+    models |= {source.digest for cohort in state.cohorts.values() for source in cohort.sources}
     models |= {task.model_digest for task in state.tasks.values() if task.status in OPEN_TASK}
     models |= {u.digest for u in state.updates.values() if u.status == "buffered" and u.digest is not None}
     for digest in models:
@@ -232,7 +242,7 @@ def requests_are_carried_out_once_and_wholly(world: World) -> None:
     state = world.state
     for erasure in state.erasures.values():
         subjects = [s for s in state.subjects.values() if s.erasure_id == erasure.id]
-        lines = [line for line in state.lines.values() if line.erasure_id == erasure.id]
+        lines = [line for line in state.affected_cohorts.values() if line.erasure_id == erasure.id]
         is_own = erasure.duplicate_of is None
         is_barring = is_own and erasure.status not in SETTLED and erasure.scope == "client"
         assert all(s.active == is_barring for s in subjects), "subjects of a request"
@@ -262,12 +272,12 @@ def requests_are_carried_out_once_and_wholly(world: World) -> None:
                 assert not ordered, "completed without an acknowledgement"
 
 
-def _line_is_what_its_cohort_does(world: World, line: Line) -> None:
+def _line_is_what_its_cohort_does(world: World, line: AffectedCohort) -> None:
     """Also after another erasure has cut the same cohort."""
     state = world.state
     erased = {client.name for client in state.clients.values() if client.status == "erased"}
     assert line.epoch_after == state.cohorts[line.cohort_id].epoch, "a line of an epoch that is over"
-    for digest in [line.rollback_digest, *(source["digest"] for source in line.sources)]:
+    for digest in [line.rollback_digest, *(source.digest for source in line.sources)]:
         assert digest is None or erased.isdisjoint(world.provenance[digest]), "goes on from an erased client's model"
 
 
@@ -356,7 +366,7 @@ def nobody_waits_for_nothing(world: World) -> None:
             continue
         if cohort.phase in ("finished", "failed", "retired", "waiting"):
             assert cohort.awaiting is None, "waits after its end, or for a group and for something else"
-            is_held = mending.gave_up(cohort)  # the request says why, and waits for a person
+            is_held = fallback.gave_up(cohort)  # the request says why, and waits for a person
             assert (cohort.phase == "waiting") <= bool(cohort.pending or is_held), "waits for a round that nobody wants"
             continue
         assert cohort.awaiting is not None, "a living program waits for nothing"

@@ -11,21 +11,8 @@ from textwrap import dedent
 from types import CodeType
 from typing import Any, Final
 
-from coordinator.engine import (
-    asking,
-    decide,
-    erasures,
-    evolve,
-    exclusions,
-    families,
-    joining,
-    mending,
-    programs,
-    recovery,
-    runs,
-    surgery,
-    work,
-)
+from coordinator.engine import asking, decide, evolve, families, joining, programs, runs, work
+from coordinator.engine.erasure import completion, cuts, fallback, fence, filing, review, samples
 from services.topology import knot
 from tests.support import world
 
@@ -74,17 +61,17 @@ MUTANTS: Final = (
     mutant(
         "rollback skipped at the fence",
         "the head at the fence is not the newest clean model",
-        (surgery.newest_clean, " and (checkpoint.id in tainted or checkpoint.superseded_by is not None)", " and False"),
+        (cuts.newest_clean, " and (checkpoint.id in tainted or checkpoint.superseded_by is not None)", " and False"),
     ),
     mutant(
         "rollback stops at the first model that the client did not answer",
         "the head at the fence is not the newest clean model",
-        (surgery._tainted, ", *([checkpoint.base_id] if checkpoint.base_id else [])", ""),
+        (cuts._tainted, ", *([checkpoint.base_id] if checkpoint.base_id else [])", ""),
     ),
     mutant(
         "rollback goes to the beginning",
         "the head at the fence is not the newest clean model",
-        (surgery.newest_clean, "checkpoint.id in tainted", "(checkpoint.id in tainted or checkpoint.base_id)"),
+        (cuts.newest_clean, "checkpoint.id in tainted", "(checkpoint.id in tainted or checkpoint.base_id)"),
     ),
     mutant(
         "buffered updates survive the fence",
@@ -96,57 +83,57 @@ MUTANTS: Final = (
     mutant(
         "epoch not raised",
         "a fence did not raise the epoch",
-        (erasures._cut_cohort, "CohortFenced(cohort.id, cohort.epoch + 1", "CohortFenced(cohort.id, cohort.epoch"),
+        (fence._cut_cohort, "CohortFenced(cohort.id, cohort.epoch + 1", "CohortFenced(cohort.id, cohort.epoch"),
     ),
     mutant(
         "fenced client stays a member",
         "asked after its fence",
-        (erasures._fence_run, "and member.active:", "and not member.active:"),
+        (fence._fence_run, "and member.active:", "and not member.active:"),
     ),
     mutant(
         "cohorts without the leaver are cut as well",
         "a cohort without a leaver has a line",
-        (surgery.plan, "for c in lines if c.id in had", "for c in lines if had"),
+        (cuts.plan, "for c in lines if c.id in had", "for c in lines if had"),
     ),
     mutant(
         "taint ignores parents",
         "the head at the fence is not the newest clean model",
-        (surgery._tainted, "*parents.get(checkpoint.id, ()), ", ""),
+        (cuts._tainted, "*parents.get(checkpoint.id, ()), ", ""),
     ),
     mutant(
         "re-initialised from a cohort with the leaver",
         "re-initialised from a cohort with a leaver",
-        (surgery._surviving, "if cut is None:", "if True:"),
+        (cuts._surviving, "if cut is None:", "if True:"),
     ),
     mutant(
         "cohorts cut before those inside them",
         "re-initialised from a cohort with a leaver",
-        (surgery.plan, "(size[c.id],", "(-size[c.id],"),
+        (cuts.plan, "(size[c.id],", "(-size[c.id],"),
     ),
     mutant(
         "size of a cohort taken without those who left",
-        "re-initialised from a cohort without a model",
-        (surgery.plan, "(size[c.id],", "(c.num_members,"),
+        "a source without a model",
+        (cuts.plan, "(size[c.id],", "(c.num_members,"),
     ),
     mutant(
         "heir of a retired cohort not moved",
         "a cohort with members was retired",
-        (erasures._fence_run, "draft.emit(e.CohortMoved(cohort_id, parent_id))", "pass"),
+        (fence._fence_run, "draft.emit(e.CohortMoved(cohort_id, parent_id))", "pass"),
     ),
     mutant(
         "tainted models stay servable",
         "a tainted model is not superseded",
-        (erasures._fence_run, "draft.emit(e.CheckpointsSuperseded(tainted, erasure.id))", "pass"),
+        (fence._fence_run, "draft.emit(e.CheckpointsSuperseded(tainted, erasure.id))", "pass"),
     ),
     mutant(
         "merged model with the leaver stays",
         "a tainted merged model is still served",
-        (erasures._fence_merged, "not is_tainted and not is_made_of_tainted", "True"),
+        (fence._fence_merged, "not is_tainted and not lost and planned.isdisjoint(cut.tainted)", "True"),
     ),
     mutant(
         "merge under way goes on with the leaver",
         "a model is made of one with an erased client",
-        (erasures._fence_merged, " and not is_made_of_tainted", ""),
+        (fence._fence_merged, " and planned.isdisjoint(cut.tainted)", ""),
     ),
     mutant(
         "merged model not refreshed",
@@ -159,28 +146,28 @@ MUTANTS: Final = (
     mutant(
         "completed run not opened again",
         "an ended run goes on",
-        (erasures._fence_run, 'run.status == "completed" and (merging', "False and (merging"),
+        (fence._fence_run, 'run.status == "completed" and (merging', "False and (merging"),
     ),
     mutant(
         "nobody is told that the last cohort was retired",
         "the cohorts have ended and nobody is told",
-        (erasures._fence_run, 'any(one.action == "retired" for one in cut.cuts)', "False"),
+        (fence._fence_run, 'any(one.action == "retired" for one in cut.cuts)', "False"),
     ),
     mutant(
         "erasure completed with an open line",
         "completed with an open line",
-        (recovery.review_erasure, "all(line.done_at is not None for line in lines)", "True"),
+        (review.review_erasure, "all(one.done_at is not None for one in affected)", "True"),
     ),
     mutant(
         "a run that began with a leaver's model goes on",
         "a run that began with a leaver's model goes on",
-        (surgery._tainted, "above += _models_started_from(checkpoint, by_digest)", "pass"),
+        (cuts._tainted, "above += _models_started_from(checkpoint, by_digest)", "pass"),
     ),
     mutant(
         "a run begins with a superseded model",
         "served after its fence",
-        (runs._check_named, "(federation_id, spec.init) in draft.state.superseded", "False"),
-        (runs._check_named, "c.superseded_by is None and c.stored and", ""),
+        (runs._check_named, "(federation_id, init) in state.superseded", "False"),
+        (runs._is_served, " and c.superseded_by is None and c.stored", ""),
     ),
     mutant(
         "erased client uploads",
@@ -205,7 +192,7 @@ MUTANTS: Final = (
     mutant(
         "run begins with a client's update",
         "a run began with a client's update",
-        (runs._check_named, 'b.origin == "operator" and ', ""),
+        (runs._is_uploaded, 'b.origin == "operator" and ', ""),
     ),
     mutant(
         "inventory without what others uploaded for work that was cut off",
@@ -217,7 +204,7 @@ MUTANTS: Final = (
         "is left after the purge",
         (
             world.World.inventory,
-            "[state.checkpoints[c] for c in surgery.tainted_checkpoints(state, frozenset(leavers))]",
+            "[state.checkpoints[c] for c in cuts.tainted_checkpoints(state, frozenset(leavers))]",
             "[c for c in state.checkpoints.values() if c.superseded_by == erasure.id]",
         ),
     ),
@@ -240,41 +227,41 @@ MUTANTS: Final = (
     mutant(
         "refused certificate tried again for ever",
         "tried again without a person",
-        (recovery.review_erasure, " or erasure.is_held:", ":"),
+        (review.review_erasure, " or erasure.is_held:", ":"),
     ),
     mutant(
         "failed run holds its request for ever",
         "a request is stuck",
-        (recovery._review_line, " or run.status in GIVEN_UP", ""),
+        (review._review_cohort, " or run.status in GIVEN_UP", ""),
     ),
     mutant(
         "absent clients are not noticed",
         "waits for clients and does not say so",
-        (recovery._absence, "if not absent or", "if True or"),
+        (review._absence, "if not absent or", "if True or"),
     ),
     mutant(
         "merged again whenever a head moves",
         "merged again for no recovered line",
         (
-            recovery.review_erasure,
-            "any(families.is_merging(draft.state, draft.state.runs[line.run_id]) for line in lines)",
-            "any([families.refresh_merge(draft, draft.state.runs[line.run_id]) for line in lines])",
+            review.review_erasure,
+            "any(families.is_merging(draft.state, draft.state.runs[one.run_id]) for one in affected)",
+            "any([families.refresh_merge(draft, draft.state.runs[one.run_id]) for one in affected])",
         ),
     ),
     mutant(
         "second request refused after the fence",
         "a second request was refused",
-        (erasures._same_request, " and client.id not in active", ""),
+        (filing._same_request, " and client.id not in active", ""),
     ),
     mutant(
         "line keeps its plan when its cohort is cut again",
         "a line of an epoch that is over",
-        (erasures._cut_cohort, "mending.plan_others_again(draft, line)", "pass"),
+        (fence._cut_cohort, "fallback.plan_others_again(draft, affected)", "pass"),
     ),
     mutant(
         "request verified while its cohort is cut again",
         "completed with an open line",
-        (mending.plan_others_again, 'erasure.status in ("verifying", "requires_action")', "False"),
+        (fallback.plan_others_again, 'erasure.status in ("verifying", "requires_action")', "False"),
     ),
     mutant(
         "tasks handed out before the ledger is written",
@@ -284,42 +271,42 @@ MUTANTS: Final = (
     mutant(
         "another session takes over the acknowledgement",
         "acknowledged and not in the ledger",
-        (evolve.evolve, "replace(client, exclusions_acked=None, dropped_at=None)", "client"),
+        (evolve._of_run, "replace(client, exclusions_acked=None, dropped_at=None)", "client"),
     ),
     mutant(
         "acknowledgement of an older state accepted",
         "what was read before counts as all there is",
-        (exclusions.acknowledge, "client.exclusions != message.digest", "False"),
+        (samples.acknowledge, "client.exclusions != message.digest", "False"),
     ),
     mutant(
         "samples forgotten without an acknowledgement",
         "completed without an acknowledgement",
-        (exclusions.unacknowledged, "and x.acked_at is None", "and False"),
+        (samples.unacknowledged, "and x.acked_at is None", "and False"),
     ),
     mutant(
         "client with erased samples leaves",
         "num_clients",
-        (erasures._fence_run, 'leavers if erasure.scope == "client" else frozenset[UUID]()', "leavers"),
+        (fence._fence_run, 'leavers if erasure.scope == "client" else frozenset[UUID]()', "leavers"),
     ),
     mutant(
         "request for other samples taken for the same",
         "a duplicate of something else",
-        (exclusions.same_request, "samples <= set(", "bool("),
+        (samples.same_request, "samples <= set(", "bool("),
     ),
     mutant(
         "completed twice",
         "a chore that was done twice counted twice",
-        (erasures.complete_erasure, 'not (erasure.status == "verifying" or is_tried_again)', "False"),
+        (completion.complete_erasure, 'not (erasure.status == "verifying" or is_tried_again)', "False"),
     ),
     mutant(
         "second request for the same client carried out",
         "a second request",
-        (erasures.file_erasure, "_same_request(draft.state, clients)", "None"),
+        (filing.file_erasure, "_same_request(draft.state, clients)", "None"),
     ),
     mutant(
         "duplicates stay open",
         "a duplicate ends with its original",
-        (erasures.settle, "other.duplicate_of == erasure.id", "False"),
+        (completion.settle, "other.duplicate_of == erasure.id", "False"),
     ),
     mutant(
         "removal lifts the tombstone",

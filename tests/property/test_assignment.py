@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import numpy.typing as npt
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.topology.knot import assign, default_bounds, profile_levels, random_assignment
@@ -38,7 +38,6 @@ def rating(levels: Levels, assignment: tuple[tuple[int, ...], ...]) -> list[int]
     return sorted(filter(None, assigned), reverse=True)
 
 
-@settings(deadline=None)
 @given(instances())
 def test_every_bound_is_kept(instance: Instance) -> None:
     levels, low, high, max_memberships = instance
@@ -50,7 +49,6 @@ def test_every_bound_is_kept(instance: Instance) -> None:
         assert low <= sum(cluster in clusters for clusters in found) <= high
 
 
-@settings(deadline=None)
 @given(instances(), st.integers(0, 2**32))
 def test_the_rating_does_not_depend_on_the_order_of_clients_and_clusters(instance: Instance, seed: int) -> None:
     levels, low, high, max_memberships = instance
@@ -59,14 +57,12 @@ def test_the_rating_does_not_depend_on_the_order_of_clients_and_clusters(instanc
     assert rating(shuffled, solve((shuffled, low, high, max_memberships))) == rating(levels, solve(instance))
 
 
-@settings(deadline=None)
 @given(instances())
 def test_only_the_order_of_the_levels_counts(instance: Instance) -> None:
     levels, low, high, max_memberships = instance
     assert solve((levels**2 * 7, low, high, max_memberships)) == solve(instance)
 
 
-@settings(deadline=None)
 @given(instances())
 def test_no_move_and_no_swap_makes_it_better(instance: Instance) -> None:
     levels, low, high, max_memberships = instance
@@ -85,7 +81,6 @@ def test_no_move_and_no_swap_makes_it_better(instance: Instance) -> None:
         assert rating(levels, swapped) >= best
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1)), min_size=1, max_size=50),
     st.integers(1, 6),

@@ -34,7 +34,7 @@ from services.audit.verification import Beside, check
 from services.core import digests
 from tests.property.attackers import LEAVER, NAMES, REQUESTS, Walk, numbers_of
 from tests.support.backups import Installation, store_of
-from tests.support.grounds import Ground, ProcessGround, crash_points
+from tests.support.restorable_coordinator import RestorableCoordinator, RestorableProcess, crash_points
 from tests.support.searching import opened
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
@@ -45,10 +45,10 @@ NUM_STEPS = 45
 OF_BYTES = {"update", "history", "checkpoint", "merge", "step", "upload", "part"}
 
 
-async def walked(ground: Ground, seed: int) -> None:
+async def walked(coordinator: RestorableCoordinator, seed: int) -> None:
     random = Random(seed)
-    walk = Walk(ground, random, ATTACKERS[seed % len(ATTACKERS)])
-    await ground.open()
+    walk = Walk(coordinator, random, ATTACKERS[seed % len(ATTACKERS)])
+    await coordinator.open()
     try:
         await walk.prepare()
         for _ in range(NUM_STEPS):
@@ -56,14 +56,16 @@ async def walked(ground: Ground, seed: int) -> None:
         requests = await walk.finish()
         certified = [one for one in requests if one["status"] == "completed" and not one["duplicate_of"]]
         held_up = [one["reason"] for one in requests if one not in certified]
-        assert certified or ground.num_restores or ground.num_deaths, held_up  # then it may have to be tried again
+        assert certified or coordinator.num_restores or coordinator.num_deaths, (
+            held_up
+        )  # then it may have to be tried again
         for one in certified:
             await no_certificate_is_false(walk, one)
         await nothing_served_holds_an_erased_client(walk, {name for one in certified for name in one["subjects"]})
     except AssertionError as broken:
         raise AssertionError("\n".join([str(broken), *walk.said[-60:]])) from broken
     finally:
-        await ground.close()
+        await coordinator.close()
 
 
 async def no_certificate_is_false(walk: Walk, request: Any) -> None:
@@ -78,10 +80,10 @@ async def no_certificate_is_false(walk: Walk, request: Any) -> None:
     if LEAVER in request["subjects"]:
         assert not walk.own & {one["digest"] for one in leaves if one["disposition"].startswith("also-held")}
     gone -= walk.sent_again - walk.own
-    keys = walk.ground.place.keys()
+    keys = walk.coordinator.place.keys()
     destroyed = {one["digest"] for one in leaves if one["kind"] == "sealing-key"}
     assert not destroyed & {digests.of_bytes(key) for key in keys.values()}
-    readable = {digests.of_bytes(one.plain) for one in opened([await store_of(walk.ground.place)], keys)}
+    readable = {digests.of_bytes(one.plain) for one in opened([await store_of(walk.coordinator.place)], keys)}
     assert not gone & readable
     for digest in sorted(gone):
         for who in [*NAMES, "operator"]:
@@ -99,24 +101,24 @@ async def nothing_served_holds_an_erased_client(walk: Walk, erased: set[str]) ->
         if model.status_code == 200:
             for name in erased:
                 assert (numbers_of(model.content, name) < 0.05).all(), (name, head)
-    store = await store_of(walk.ground.place)
-    plain = {digests.of_bytes(one.plain) for one in opened([store], walk.ground.place.keys())}
+    store = await store_of(walk.coordinator.place)
+    plain = {digests.of_bytes(one.plain) for one in opened([store], walk.coordinator.place.keys())}
     if LEAVER in erased:
         assert not walk.own & (plain | {row.digest for row in store.rows if row.digest is not None})
 
 
 @pytest.mark.parametrize("seed", range(NUM_WALKS or 6))
 async def test_no_certificate_is_false_whatever_an_attacker_does(seed: int, tmp_path: Path) -> None:
-    await walked(Ground(Installation(tmp_path)), seed)
+    await walked(RestorableCoordinator(Installation(tmp_path)), seed)
 
 
 @pytest.mark.parametrize("seed", range(101, 101 + (NUM_WALKS or 1)))
 async def test_no_certificate_is_false_whenever_the_coordinator_is_killed(seed: int, tmp_path: Path) -> None:
-    await walked(ProcessGround(Installation(tmp_path)), seed)
+    await walked(RestorableProcess(Installation(tmp_path)), seed)
 
 
 @pytest.mark.parametrize("seed", range(200, 200 + NUM_WALKS))
 async def test_no_certificate_is_false_on_postgres(seed: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     server = request.getfixturevalue("postgres_server")
     place = Installation(tmp_path, server, server.new_database(), None, "postgres")
-    await walked(ProcessGround(place), seed)
+    await walked(RestorableProcess(place), seed)

@@ -15,12 +15,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine import messages as m
 from coordinator.engine.decide import decide
-from coordinator.engine.entities import Erasure, Member, State
+from coordinator.engine.entities import NOTHING_LOADED, Erasure, Member, State
 from coordinator.engine.react import FollowUp, react
-from coordinator.engine.work import Refused
-from coordinator.store import blobs, slices, tables
+from coordinator.engine.replies import Refused
+from coordinator.store import blobs, loading, tables
 from coordinator.store.database import Database
-from coordinator.store.inventory import Found, blobs_of, dossier, inventory, record
+from coordinator.store.inventory import FoundArtefact, blobs_of, erasure_record, inventory, record
 from coordinator.store.rows import TABLES, fetch, fetch_by, write_changes
 from coordinator.store.slices import load
 from services.core.digests import of_json
@@ -60,13 +60,13 @@ class StoredWorld(World):
 
     store: Store
 
-    def send_together(self, messages: Sequence[m.Message]) -> list[Any]:
+    def send_together(self, messages: Sequence[m.Message[Any]]) -> list[Any]:
         given, entropy = self.state, copy(self._counter)
         answers = super().send_together(messages)
         stored, seen = self.store.runner.run(self._decide_from_slices(messages, given, entropy))
         assert [_comparable(answer) for answer in stored] == [_comparable(answer) for answer in answers], messages
         for kind in TABLES:
-            rows, before, after = (getattr(state, kind.table) for state in (seen, given, self.state))
+            rows, before, after = (state.rows(kind.table) for state in (seen, given, self.state))
             assert all(after[key] == row for key, row in rows.items()), (kind.table, messages)
             changed = [key for key, row in after.items() if row != before.get(key)]
             assert all(rows.get(key) == after[key] for key in changed), (kind.table, messages)
@@ -97,10 +97,10 @@ class StoredWorld(World):
         assert gone == self.blobs_of(erasure, rows, made, left)
         super().purge(erasure)
 
-    async def _inventory(self, erasure: Erasure) -> tuple[list[Found], set[UUID]]:
+    async def _inventory(self, erasure: Erasure) -> tuple[list[FoundArtefact], set[UUID]]:
         async with self.store.database.write() as connection:
             await self._mirror(connection, self.state)
-            request = await dossier(connection, erasure.id)
+            request = await erasure_record(connection, erasure.id)
             found = await inventory(connection, request, None)
             await record(connection, erasure.id, found)
             return found, set(await blobs_of(connection, request, found))
@@ -111,16 +111,16 @@ class StoredWorld(World):
             return {kind.table: {row.key: row for row in await fetch(connection, kind)} for kind in TABLES}
 
     async def _decide_from_slices(
-        self, messages: Sequence[m.Message], given: State, entropy: Iterator[int]
+        self, messages: Sequence[m.Message[Any]], given: State, entropy: Iterator[int]
     ) -> tuple[list[Any], State]:
         answers: list[Any] = []
         async with self.store.database.write() as connection:
             await self._mirror(connection, given)
-            state, waiting = State(), deque([list(messages)])
+            state, waiting = NOTHING_LOADED, deque([list(messages)])
             while waiting:
                 batch = waiting.popleft()
                 before = state = await load(connection, batch, state)
-                next_batch: list[m.Message] = []
+                next_batch: list[m.Message[Any]] = []
                 for message in batch:
                     try:
                         decision = decide(state, m.Envelope(message, self.now, next(entropy).to_bytes(16)))
@@ -179,7 +179,7 @@ def test_a_round_reads_the_members_of_its_cohort_once(store: Store, monkeypatch:
         read.append(kind)
         return await fetch_by(connection, kind, *arguments)
 
-    monkeypatch.setattr(slices, "fetch_by", fetch_noted)
+    monkeypatch.setattr(loading, "fetch_by", fetch_noted)
     world.claim_and_submit("a", "b", "c")
     world.settle()
     assert world.cohort(run_id).round == 1

@@ -9,7 +9,7 @@ from random import Random
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.topology.influence_tree import Node, Shape, bi_model, build, erase, ids, join, walk
@@ -65,7 +65,6 @@ def test_huffman_has_the_lowest_ids_of_all_trees(num_clients: int, seed: int) ->
     )
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=30), st.integers(2, 6))
 def test_no_shape_beats_huffman(chances: list[float], branching: int) -> None:
     probabilities = {f"c{i:02}": chance for i, chance in enumerate(chances)}
@@ -82,9 +81,9 @@ def models_merged(tree: Node, departures: Sequence[str]) -> int:
     current: Node | None = tree
     for client in departures:
         assert current is not None
-        surgery = erase(current, [client])
-        merged += len(dict(surgery.reinitialised).get("root", ()))
-        current = surgery.tree
+        erased = erase(current, [client])
+        merged += len(dict(erased.reinitialised).get("root", ()))
+        current = erased.tree
     return merged
 
 
@@ -138,36 +137,34 @@ def check_tree(tree: Node) -> None:
     assert tree.name == "root"
 
 
-@settings(deadline=None)
 @given(trees())
 def test_every_tree_is_a_laminar_family_of_its_leaves(tree: Node) -> None:
     check_tree(tree)
 
 
-@settings(deadline=None)
 @given(trees(), st.data())
 def test_surgery_keeps_what_is_clean_and_nothing_else(tree: Node, data: st.DataObject) -> None:
     leavers = data.draw(st.sets(st.sampled_from(tree.members), min_size=1))
     remaining = [member for member in tree.members if member not in leavers]
-    surgery = erase(tree, leavers)
+    erased = erase(tree, leavers)
     before = {node.name: node for node in walk(tree)}
-    after = {node.name: node for node in walk(surgery.tree)} if surgery.tree else {}
+    after = {node.name: node for node in walk(erased.tree)} if erased.tree else {}
 
-    assert (surgery.tree is None) == (not remaining)
-    if surgery.tree:
-        check_tree(surgery.tree)
-        assert list(surgery.tree.members) == remaining
-    assert set(after) | set(surgery.retired) == set(before)
-    assert not set(after) & set(surgery.retired)
-    assert len(set(surgery.retired)) == len(surgery.retired)
+    assert (erased.tree is None) == (not remaining)
+    if erased.tree:
+        check_tree(erased.tree)
+        assert list(erased.tree.members) == remaining
+    assert set(after) | set(erased.retired) == set(before)
+    assert not set(after) & set(erased.retired)
+    assert len(set(erased.retired)) == len(erased.retired)
 
-    reinitialised = dict(surgery.reinitialised)
+    reinitialised = dict(erased.reinitialised)
     for name, node in after.items():  # an untouched cohort keeps its members, every other one starts again
         assert leavers.isdisjoint(node.members)
         assert (name in reinitialised) == (not leavers.isdisjoint(before[name].members))
     assert set(reinitialised) <= set(after)
 
-    for name, sources in surgery.reinitialised:
+    for name, sources in erased.reinitialised:
         members = [member for source in sources for member in before[source].members]
         assert sorted(members) == list(after[name].members)  # disjoint, clean, and nobody is missing
         for source in sources:  # maximal: everything above a source held a leaver
@@ -175,7 +172,6 @@ def test_surgery_keeps_what_is_clean_and_nothing_else(tree: Node, data: st.DataO
             assert all(not leavers.isdisjoint(node.members) for node in above)
 
 
-@settings(deadline=None)
 @given(trees(), st.data())
 def test_nodes_below_are_averaged_before_those_above(tree: Node, data: st.DataObject) -> None:
     leavers = data.draw(st.sets(st.sampled_from(tree.members), min_size=1))
@@ -184,7 +180,6 @@ def test_nodes_below_are_averaged_before_those_above(tree: Node, data: st.DataOb
     assert not any(members[later] < members[earlier] for earlier, later in combinations(order, 2))
 
 
-@settings(deadline=None)
 @given(trees(), st.data())
 def test_leaving_together_or_in_turn_keeps_the_same_clients(tree: Node, data: st.DataObject) -> None:
     leavers = data.draw(st.lists(st.sampled_from(tree.members), min_size=1, unique=True))
@@ -200,7 +195,6 @@ def test_leaving_together_or_in_turn_keeps_the_same_clients(tree: Node, data: st
     assert cohorts == {node.members for node in walk(one_by_one)}
 
 
-@settings(deadline=None)
 @given(trees())
 def test_an_arrival_renames_nothing(tree: Node) -> None:
     grown, grafted = join(tree, "zoe")

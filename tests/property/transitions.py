@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -9,7 +10,9 @@ from uuid import UUID
 from coordinator.engine import events as e
 from coordinator.engine import families
 from coordinator.engine import messages as m
-from coordinator.engine.entities import ENDED, GIVEN_UP, OPEN_TASK, Checkpoint, Cohort, Line, State
+from coordinator.engine.entities import ENDED, GIVEN_UP, OPEN_TASK, AffectedCohort, Checkpoint, Cohort, Erasure, State
+from coordinator.engine.erasure.status import is_allowed
+from services.wire.v1.erasure import ErasureStatus
 from tests.property.invariants import checkpoint_is_what_its_lineage_says
 from tests.support.world import World
 
@@ -28,9 +31,12 @@ class Watch:
                         fence_is_exact(world, before, decision.state, erasure_id)
                 case m.ReviewErasure():
                     kinds = {type(event) for event in decision.events}
-                    assert e.CohortRestarted not in kinds or e.LineDone in kinds, "merged again for no recovered line"
+                    assert e.CohortRestarted not in kinds or e.AffectedCohortDone in kinds, (
+                        "merged again for no recovered line"
+                    )
                 case m.JoinRun() | m.PlaceNewcomer():
                     joining_leaves_the_others_alone(before, decision.state)
+            requests_move_as_the_table_says(before, envelope.message, decision.events)
             for event in decision.events:
                 match event:
                     case e.RoundOpened(round=round) if round.kind == "train":
@@ -38,12 +44,30 @@ class Watch:
                     case e.CheckpointPublished(checkpoint=checkpoint):
                         checkpoint_is_what_its_lineage_says(world, checkpoint)
                     case e.ErasureMoved(erasure_id=erasure_id, first_clean_at=clean_at) if clean_at is not None:
-                        lines = [one for one in decision.state.lines.values() if one.erasure_id == erasure_id]
+                        lines = [
+                            one for one in decision.state.affected_cohorts.values() if one.erasure_id == erasure_id
+                        ]
                         assert all(one.clean_at is not None for one in lines), "not all lines are clean"
-                    case e.LineDone(erasure_id=erasure_id, cohort_id=cohort_id):
-                        line_is_done(decision.state, decision.state.lines[erasure_id, cohort_id])
+                    case e.AffectedCohortDone(erasure_id=erasure_id, cohort_id=cohort_id):
+                        line_is_done(decision.state, decision.state.affected_cohorts[erasure_id, cohort_id])
                         merged_model_has_it(decision.state, cohort_id)
         self.num_seen = len(world.decisions)
+
+
+def requests_move_as_the_table_says(before: State, message: m.Message[Any], events: Iterable[e.Event]) -> None:
+    known = dict(before.erasures)
+    for event in events:
+        match event:
+            case e.ErasureFiled(erasure=filed):
+                moves: list[tuple[ErasureStatus | None, Erasure]] = [(None, filed)]
+            case e.ErasureMoved(erasure_id=erasure_id, status=status):
+                moves = [(known[erasure_id].status, replace(known[erasure_id], status=status))]
+            case _:
+                moves = []
+        for source, moved in moves:
+            allowed = is_allowed(source, moved.status, type(message), is_duplicate=moved.duplicate_of is not None)
+            assert allowed, f"a move that is not in the table: {source} to {moved.status} by {type(message).__name__}"
+            known[moved.id] = moved
 
 
 def fence_is_exact(world: World, before: State, after: State, erasure_id: UUID) -> None:
@@ -58,7 +82,7 @@ def fence_is_exact(world: World, before: State, after: State, erasure_id: UUID) 
     first_models = [c for c in before.checkpoints.values() if c.kind == "init"]
     began_with_it = {c.run_id for c in first_models if not names.isdisjoint(world.made_of[c.id])}
     for cohort in before.cohorts.values():
-        line = after.lines.get((erasure_id, cohort.id))
+        line = after.affected_cohorts.get((erasure_id, cohort.id))
         if cohort.run_id in began_with_it and cohort.kind != "merge":
             assert after.cohorts[cohort.id].phase == "retired", "a run that began with a leaver's model goes on"
             assert (line is None) == (cohort.phase == "retired"), "a line for each cohort that is retired now"
@@ -73,7 +97,7 @@ def fence_is_exact(world: World, before: State, after: State, erasure_id: UUID) 
 
 
 def _cohort_is_cut(
-    world: World, names: set[str], cohort: Cohort, before: State, after: State, line: Line, stay: bool
+    world: World, names: set[str], cohort: Cohort, before: State, after: State, line: AffectedCohort, stay: bool
 ) -> None:
     now = after.cohorts[cohort.id]
     assert now.epoch == cohort.epoch + 1 == line.epoch_after, "a fence did not raise the epoch"
@@ -105,8 +129,7 @@ def _cohort_is_cut(
         case "re-initialised":
             assert now.head_id is None and line.sources, "re-initialised from nothing"
             for source in line.sources:
-                assert source["checkpoint_id"] != str(None), "re-initialised from a cohort without a model"
-                checkpoint = before.checkpoints[UUID(source["checkpoint_id"])]
+                checkpoint = before.checkpoints[source.checkpoint_id]
                 members = {x.name for x in before.members.values() if x.cohort_id == checkpoint.cohort_id}
                 assert members.isdisjoint(names), "re-initialised from a cohort with a leaver"
                 own = {x.name for x in before.members.values() if x.cohort_id == cohort.id}
@@ -139,6 +162,10 @@ def _merged_is_cut(world: World, names: set[str], merged: Cohort, after: State) 
     now = after.cohorts[merged.id]
     if merged.head_digest is not None and not names.isdisjoint(world.made_of[merged.head_id or merged.id]):
         assert now.head_id is None and now.epoch == merged.epoch + 1, "a tainted merged model is still served"
+    elif now.head_id is None and merged.head_id is not None:
+        heads = [c.head_id for c in after.cohorts.values() if c.run_id == merged.run_id and c.parent_id is None]
+        trained = [c for c in heads if c is not None and after.checkpoints[c].round > 0]
+        assert not trained, "a clean merged model is gone"  # with none left, it goes with what it was made of
     else:
         assert now.head_id == merged.head_id, "a clean merged model is gone"
 
@@ -162,7 +189,7 @@ def joining_leaves_the_others_alone(before: State, after: State) -> None:
         if cohort.id not in before.cohorts:
             assert any(x.joined for x in new.values() if x.cohort_id == cohort.id), "formed without a newcomer"
             own = {x.client_id for x in new.values() if x.cohort_id == cohort.id}
-            for source in families.sources_of(cohort):
+            for source in cohort.sources:
                 origin = after.checkpoints[source.checkpoint_id].cohort_id
                 inside = {x.client_id for x in after.members.values() if x.cohort_id == origin}
                 assert inside <= own, "a new cohort starts from one that is not inside"
@@ -181,7 +208,7 @@ def newest_clean(world: World, state: State, head_id: UUID | None, names: set[st
     return max(clean, key=lambda c: c.round, default=None)
 
 
-def group_opens_together(before: State, cohort_id: UUID, message: m.Message) -> None:
+def group_opens_together(before: State, cohort_id: UUID, message: m.Message[Any]) -> None:
     """A training round of a lock-step cohort opens when nobody in its group is still at work on an earlier one."""
     cohort = before.cohorts[cohort_id]
     if not cohort.is_lockstep or cohort.unlearning is not None:  # a method asks for its own rounds
@@ -200,12 +227,12 @@ def merged_model_has_it(after: State, cohort_id: UUID) -> None:
     is_source = cohort.parent_id is None and cohort.phase != "retired" and cohort.head_id and cohort.round > 0
     if merged is None or run.status in ENDED or not is_source or getattr(run.spec.topology, "merge", "") == "best":
         return
-    being_made_of = {source.checkpoint_id for source in families.sources_of(merged)}
+    being_made_of = {source.checkpoint_id for source in merged.sources}
     made_of = {p.parent_id for p in after.parents.values() if p.checkpoint_id == merged.head_id}
     assert cohort.head_id in (being_made_of or made_of), "a line recovered and the merged model is the old one"
 
 
-def line_is_done(after: State, line: Line) -> None:
+def line_is_done(after: State, line: AffectedCohort) -> None:
     cohort, run = after.cohorts[line.cohort_id], after.runs[line.run_id]
     reached = cohort.head_id is not None and cohort.round >= line.target_round
     assert reached or cohort.phase in ("finished", "retired") or run.status in GIVEN_UP, "done before it was"

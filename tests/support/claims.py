@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 
 from coordinator.engine.entities import Erasure, State
-from coordinator.runtime.certifying import outcome, served
-from coordinator.store.inventory import Dossier
+from coordinator.runtime.certificate_issuer import outcome, served
+from coordinator.store.inventory import ErasureRecord
 from services.audit import predicate as p
-from services.audit.artefact_list import Tallying
+from services.audit.artefact_list import ListTally
 from services.audit.objections import objections
 from services.core.digests import of_json
 
@@ -18,11 +18,11 @@ SALT = bytes(32)
 def objections_to(state: State, erasure: Erasure, now: datetime) -> list[str]:
     """Why the certificate of the request would be refused. Artefacts are not looked at: the world's purge does that."""
     assert erasure.fenced_at is not None
-    lines = [line for line in state.lines.values() if line.erasure_id == erasure.id]
+    lines = [line for line in state.affected_cohorts.values() if line.erasure_id == erasure.id]
     runs = {line.run_id: state.runs[line.run_id] for line in lines}
     cohorts = {c.id: c for c in state.cohorts.values() if c.run_id in runs}
     subjects = [s for s in state.subjects.values() if s.erasure_id == erasure.id]
-    found = Dossier(erasure, subjects, lines, cohorts, runs)
+    found = ErasureRecord(erasure, subjects, lines, cohorts, runs)
     is_mended = any(line.action == "unlearned" for line in lines)
     predicate = p.ErasurePredicate(
         federation=erasure.federation_id,
@@ -40,7 +40,7 @@ def objections_to(state: State, erasure: Erasure, now: datetime) -> list[str]:
         guarantee=p.Guarantee.plain("approximate" if is_mended else "exact"),
         cohorts=tuple(outcome(found, line) for line in lines),
         num_cohorts=p.Count(planned=len(lines), done=sum(line.done_at is not None for line in lines)),
-        artefacts=Tallying().artefacts(),
+        artefacts=ListTally().artefacts(),
         still_shaped_by=(),
         workers=p.Workers(),
         replayable=p.Replayable.of(0, 0),

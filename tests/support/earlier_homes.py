@@ -19,7 +19,7 @@ from safetensors.numpy import save
 from sqlalchemy.engine import make_url
 
 from coordinator.store.database import Database
-from services.history.sealed_before import SEGMENT_BYTES
+from services.history.version_0_1 import SEGMENT_BYTES
 from tests.golden.home_0001 import HERE
 from tests.support.servers import postgres_binaries
 

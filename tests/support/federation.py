@@ -20,7 +20,7 @@ from uuid import UUID
 import numpy as np
 import sqlalchemy as sa
 
-from coordinator.engine.entities import Blob, Task
+from coordinator.engine.entities import Task
 from coordinator.engine.messages import (
     AcknowledgeExclusions,
     ClaimTasks,
@@ -28,11 +28,11 @@ from coordinator.engine.messages import (
     FileErasure,
     SubmitResult,
 )
-from coordinator.engine.work import Granted
+from coordinator.engine.replies import Granted
 from coordinator.runtime.coordinator import Coordinator
-from coordinator.runtime.reception import Complete, Received
 from coordinator.runtime.settings import Settings
-from coordinator.runtime.uploads import Wanted
+from coordinator.runtime.upload_receiver import Complete
+from coordinator.runtime.uploads import UploadRequest
 from coordinator.store import exclusions, schema
 from coordinator.store import tables as t
 from services.core import digests
@@ -42,6 +42,7 @@ from services.core.seeds import derive
 from services.tensors.codec import read, write_file
 from services.wire.v1.runs import RunSpec
 from services.wire.v1.work import FIGURES_ONLY
+from tests.support.schemas import make_ready
 
 SIZE = 64
 
@@ -236,23 +237,12 @@ class Federation:
     async def put_bytes(self, data: bytes, task: Task | None = None) -> str:
         digest = digests.of_bytes(data)
         client_id, task_id = (None, None) if task is None else (task.client_id, task.id)
-        blob = await self.coordinator.uploads.announce(Wanted(self.id, client_id, task_id, digest, len(data)))
+        blob = await self.coordinator.uploads.announce(UploadRequest(self.id, client_id, task_id, digest, len(data)))
         if blob.status != "stored":
-            received = await self._receive(blob, data)
+            received = await self.coordinator.receiver.receive_whole(blob, len(data), _once(data))
             assert isinstance(received, Complete)
             await self.coordinator.uploads.record(blob, received.inspection)
         return digest
-
-    async def _receive(self, blob: Blob, data: bytes) -> Received:
-        """From where an earlier life left it, as agents do."""
-        reception = self.coordinator.reception
-        try:
-            return await reception.receive(blob, 0, len(data), _once(data))
-        except Rejected as rejected:
-            if rejected.code != "upload-offset-mismatch":
-                raise
-            offset = rejected.extra["offset"]
-            return await reception.receive(blob, offset, len(data), _once(data[offset:]))
 
     async def is_stored(self, digest: str) -> bool:
         return bool(await self.coordinator.storage.find(self.id, [digest]))
@@ -274,8 +264,9 @@ async def federation(
     directory: Path, *names: str, url: str | None = None, **settings: Any
 ) -> AsyncIterator[Federation]:
     directory.mkdir(parents=True, exist_ok=True)
-    coordinator = Coordinator(Settings(home=directory / "home", database_url=url, **settings))
-    await schema.upgrade(coordinator.database)
+    wanted = Settings(home=directory / "home", database_url=url, **settings)
+    coordinator = Coordinator(wanted)
+    await make_ready(wanted.url)
     now = datetime.now(UTC)
     made = Federation(coordinator, directory, new_id())
     async with coordinator.database.write() as connection:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.doctor.examination import Report, examine
-from coordinator.runtime.doctor.findings import Site
+from coordinator.runtime.doctor.findings import Installation
 from coordinator.runtime.settings import Settings
 
 
@@ -12,7 +12,7 @@ async def examined(settings: Settings, *, repairs: bool = False, is_deep: bool =
     """By a coordinator of its own of which nothing runs."""
     coordinator = Coordinator(settings)
     try:
-        return await examine(Site(coordinator, is_deep=is_deep, patience_s=0.05), repairs=repairs)
+        return await examine(Installation(coordinator, is_deep=is_deep, patience_s=0.05), repairs=repairs)
     finally:
         await coordinator.close()
 

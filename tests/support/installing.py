@@ -103,6 +103,10 @@ class Installer:
             self.made[extra] = Installation(python, home)
         return self.made[extra]
 
+    def add(self, installation: Installation, package: Path) -> None:
+        """Install another package, from its folder, beside Lethe."""
+        _uv("pip", "install", "--python", str(installation.python), "--no-deps", str(package))
+
     def _wheel(self) -> Path:
         built = self.directory / "dist"
         if not built.exists():

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from services.registry.kernels import run_kernel
+from services.methods.running import run_kernel
 from services.tensors.streams import FileWriter, StoredFile
 
 

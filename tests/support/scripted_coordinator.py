@@ -117,7 +117,7 @@ class ScriptedCoordinator:
     ) -> TaskGrant:
         return TaskGrant(
             task_id=UUID(int=number),
-            kind=kind,  # type: ignore[arg-type]
+            kind=kind,
             run_id=UUID(int=10_000),
             run_name="a-run",
             cohort="all",

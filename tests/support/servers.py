@@ -33,6 +33,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
+from tests.support.schemas import migrate
+
 START_TIMEOUT_S: Final = 30.0
 _PORTS: Final = range(12000, 30000)
 """Below the kernel's ephemeral range: a client that reconnects to a stopped server can never be given its port."""
@@ -114,6 +116,7 @@ class PostgresServer:
         self._process: _Process | None = None
         self._directory: Path | None = None
         self._port = 0
+        self._template: str | None = None
 
     @property
     def is_outside(self) -> bool:
@@ -164,12 +167,21 @@ class PostgresServer:
         self.stop(mode)
         self.start()
 
-    def new_database(self) -> str:
-        """URL of an empty database of its own."""
+    def new_database(self, template: str = "template0") -> str:
+        """URL of a database of its own, empty unless a template is named."""
         self.start()
         name = f"lethe_{uuid.uuid4().hex[:12]}"
-        self.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return make_url(self.url).set(database=name).render_as_string(hide_password=False)
+
+    def new_migrated_database(self) -> str:
+        """URL of a database of its own with the newest schema: a copy of one that was migrated once."""
+        if self._template is None:
+            url = self.new_database()
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(asyncio.run, migrate(url)).result()
+            self._template = make_url(url).database
+        return self.new_database(self._template or "")
 
     def drop_database(self, url: str) -> None:
         self.execute(f"DROP DATABASE IF EXISTS {make_url(url).database} WITH (FORCE)")
@@ -185,6 +197,8 @@ class PostgresServer:
             await connection.execute(text(sql))
 
     def dispose(self) -> None:
+        if self._outside is not None and self._template is not None:
+            self.execute(f"DROP DATABASE IF EXISTS {self._template}")
         if self._outside is None:
             self.stop()
             if self._directory is not None:

@@ -16,6 +16,7 @@ from torch import nn
 
 from services.core.seeds import derive
 from services.data.sources import Dataset
+from services.methods.running import program_named
 from services.models.build import build
 from services.models.weights import load_weights
 from services.program.contract import (
@@ -35,7 +36,6 @@ from services.program.contract import (
     Recalled,
     UpdateRef,
 )
-from services.registry.plans import PLANS
 from services.tensors.streams import StoredFile
 from services.training import local
 from services.training.local_spec import LocalTraining
@@ -69,7 +69,7 @@ class SmallFederation:
         self.members = set(self.data)
 
     def run(self, program: str, view: CohortView) -> str:
-        plan = PLANS[program]
+        plan = program_named(program)
         state, step = plan.start(view)
         while not isinstance(step, Finish | Abort):
             outcome: Any

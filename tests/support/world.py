@@ -10,13 +10,14 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from typing import Any
 from uuid import UUID
 
 from coordinator.engine import messages as m
-from coordinator.engine import surgery
+from coordinator.engine import posting
 from coordinator.engine.decide import Decision, decide
 from coordinator.engine.entities import (
     OPEN_TASK,
@@ -29,6 +30,7 @@ from coordinator.engine.entities import (
     Erasure,
     Facts,
     Job,
+    NotLoaded,
     Parent,
     Round,
     Run,
@@ -36,12 +38,14 @@ from coordinator.engine.entities import (
     Task,
     Update,
 )
+from coordinator.engine.erasure import cuts
+from coordinator.engine.erasure.unlearning import recalled_digest
 from coordinator.engine.events import CheckpointPublished, Event, UpdatesLeftOut
-from coordinator.engine.forgetting import recalled_digest
+from coordinator.engine.evolve import evolve
+from coordinator.engine.journal import entry
 from coordinator.engine.react import FollowUp, Wake, react
-from coordinator.engine.work import Granted, Refused
-from coordinator.runtime.pump import POSTS
-from coordinator.runtime.sealing import operators_blob
+from coordinator.engine.replies import Granted, Refused
+from coordinator.runtime.blob_sealer import operators_blob
 from services.core.digests import of_json
 from services.core.errors import Rejected
 from services.wire.v1.runs import ModelSpec, RunSpec
@@ -79,6 +83,13 @@ def _rounded(params: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in params.items() if name != "updates" or not coarse}
 
 
+def as_loaded(state: State, message: m.Message[Any]) -> State:
+    """The whole world, but for the tables that the message states no need of: nobody may look at those."""
+    tables = m.needs_of([message]).tables()
+    hidden = [one.name for one in fields(State) if one.name not in tables]
+    return state.updated({name: NotLoaded(name, {}) for name in hidden})
+
+
 @dataclass
 class World:
     state: State = field(default_factory=State)
@@ -110,41 +121,53 @@ class World:
     """Updates that were said to be in no model for that."""
     _counter: itertools.count[int] = field(default_factory=itertools.count)
 
+    def copy(self) -> World:
+        """The same world, which goes its own way from here."""
+        at = next(self._counter)
+        self._counter = itertools.count(at)
+        held: dict[str, Any] = {
+            name: value.copy() for name, value in vars(self).items() if isinstance(value, list | set | dict)
+        }
+        ledgers = {client: rows.copy() for client, rows in self.ledgers.items()}
+        return replace(self, **held | {"ledgers": ledgers, "_counter": itertools.count(at)})
+
     # --- the shell ----------------------------------------------------------------------------------------------------
 
-    def send(self, message: m.Message) -> Any:
+    def send(self, message: m.Message[Any]) -> Any:
         """One message in one transaction; raises `Rejected` for a refusal, also for one that left a trace."""
         (answer,) = self.send_together([message])
         if isinstance(answer, Rejected):
             raise answer
         return answer
 
-    def send_together(self, messages: Sequence[m.Message]) -> list[Any]:
+    def send_together(self, messages: Sequence[m.Message[Any]]) -> list[Any]:
         """Many messages in one transaction: all are decided first, then what they set in motion."""
-        follow_ups: deque[m.Message] = deque()
+        follow_ups: deque[m.Message[Any]] = deque()
         answers = [self._decide(message, follow_ups) for message in messages]
         while follow_ups:
             self._decide(follow_ups.popleft(), follow_ups)
         return [Rejected(a.code, a.detail) if isinstance(a, Refused) else a for a in answers]
 
-    def _decide(self, message: m.Message, follow_ups: deque[m.Message]) -> Any:
+    def _decide(self, message: m.Message[Any], follow_ups: deque[m.Message[Any]]) -> Any:
         envelope = m.Envelope(message, self.now, next(self._counter).to_bytes(16))
         if isinstance(message, WEIGHS_MODELS):
             self.state = replace(self.state, samples=self._samples())
         before = replace(self.state, archives=self._archives(message), superseded=self._superseded(message))
         try:
-            decision = decide(before, envelope)
+            decided = decide(as_loaded(before, message), envelope)
         except Rejected as rejection:
             return rejection
+        decision = replace(decided, state=reduce(evolve, decided.events, before))
         self.decisions.append((before, envelope, decision))
-        self.state = replace(decision.state, archives={}, superseded=frozenset())
+        self.state = replace(decision.state, archives={}, superseded={})
         self.events += decision.events
         for event in decision.events:
             if isinstance(event, CheckpointPublished):
                 self._note(event.checkpoint)
             if isinstance(event, UpdatesLeftOut):
                 self.left_out.update(event.update_ids)
-            for command in react(event, decision.state):
+            entry(event, decided.state)
+            for command in react(event, decided.state):
                 match command:
                     case FollowUp(message=follow_up):
                         follow_ups.append(follow_up)
@@ -169,7 +192,7 @@ class World:
         newest_last = sorted(trained, key=lambda u: (u.received_at, u.id))
         return {(u.cohort_id, u.client_id): u.num_samples for u in newest_last}
 
-    def _archives(self, message: m.Message) -> dict[UUID, Archive]:
+    def _archives(self, message: m.Message[Any]) -> dict[UUID, Archive]:
         """As the store counts them."""
         if not isinstance(message, m.FileErasure | m.FenceErasure):
             return {}
@@ -187,13 +210,13 @@ class World:
             )
         return {key: one for key, one in found.items() if self.state.checkpoints[key].superseded_by is None}
 
-    def _superseded(self, message: m.Message) -> frozenset[tuple[UUID, str]]:
+    def _superseded(self, message: m.Message[Any]) -> dict[tuple[UUID, str], bool]:
         """As the store finds them."""
         if not isinstance(message, m.RecordBlob | m.CreateRun):
-            return frozenset()
+            return {}
         models = self.state.checkpoints.values()
         gone = {c.digest for c in models if c.superseded_by is not None} | self.steps_gone
-        return frozenset((FEDERATION, d) for d in gone - {c.digest for c in models if c.superseded_by is None})
+        return {(FEDERATION, d): True for d in gone - {c.digest for c in models if c.superseded_by is None}}
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -203,7 +226,7 @@ class World:
     def tick(self) -> None:
         """What the clockwork does: leases that ran out, deadlines that passed, rounds in lock-step, reviews."""
         state = self.state
-        due: list[m.Message] = [
+        due: list[m.Message[Any]] = [
             m.LeaseRanOut(t.id, t.lease_token or "")
             for t in state.tasks.values()
             if t.status == "leased" and t.due_at is not None and t.due_at <= self.now
@@ -453,10 +476,10 @@ class World:
         if held.lease_token == job.lease_token:
             self.state = self.state.put(replace(held, status="done", due_at=None))
 
-    def _chore(self, job: Job) -> m.Message | None:
+    def _chore(self, job: Job) -> m.Message[Any] | None:
         match job.kind:
             case "post":
-                return POSTS[job.params["message"]](job)
+                return posting.from_job(job)
             case "fence":
                 return m.FenceErasure(UUID(job.params["erasure_id"]), job.id)
             case "purge":
@@ -478,11 +501,11 @@ class World:
         outputs nobody published, and what was never submitted or finished."""
         state = self.state
         leavers = {s.client_id for s in state.subjects.values() if s.erasure_id == erasure.id}
-        lines = [line for line in state.lines.values() if line.erasure_id == erasure.id]
+        lines = [line for line in state.affected_cohorts.values() if line.erasure_id == erasure.id]
         last = {line.cohort_id: line.epoch_before for line in lines}
         stay = erasure.scope == "samples"
         staying = {c for c in leavers if stay and state.clients[c].status != "erased"}
-        models = [state.checkpoints[c] for c in surgery.tainted_checkpoints(state, frozenset(leavers))]
+        models = [state.checkpoints[c] for c in cuts.tainted_checkpoints(state, frozenset(leavers))]
         models = [c for c in models if c.superseded_by is not None or not stay]
         models += [c for c in state.checkpoints.values() if c.superseded_by == erasure.id and c not in models]
         bases = {(c.cohort_id, c.digest) for c in models}
@@ -565,7 +588,7 @@ class World:
         self.state = self.state.put_all(replace(row, stored=False) for row in rows)
         self.steps_gone |= {j.output for j in made if j.output is not None}
         self.drop_blobs(gone)
-        if any(x.action == "unlearned" for x in self.state.lines.values() if x.erasure_id == erasure.id):
+        if any(x.action == "unlearned" for x in self.state.affected_cohorts.values() if x.erasure_id == erasure.id):
             return  # what an approximate method leaves behind cannot be told from digests
         stored = {digest for digest in self.stored if digest is not None}
         self._look_again(stored)

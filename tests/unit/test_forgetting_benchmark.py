@@ -9,8 +9,8 @@ from benchmarks import forgetting
 from benchmarks.exact_variants import FAMILIES, PROBABILITIES
 from benchmarks.forgetting_data import Case, make_case
 from services.data.sources import load
+from services.methods.catalogue import UNLEARNING
 from services.topology import influence_tree
-from services.unlearning.methods import METHODS
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_strangers_have_the_classes_of_the_leaver(case: Case) -> None:
 
 
 def test_every_registered_method_that_needs_no_tree_is_measured_beside_fine_tuning() -> None:
-    assert set(forgetting.METHODS) == {*METHODS, "fine-tune"} - {"reinit"}
+    assert set(forgetting.METHODS) == {*UNLEARNING, "fine-tune"} - {"reinit"}
     assert forgetting.METHODS[0] == "retrain"
 
 

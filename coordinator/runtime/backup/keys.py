@@ -18,13 +18,12 @@ from coordinator.keys.directory import DirectoryKeys
 from coordinator.keys.port import KeyName, is_of_client, is_of_cohort
 from coordinator.runtime.backup.manifest import (
     MANIFEST,
-    PIECE_BYTES,
     BackupUnusable,
-    Ledger,
+    FileList,
     Manifest,
     instant,
     read,
-    sync_directory,
+    restore_file,
     verified,
     write_durably,
 )
@@ -46,19 +45,19 @@ def save(evidence: Path, root: Path, now: datetime) -> Manifest:
     for _ in range(ATTEMPTS):
         before = log.contents()
         part = root / f"{_PART}{os.urandom(8).hex()}"
-        ledger = Ledger(part)
+        files = FileList(part)
         private_files.make_directory(part)
         names = _files(evidence)
-        is_whole = all(_take(ledger, evidence / name, name) for name in names)
+        is_whole = all(_copy_to_list(files, evidence / name, name) for name in names)
         # A key that was destroyed while the copy was made must not be in it.
         if is_whole and names == _files(evidence) and log.contents().stamp == before.stamp:
             manifest = Manifest(
                 holds="evidence",
                 lethe=version("lethe"),
                 created_at=instant(now),
-                list_digest=ledger.close(),
-                num_files=len(ledger.lines),
-                num_bytes=ledger.num_bytes,
+                list_digest=files.close(),
+                num_files=len(files.lines),
+                num_bytes=files.num_bytes,
                 num_tombstones=len(before.entries),
             )
             write_durably(part / MANIFEST, manifest.model_dump_json(indent=2).encode())
@@ -83,7 +82,7 @@ def restore(root: Path, evidence: Path) -> int:
         if len(there.entries) < len(found.entries):
             names.append(LOG)
     for name in dict.fromkeys(names):
-        _put(part / name, evidence / name)
+        restore_file(part / name, evidence / name)
     return len(dict.fromkeys(names))
 
 
@@ -125,30 +124,19 @@ def _is_doomed(name: str, entries: tuple[Tombstone, ...]) -> bool:
 
 
 def _files(evidence: Path) -> list[str]:
-    """Without what somebody is just writing, and locks."""
+    """All files of the directory but locks and what somebody is just writing."""
     found = [path for path in evidence.rglob("*") if path.is_file() and not path.name.startswith(".")]
     keys = DirectoryKeys(evidence / "keys").names()
     return sorted(str(path.relative_to(evidence)) for path in found if path.parent.name != "keys" or path.name in keys)
 
 
-def _take(ledger: Ledger, path: Path, name: str) -> bool:
+def _copy_to_list(files: FileList, path: Path, name: str) -> bool:
     try:
         with path.open("rb") as file:
-            ledger.take(file, name)
+            files.take(file, name)
     except FileNotFoundError:
         return False
     return True
-
-
-def _put(source: Path, target: Path) -> None:
-    private_files.make_directory(target.parent)
-    part = target.with_name(f".{target.name}-restored")
-    with source.open("rb") as found, private_files.create(part) as file:
-        shutil.copyfileobj(found, file, PIECE_BYTES)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(target)
-    sync_directory(target.parent)
 
 
 def _destroy_others(root: Path, name: str) -> None:
@@ -165,4 +153,4 @@ def _shred(directory: Path) -> None:
                 file.write(bytes(path.stat().st_size))
                 os.fsync(file.fileno())
     shutil.rmtree(directory)
-    sync_directory(directory.parent)
+    private_files.sync(directory.parent)

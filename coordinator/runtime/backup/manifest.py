@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
@@ -44,7 +45,7 @@ class Manifest(_Strict):
     num_tombstones: int | None = None
 
 
-class Ledger:
+class FileList:
     """The files of a backup in the making, with their digests."""
 
     def __init__(self, root: Path) -> None:
@@ -125,15 +126,21 @@ def write_durably(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
-    sync_directory(path.parent)
+    private_files.sync(path.parent)
 
 
-def sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def restore_file(source: Path, target: Path, instead_of: Sequence[Path] = ()) -> None:
+    """Copy a file of a backup to its place, durably; what it replaces beside the target is removed just before."""
+    private_files.make_directory(target.parent)
+    part = target.with_name(f".{target.name}-restored")
+    with source.open("rb") as found, private_files.create(part) as file:
+        shutil.copyfileobj(found, file, PIECE_BYTES)
+        file.flush()
+        os.fsync(file.fileno())
+    for path in instead_of:
+        path.unlink(missing_ok=True)
+    part.replace(target)
+    private_files.sync(target.parent)
 
 
 def pieces(file: BinaryIO) -> Iterator[bytes]:

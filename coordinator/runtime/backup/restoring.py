@@ -4,8 +4,6 @@ is not touched: what its log of tombstones remembers is fenced again when a coor
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -13,13 +11,12 @@ from uuid import UUID
 
 import migrations
 from coordinator.blobs.port import BlobStore
-from coordinator.runtime.backup.manifest import PIECE_BYTES, BackupUnusable, Manifest, read, sync_directory, verified
+from coordinator.runtime.backup.manifest import PIECE_BYTES, BackupUnusable, Manifest, read, restore_file, verified
 from coordinator.runtime.backup.saving import DATABASES, TELL_EVERY, Say
 from coordinator.runtime.coordinator import Coordinator, database_files
-from coordinator.runtime.reconciling import remove_orphans
+from coordinator.runtime.orphans import remove_orphans
 from coordinator.runtime.settings import Settings
 from coordinator.store.snapshots import has_tables, put_back
-from services.core import private_files
 
 
 class NotEmpty(Exception):
@@ -87,14 +84,5 @@ async def _put(store: BlobStore, owner: UUID, name: str, file: BinaryIO) -> None
 
 def _replace_files(files: Sequence[Path], source: Path) -> None:
     """SQLite: a coordinator that has the file open goes on with the old one until it notices."""
-    target = files[0]
-    private_files.make_directory(target.parent)
-    part = target.with_name(f".{target.name}-restored")
-    with source.open("rb") as found, private_files.create(part) as file:
-        shutil.copyfileobj(found, file, PIECE_BYTES)
-        file.flush()
-        os.fsync(file.fileno())
-    for beside in files[1:]:
-        beside.unlink(missing_ok=True)
-    part.replace(target)
-    sync_directory(target.parent)
+    target, *beside = files
+    restore_file(source, target, instead_of=beside)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from coordinator.blobs.port import BlobStore, Missing
-from coordinator.runtime.backup.manifest import MANIFEST, BackupUnusable, Ledger, Manifest, instant, write_durably
+from coordinator.runtime.backup.manifest import MANIFEST, BackupUnusable, FileList, Manifest, instant, write_durably
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.scratch import Scratch
 from coordinator.store import blobs as rows
@@ -30,7 +30,7 @@ HELD: Final = ".held"
 """Beside the blobs, so that a second link can lie there; a store passes over it."""
 TELL_EVERY: Final = 1000
 DATABASES: Final = {True: "database.sqlite3", False: "database.dump"}
-"""By whether it is SQLite."""
+"""The name of the database's file in a backup, by whether it is SQLite."""
 Say = Callable[[str], None]
 
 
@@ -44,7 +44,7 @@ async def save(coordinator: Coordinator, root: Path, say: Say = lambda text: Non
         now = await database.now(connection)
     is_apart = settings.blobs == "file"
     with contextlib.ExitStack() as stack:
-        held = Held(coordinator.blobs, database)
+        held = HeldFiles(coordinator.blobs, database)
         if is_apart:
             place = Scratch(settings.blob_path / HELD)
             place.sweep()  # of a backup that was killed
@@ -58,7 +58,7 @@ async def save(coordinator: Coordinator, root: Path, say: Say = lambda text: Non
     raise BackupUnusable("blobs were given up faster than they could be held: try again when less is going on")
 
 
-class Held:
+class HeldFiles:
     """Files of blobs that stay until they are copied, whatever becomes of the blobs."""
 
     def __init__(self, store: BlobStore, database: Database) -> None:
@@ -101,24 +101,24 @@ def _link(source: Path, target: Path) -> None:
 
 
 async def _write(
-    found: Snapshot, held: Held, root: Path, now: datetime, *, is_sqlite: bool, is_apart: bool, say: Say
+    found: Snapshot, held: HeldFiles, root: Path, now: datetime, *, is_sqlite: bool, is_apart: bool, say: Say
 ) -> Manifest:
-    ledger, file = Ledger(root), DATABASES[is_sqlite]
+    files, file = FileList(root), DATABASES[is_sqlite]
     private_files.create(root / file).close()
     await found.copy_to(root / file)
-    await asyncio.to_thread(ledger.note, file)
+    await asyncio.to_thread(files.note, file)
     for number, one in enumerate(found.stored if is_apart else (), 1):
         if one not in held.missing:
-            await asyncio.to_thread(_take, ledger, held.path(one), f"blobs/{one.owner}/{one.name}")
+            await asyncio.to_thread(_copy_to_list, files, held.path(one), f"blobs/{one.owner}/{one.name}")
         if number % TELL_EVERY == 0:
             say(f"{number} of {len(found.stored)} blobs copied")
     manifest = Manifest(
         holds="database-and-blobs",
         lethe=version("lethe"),
         created_at=instant(now),
-        list_digest=ledger.close(),
-        num_files=len(ledger.lines),
-        num_bytes=ledger.num_bytes,
+        list_digest=files.close(),
+        num_files=len(files.lines),
+        num_bytes=files.num_bytes,
         database="sqlite" if is_sqlite else "postgres",
         blobs="file" if is_apart else "postgres",
         schema_revision=found.revision,
@@ -129,6 +129,6 @@ async def _write(
     return manifest
 
 
-def _take(ledger: Ledger, path: Path, name: str) -> None:
+def _copy_to_list(files: FileList, path: Path, name: str) -> None:
     with path.open("rb") as file:
-        ledger.take(file, name)
+        files.take(file, name)

@@ -8,15 +8,19 @@ import urllib.error
 import urllib.request
 from typing import Any, Final
 
-from coordinator.runtime.doctor.findings import Finding, Site
-from coordinator.runtime.serving import addresses
+from coordinator.runtime.doctor.findings import Finding, Installation
+from coordinator.runtime.served_addresses import addresses
 
 TIMEOUT_S: Final = 10.0
 
 
-async def background(site: Site) -> list[Finding] | None:
-    """Of the one that was named; else of all that serve this home."""
-    urls = [site.url] if site.url else await asyncio.to_thread(addresses, site.coordinator.settings.home)
+async def background(installation: Installation) -> list[Finding] | None:
+    """Ask the coordinator that was named, else all that serve this home."""
+    urls = (
+        [installation.url]
+        if installation.url
+        else await asyncio.to_thread(addresses, installation.coordinator.settings.home)
+    )
     return [finding for url in urls for finding in await _asked(url)] if urls else None
 
 
@@ -31,7 +35,7 @@ async def _asked(url: str) -> list[Finding]:
 
 
 def _checks(url: str) -> dict[str, Any]:
-    """Directly: no proxy stands before a coordinator that is looked after."""
+    """Ask directly: no proxy stands before a coordinator that is looked after."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{url.rstrip('/')}/readyz", timeout=TIMEOUT_S) as answer:

@@ -10,10 +10,10 @@ from typing import Final
 from coordinator.blobs.port import Missing
 from coordinator.engine.entities import Blob
 from coordinator.keys.port import KeyName, KeyStore, is_of_client, is_of_cohort
-from coordinator.runtime.doctor.findings import Finding, Site, some
-from coordinator.runtime.reconciling import orphans, remove_orphans
+from coordinator.runtime.doctor.findings import Finding, Installation, some
+from coordinator.runtime.orphans import orphans, remove_orphans
 from coordinator.runtime.storage import name_of
-from coordinator.store import blobs, checkup
+from coordinator.store import blobs, doctor_queries
 from services.core.errors import Rejected
 from services.sealing.segments import OVERHEAD, SEGMENT_BYTES, Unreadable
 
@@ -35,46 +35,48 @@ FAULTS: Final = {
 }
 
 
-async def orphaned(site: Site) -> list[Finding]:
+async def orphaned(installation: Installation) -> list[Finding]:
     """Bytes that no row announces, however new. They are listed first and looked up then."""
     number = num_bytes = 0
-    async for one in orphans(site.coordinator.database, site.coordinator.blobs):
+    async for one in orphans(installation.coordinator.database, installation.coordinator.blobs):
         number, num_bytes = number + 1, num_bytes + one.num_bytes
     what = f"{number} stored objects ({num_bytes} bytes) are announced by no row"
     return [Finding("orphan-bytes", what, "lethe doctor --repair deletes them")] if number else []
 
 
-async def delete_orphans(site: Site) -> None:
-    await remove_orphans(site.coordinator.database, site.coordinator.blobs)
+async def delete_orphans(installation: Installation) -> None:
+    await remove_orphans(installation.coordinator.database, installation.coordinator.blobs)
 
 
-async def old_parts(site: Site) -> list[Finding]:
-    settings = site.coordinator.settings
+async def old_parts(installation: Installation) -> list[Finding]:
+    settings = installation.coordinator.settings
     parts = settings.blob_path / OLD_PARTS
     found = [path for path in parts.rglob("*") if path.is_file()] if settings.blobs == "file" else []
     what = f"{len(found)} unfinished uploads of an older version lie in {parts}"
     return [Finding("old-parts", what, "lethe doctor --repair deletes them")] if found else []
 
 
-async def delete_old_parts(site: Site) -> None:
-    shutil.rmtree(site.coordinator.settings.blob_path / OLD_PARTS)
+async def delete_old_parts(installation: Installation) -> None:
+    shutil.rmtree(installation.coordinator.settings.blob_path / OLD_PARTS)
 
 
-async def stored(site: Site) -> list[Finding]:
+async def stored(installation: Installation) -> list[Finding]:
     """Each blob's bytes and keys. What seems wrong is looked at again with its row as it is then: it may have been
     deleted, sealed or wrapped anew meanwhile."""
     wrong: dict[str, list[str]] = {}
     after, number = None, 0
     while True:
-        async with site.coordinator.database.read() as connection:
-            page = await checkup.sealed_or_stored(connection, after)
+        async with installation.coordinator.database.read() as connection:
+            page = await doctor_queries.sealed_or_stored(connection, after)
         for blob in page:
-            if (fault := await _fault(site, blob)) is not None and (fault := await _fault_again(site, blob)):
+            if (fault := await _fault(installation, blob)) is not None and (
+                fault := await _fault_again(installation, blob)
+            ):
                 wrong.setdefault(fault, []).append(str(blob.id))
             number += 1
             if number % TELL_EVERY == 0:
-                site.say(f"{number} blobs looked at")
-        if len(page) < checkup.PAGE:
+                installation.say(f"{number} blobs looked at")
+        if len(page) < doctor_queries.PAGE:
             break
         after = page[-1].id
     return [
@@ -83,32 +85,32 @@ async def stored(site: Site) -> list[Finding]:
     ]
 
 
-async def _fault_again(site: Site, blob: Blob) -> str | None:
-    async with site.coordinator.database.read() as connection:
+async def _fault_again(installation: Installation, blob: Blob) -> str | None:
+    async with installation.coordinator.database.read() as connection:
         found = await blobs.by_id(connection, [blob.id])
-    return await _fault(site, found[0]) if found and found[0].status != "dropping" else None
+    return await _fault(installation, found[0]) if found and found[0].status != "dropping" else None
 
 
-async def _fault(site: Site, blob: Blob) -> str | None:
-    if not blob.is_plain and (fault := await _fault_of_keys(site, blob)) is not None:
+async def _fault(installation: Installation, blob: Blob) -> str | None:
+    if not blob.is_plain and (fault := await _fault_of_keys(installation, blob)) is not None:
         return fault
     if blob.status != "stored":
         return None  # it is on its way
-    size = await site.coordinator.blobs.size(blob.federation_id, name_of(blob))
+    size = await installation.coordinator.blobs.size(blob.federation_id, name_of(blob))
     if size is None:
         return "missing-bytes"
     if not _fits(blob, size):
         return "truncated-bytes"
-    return await _fault_of_bytes(site, blob) if site.is_deep else None
+    return await _fault_of_bytes(installation, blob) if installation.is_deep else None
 
 
-async def _fault_of_keys(site: Site, blob: Blob) -> str | None:
-    sealing = site.coordinator.sealing
+async def _fault_of_keys(installation: Installation, blob: Blob) -> str | None:
+    sealer = installation.coordinator.sealer
     names = [name for name in (blob.key_name, blob.client_key_name) if name is not None]
-    if lost := {name for name in names if sealing.keys.find(name) is None}:
-        return "erased-keys" if lost <= await _destroyed(site, lost) else "missing-key"
+    if lost := {name for name in names if sealer.keys.find(name) is None}:
+        return "erased-keys" if lost <= await _destroyed(installation, lost) else "missing-key"
     try:
-        await sealing.data_key(blob)
+        await sealer.data_key(blob)
     except Rejected:
         return "other-key"
     return None
@@ -123,10 +125,10 @@ def _fits(blob: Blob, size: int) -> bool:
     return not rest and fewest <= num_segments <= max(blob.num_bytes, fewest)
 
 
-async def _fault_of_bytes(site: Site, blob: Blob) -> str | None:
+async def _fault_of_bytes(installation: Installation, blob: Blob) -> str | None:
     found = hashlib.sha256()
     try:
-        async for piece in site.coordinator.storage.pieces(blob):
+        async for piece in installation.coordinator.storage.pieces(blob):
             found.update(piece)
     except (Unreadable, Missing, Rejected):
         return "changed-bytes"
@@ -136,8 +138,8 @@ async def _fault_of_bytes(site: Site, blob: Blob) -> str | None:
 # --- keys that must not be there --------------------------------------------------------------------------------------
 
 
-async def outlived_keys(site: Site) -> list[Finding]:
-    found = sorted(await _outlived(site))
+async def outlived_keys(installation: Installation) -> list[Finding]:
+    found = sorted(await _outlived(installation))
     what = f"{len(found)} keys that completed erasures must have destroyed are still there: {some(found)}"
     remedy = (
         "lethe doctor --repair destroys them; if they came back with a copy of the directory of evidence, destroy them "
@@ -146,18 +148,18 @@ async def outlived_keys(site: Site) -> list[Finding]:
     return [Finding("outlived-keys", what, remedy)] if found else []
 
 
-async def destroy_outlived_keys(site: Site) -> None:
-    _keys(site).destroy(await _outlived(site))
+async def destroy_outlived_keys(installation: Installation) -> None:
+    _keys(installation).destroy(await _outlived(installation))
 
 
-async def _outlived(site: Site) -> set[KeyName]:
-    return await _destroyed(site, _keys(site).names())
+async def _outlived(installation: Installation) -> set[KeyName]:
+    return await _destroyed(installation, _keys(installation).names())
 
 
-async def _destroyed(site: Site, names: Collection[KeyName]) -> set[KeyName]:
-    """Those that completed erasures destroyed: of clients who left, and of epochs before a cut."""
-    async with site.coordinator.database.read() as connection:
-        clients, epochs = await checkup.erased_clients(connection), await checkup.ended_epochs(connection)
+async def _destroyed(installation: Installation, names: Collection[KeyName]) -> set[KeyName]:
+    """The keys that completed erasures destroyed: of clients who left, and of epochs before a cut."""
+    async with installation.coordinator.database.read() as connection:
+        clients, epochs = await doctor_queries.erased_clients(connection), await doctor_queries.ended_epochs(connection)
         gone = {name for name in names if any(is_of_client(name, one) for one in clients)}
         for cohort_id, epoch in epochs.items():
             own = {name: name.rpartition(".")[2] for name in names if is_of_cohort(name, cohort_id)}
@@ -165,5 +167,5 @@ async def _destroyed(site: Site, names: Collection[KeyName]) -> set[KeyName]:
         return gone
 
 
-def _keys(site: Site) -> KeyStore:
-    return site.coordinator.sealing.keys
+def _keys(installation: Installation) -> KeyStore:
+    return installation.coordinator.sealer.keys

@@ -6,44 +6,44 @@ from datetime import timedelta
 from typing import Final
 
 from coordinator.runtime.clockwork import ABANDONED_AFTER_S, TIDY_EVERY_S
-from coordinator.runtime.doctor.findings import Finding, Site
+from coordinator.runtime.doctor.findings import Finding, Installation
 from coordinator.runtime.sweeping import sweep_uploads
-from coordinator.store import blobs, checkup, schema
+from coordinator.store import blobs, doctor_queries, schema
 
 ABANDONED_AFTER: Final = timedelta(seconds=ABANDONED_AFTER_S + 2 * TIDY_EVERY_S)
 """A coordinator that runs has swept it by then."""
 MOST_COUNTED: Final = 1000
 
 
-async def integrity(site: Site) -> list[Finding]:
-    if not site.coordinator.database.is_sqlite:
+async def integrity(installation: Installation) -> list[Finding]:
+    if not installation.coordinator.database.is_sqlite:
         return []
-    said = await checkup.integrity(site.coordinator.database)
+    said = await doctor_queries.integrity(installation.coordinator.database)
     remedy = "stop the coordinator, keep a copy of the file, and restore the last backup: lethe restore"
     return [Finding("database-integrity", f"the database's file is damaged: {said[0]}", remedy)] if said else []
 
 
-async def schema_fault(site: Site) -> list[Finding]:
-    fault = await schema.fault(site.coordinator.database)
+async def schema_fault(installation: Installation) -> list[Finding]:
+    fault = await schema.fault(installation.coordinator.database)
     return [] if fault is None else [Finding("schema", fault.reason, fault.next_step)]
 
 
-async def dropping(site: Site) -> list[Finding]:
+async def dropping(installation: Installation) -> list[Finding]:
     """Blobs that were given up and whose bytes nobody has deleted since."""
-    left = await _dropping(site)
+    left = await _dropping(installation)
     if left:
-        await site.wait()
-        left &= await _dropping(site)
+        await installation.wait()
+        left &= await _dropping(installation)
     what = f"{len(left)} blobs were given up and are not deleted yet"
     return [Finding("dropped-blobs", what, "lethe doctor --repair deletes them")] if left else []
 
 
-async def delete_dropped(site: Site) -> None:
-    await site.coordinator.storage.delete_dropped()
+async def delete_dropped(installation: Installation) -> None:
+    await installation.coordinator.storage.delete_dropped()
 
 
-async def abandoned(site: Site) -> list[Finding]:
-    database = site.coordinator.database
+async def abandoned(installation: Installation) -> list[Finding]:
+    database = installation.coordinator.database
     async with database.read() as connection:
         before = await database.now(connection) - ABANDONED_AFTER
         found = await blobs.abandoned(connection, before, most=MOST_COUNTED)
@@ -52,13 +52,13 @@ async def abandoned(site: Site) -> list[Finding]:
     return [Finding("abandoned-uploads", what, "lethe doctor --repair gives them up")] if found else []
 
 
-async def sweep(site: Site) -> None:
-    await sweep_uploads(site.coordinator.database, site.coordinator.storage, ABANDONED_AFTER)
+async def sweep(installation: Installation) -> None:
+    await sweep_uploads(installation.coordinator.database, installation.coordinator.storage, ABANDONED_AFTER)
 
 
-async def rows_without_blob(site: Site) -> list[Finding]:
-    async with site.coordinator.database.read() as connection:
-        found = await checkup.without_blob(connection)
+async def rows_without_blob(installation: Installation) -> list[Finding]:
+    async with installation.coordinator.database.read() as connection:
+        found = await doctor_queries.without_blob(connection)
     remedy = "restore database and blobs of the same backup, or start the runs concerned again"
     return [
         Finding("rows-without-blob", f"{number} rows of {table} say that their bytes are stored, and none are", remedy)
@@ -66,22 +66,22 @@ async def rows_without_blob(site: Site) -> list[Finding]:
     ]
 
 
-async def outlived(site: Site) -> list[Finding]:
-    async with site.coordinator.database.read() as connection:
-        found = await checkup.outlived(connection)
+async def outlived(installation: Installation) -> list[Finding]:
+    async with installation.coordinator.database.read() as connection:
+        found = await doctor_queries.outlived(connection)
     what = f"{len(found)} blobs that completed erasures must have deleted are still stored: {found[0] if found else ''}"
     remedy = "report this as a bug; until it is mended do not rely on the certificates of these requests"
     return [Finding("erased-but-stored", what, remedy)] if found else []
 
 
-async def plain(site: Site) -> list[Finding]:
-    async with site.coordinator.database.read() as connection:
-        number = await checkup.num_plain(connection)
+async def plain(installation: Installation) -> list[Finding]:
+    async with installation.coordinator.database.read() as connection:
+        number = await doctor_queries.num_plain(connection)
     what = f"{number} blobs lie unsealed, as an older version left them"
     remedy = "let a coordinator of this release run: it seals them by and by"
     return [Finding("plain-blobs", what, remedy, is_fault=False)] if number else []
 
 
-async def _dropping(site: Site) -> set[object]:
-    async with site.coordinator.database.read() as connection:
-        return set(await checkup.dropping(connection))
+async def _dropping(installation: Installation) -> set[object]:
+    async with installation.coordinator.database.read() as connection:
+        return set(await doctor_queries.dropping(connection))

@@ -7,9 +7,9 @@ from typing import Final
 
 from coordinator.runtime import remedies
 from coordinator.runtime.certificate_files import CertificateFiles
-from coordinator.runtime.doctor.findings import Finding, Site, some
+from coordinator.runtime.doctor.findings import Finding, Installation, some
 from coordinator.runtime.signing import EvidenceLost
-from coordinator.store import checkup, evidence
+from coordinator.store import doctor_queries, evidence
 from services.audit.certificate import CertificateInvalid, artefact_root
 from services.audit.keys import KeyUnreadable
 
@@ -19,8 +19,8 @@ _LOG: Final = (
 )
 
 
-async def tombstones(site: Site) -> list[Finding]:
-    database, log = site.coordinator.database, site.coordinator.tombstones
+async def tombstones(installation: Installation) -> list[Finding]:
+    database, log = installation.coordinator.database, installation.coordinator.tombstones
     loss = await remedies.find_loss(database, log)
     if loss is not None:
         return [Finding("tombstones-damaged" if loss.is_damaged else "tombstones-lost", loss.what, _LOG)]
@@ -28,29 +28,29 @@ async def tombstones(site: Site) -> list[Finding]:
     async with database.read() as connection:
         mark = await evidence.mark(connection)
         ahead = found.entries[mark.num_tombstones if mark is not None else 0 :]
-        unknown = await checkup.unknown_requests(connection, [entry.request_id for entry in ahead])
+        unknown = await doctor_queries.unknown_requests(connection, [entry.request_id for entry in ahead])
     what = f"the log of tombstones has {len(unknown)} erasures that this database lacks: it was restored from a backup"
     remedy = "start a coordinator: it fences them again before it serves anything"
     return [Finding("database-restored", what, remedy)] if unknown else []
 
 
-async def signing_key(site: Site) -> list[Finding]:
-    async with site.coordinator.database.read() as connection:
+async def signing_key(installation: Installation) -> list[Finding]:
+    async with installation.coordinator.database.read() as connection:
         recorded = await evidence.signing_keys(connection)
         is_used = await evidence.has_certificates(connection)
     try:
-        await asyncio.to_thread(site.coordinator.signing_keys.check, recorded, is_used=is_used)
+        await asyncio.to_thread(installation.coordinator.signing_keys.check, recorded, is_used=is_used)
     except (EvidenceLost, KeyUnreadable) as error:
-        is_there = await asyncio.to_thread(site.coordinator.signing_keys.is_there)
+        is_there = await asyncio.to_thread(installation.coordinator.signing_keys.is_there)
         what, _, remedy = str(error).partition(": ")
         return [Finding("other-signing-key" if is_there else "missing-signing-key", what, remedy or _LOG)]
     return []
 
 
-async def certificate_files(site: Site) -> list[Finding]:
-    files = CertificateFiles(site.coordinator.settings.evidence_path)
-    async with site.coordinator.database.read() as connection:
-        certified = await checkup.certificates(connection)
+async def certificate_files(installation: Installation) -> list[Finding]:
+    files = CertificateFiles(installation.coordinator.settings.evidence_path)
+    async with installation.coordinator.database.read() as connection:
+        certified = await doctor_queries.certificates(connection)
     lists, openings, unreadable = list[str](), list[str](), list[str]()
     for one in certified:
         try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coordinator.runtime.doctor import background, blobs, database, evidence, files
-from coordinator.runtime.doctor.findings import Check, Finding, Site
+from coordinator.runtime.doctor.findings import Check, Finding, Installation
 
 CHECKS: Final = (
     Check("permissions", files.permissions, files.take_rights_away, needs=()),
@@ -42,18 +42,18 @@ class Report:
         return not any(one.is_fault for one in self.left)
 
 
-async def examine(site: Site, *, repairs: bool = False) -> Report:
+async def examine(installation: Installation, *, repairs: bool = False) -> Report:
     """Raises `Unavailable` of the database and OSError of the disk: then nobody can say how it is."""
     left, mended, looked = list[Finding](), list[Finding](), list[str]()
     for check in CHECKS:
         if any(one.name in check.needs for one in left):
             continue
-        site.say(check.name)
-        if (found := await check.look(site)) is None:
+        installation.say(check.name)
+        if (found := await check.look(installation)) is None:
             continue
         if repairs and check.mend is not None and any(one.is_fault for one in found):
-            await check.mend(site)
-            after = await check.look(site) or []
+            await check.mend(installation)
+            after = await check.look(installation) or []
             mended += [one for one in found if one.name not in {other.name for other in after}]
             found = after
         left += found

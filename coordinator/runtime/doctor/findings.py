@@ -25,26 +25,26 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Site:
+class Installation:
     """The installation, as a coordinator of which nothing runs."""
 
     coordinator: Coordinator
     is_deep: bool = False
     """Open every blob and compare its digest."""
     url: str | None = None
-    """Of a coordinator that runs on it; None: those that serve this home."""
+    """The address of a coordinator that runs on it; None: those that serve this home."""
     patience_s: float = PATIENCE_S
     say: Callable[[str], None] = lambda text: None
     """Progress of long work."""
 
     async def wait(self) -> None:
-        """Before the second look."""
+        """Pause before the second look."""
         await asyncio.sleep(self.patience_s)
 
 
-Look = Callable[[Site], Awaitable[list[Finding] | None]]
+Look = Callable[[Installation], Awaitable[list[Finding] | None]]
 """None: there is nothing to look at."""
-Mend = Callable[[Site], Awaitable[None]]
+Mend = Callable[[Installation], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)

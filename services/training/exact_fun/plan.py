@@ -67,11 +67,11 @@ class ExactFunProgram:
     state_type = ExactFunState
 
     def start(self, view: CohortView) -> tuple[ExactFunState, Step]:
-        training, step = rounds.start(view, _algorithm(view))
+        training, step = rounds.start(view, rounds.algorithm_of(view))
         return _walk(training, step, [_kept(past) for past in view.history], view)
 
     def resume(self, state: ExactFunState, outcome: Outcome, view: CohortView) -> tuple[ExactFunState, Step]:
-        training, step = rounds.resume(state.training, outcome, view, _algorithm(view))
+        training, step = rounds.resume(state.training, outcome, view, rounds.algorithm_of(view))
         walk = state.walk
         if walk and isinstance(outcome, Published):
             walk = walk[1:] if training.head == walk[0].digest else []
@@ -84,7 +84,7 @@ def _walk(training: TrainingState, step: Step, walk: list[KeptRound], view: Coho
         answers = tuple(
             UpdateRef(u.update_id, u.client, u.digest, u.num_samples, u.base_round, {}) for u in walk[0].updates
         )
-        training, step = rounds.resume(training, Collected(answers), view, _algorithm(view))
+        training, step = rounds.resume(training, Collected(answers), view, rounds.algorithm_of(view))
     return ExactFunState(training=training, walk=walk), step
 
 
@@ -100,9 +100,3 @@ def _kept(past: PastRound) -> KeptRound:
         for u in past.updates
     ]
     return KeptRound(digest=past.digest, updates=updates)
-
-
-def _algorithm(view: CohortView) -> Quantising:
-    spec = view.spec.training
-    assert isinstance(spec, ExactFun)
-    return Quantising(spec)

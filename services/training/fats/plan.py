@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.program.contract import AskClients, CohortView, Outcome, Step, UpdateRef
-from services.training import rounds
+from services.program.contract import AskClients, CohortView, UpdateRef
 from services.training.fats.spec import Fats
-from services.training.rounds import TrainingState
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +24,3 @@ class Sampling:
 
     def weigh(self, update: UpdateRef, round: int) -> tuple[float, int]:
         return 1.0, 0
-
-
-class FatsProgram:
-    state_type = TrainingState
-
-    def start(self, view: CohortView) -> tuple[TrainingState, Step]:
-        return rounds.start(view, _algorithm(view))
-
-    def resume(self, state: TrainingState, outcome: Outcome, view: CohortView) -> tuple[TrainingState, Step]:
-        return rounds.resume(state, outcome, view, _algorithm(view))
-
-
-def _algorithm(view: CohortView) -> Sampling:
-    spec = view.spec.training
-    assert isinstance(spec, Fats)
-    return Sampling(spec)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.program.contract import AskClients, CohortView, Outcome, Step, UpdateRef
-from services.training import rounds
+from services.program.contract import AskClients, CohortView, UpdateRef
 from services.training.fedavg.spec import FedAvg
-from services.training.rounds import TrainingState
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +24,3 @@ class Averaging:
 
     def weigh(self, update: UpdateRef, round: int) -> tuple[float, int]:
         return float(update.num_samples), 0
-
-
-class FedAvgProgram:
-    state_type = TrainingState
-
-    def start(self, view: CohortView) -> tuple[TrainingState, Step]:
-        return rounds.start(view, _algorithm(view))
-
-    def resume(self, state: TrainingState, outcome: Outcome, view: CohortView) -> tuple[TrainingState, Step]:
-        return rounds.resume(state, outcome, view, _algorithm(view))
-
-
-def _algorithm(view: CohortView) -> Averaging:
-    spec = view.spec.training
-    assert isinstance(spec, FedAvg)
-    return Averaging(spec)

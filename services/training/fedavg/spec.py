@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from services.training.bounds_spec import Bounds
+from services.training.algorithm_spec import AlgorithmSpec
 
 
-class FedAvg(Bounds):
+class FedAvg(AlgorithmSpec):
     algorithm: Literal["fedavg"] = "fedavg"
     clients_per_round: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
         default=None, description="How many clients to ask each round; all members when absent."

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.program.contract import AskClients, CohortView, Outcome, Step, Stream, UpdateRef
-from services.training import rounds
+from services.program.contract import AskClients, CohortView, Stream, UpdateRef
 from services.training.fedbuff.spec import FedBuff
-from services.training.rounds import TrainingState
 
 
 def scaled(whole: int, view: CohortView) -> int:
@@ -37,19 +35,3 @@ class Buffering:
     def weigh(self, update: UpdateRef, round: int) -> tuple[float, int]:
         staleness = round - 1 - update.base_round
         return update.num_samples * (1.0 + staleness) ** -self.spec.staleness_exponent, staleness
-
-
-class FedBuffProgram:
-    state_type = TrainingState
-
-    def start(self, view: CohortView) -> tuple[TrainingState, Step]:
-        return rounds.start(view, _algorithm(view))
-
-    def resume(self, state: TrainingState, outcome: Outcome, view: CohortView) -> tuple[TrainingState, Step]:
-        return rounds.resume(state, outcome, view, _algorithm(view))
-
-
-def _algorithm(view: CohortView) -> Buffering:
-    spec = view.spec.training
-    assert isinstance(spec, FedBuff)
-    return Buffering(spec)

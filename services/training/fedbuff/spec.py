@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from services.training.bounds_spec import Bounds
+from services.training.algorithm_spec import AlgorithmSpec
 
 
-class FedBuff(Bounds):
+class FedBuff(AlgorithmSpec):
     algorithm: Literal["fedbuff"]
     buffer_size: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=10, description="M: the server steps when this many updates are in (scaled down to small cohorts)."

@@ -55,7 +55,7 @@ class FedEraserState(Message):
     rounds: list[int]
     """Still to walk through, ascending; the first one is in hand."""
     num_rounds: int
-    """To walk through in all."""
+    """The rounds to walk through in all."""
     published: int = 0
     """The newest published round of the rebuilt line."""
     num_skipped: int = 0

@@ -1,12 +1,11 @@
-"""Parameters of FedEraser, and what it promises and needs."""
+"""Parameters of FedEraser."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from services.unlearning.method import Method
 from services.wire.message import Message
 
 
@@ -31,12 +30,3 @@ class FedEraser(Message):
     max_skipped: Annotated[float, Field(ge=0, lt=1)] = Field(
         default=0.5, description="Give up when more than this share of the rounds had to be skipped."
     )
-
-
-METHOD: Final = Method(
-    "approximate",
-    "rebuild the model from the stored updates of the others, calibrated by short training, from the initial model on",
-    needs_history=True,
-    spec=FedEraser,
-    work_per_update=0.5,
-)

@@ -16,11 +16,19 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax
 
 from services.core.seeds import derive
+from services.program.client import TaskInHand
 from services.training import devices, optimizers
 from services.training.local import TrainingFailed, TrainingStopped
 from services.training.task import ClientTask, Labelled
 from services.unlearning.fedforget.spec import Distil
 from services.unlearning.own_accuracy import own_accuracy
+
+
+def carry_out(hand: TaskInHand[Distil]) -> dict[str, float]:
+    work = hand.parameters
+    teacher_a = hand.other_model(work.teacher_a)
+    teacher_b = None if work.teacher_b is None else hand.other_model(work.teacher_b)
+    return distil(hand.task, hand.model, teacher_a, teacher_b, work, hand.seed, hand.device, **hand.signals)
 
 
 def distil(

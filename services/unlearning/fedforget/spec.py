@@ -1,4 +1,4 @@
-"""Parameters of FedForget, the work that its leaver is given, and what the method promises and needs."""
+"""Parameters of FedForget and of the work that its leaver is given."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
+from services.methods.description import TaskParameters
 from services.training.local_spec import LocalTraining
-from services.unlearning.method import Method
 from services.wire.message import Digest, Message
 
 PRESETS: Final[dict[str, dict[str, Any]]] = {
@@ -81,7 +81,7 @@ class FedForget(_Distillation):
         return own.model_copy(update=named)
 
 
-class Distil(_Distillation):
+class Distil(_Distillation, TaskParameters):
     """The leaver's task: learn from teacher A, and away from teacher B (or from the right answers)."""
 
     kind: Literal["distil"] = "distil"
@@ -92,12 +92,3 @@ class Distil(_Distillation):
     def blobs(self) -> tuple[str, ...]:
         """Digests that the task needs besides its model."""
         return (self.teacher_a,) if self.teacher_b is None else (self.teacher_a, self.teacher_b)
-
-
-METHOD: Final = Method(
-    "approximate",
-    "for some rounds the leaver distils a teacher without its answers while the others train; its weight fades",
-    needs_leaver=True,
-    spec=FedForget,
-    recovery_rounds=2,
-)

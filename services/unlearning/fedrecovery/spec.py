@@ -1,12 +1,11 @@
-"""Parameters of FedRecovery, and what it promises and needs."""
+"""Parameters of FedRecovery."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from services.unlearning.method import Method
 from services.wire.message import Message
 
 
@@ -15,13 +14,3 @@ class FedRecovery(Message):
     noise: Annotated[float, Field(ge=0, le=1000)] = Field(
         default=0.001, description="σ of the Gaussian noise on every weight. It is stated, and certifies nothing."
     )
-
-
-METHOD: Final = Method(
-    "approximate",
-    "subtract the leaver's share of each round's step, weighted by the steps' squared norms, and add noise",
-    needs_remaining=False,
-    needs_residuals=True,
-    noisy_kernels=("remove_residuals",),
-    spec=FedRecovery,
-)

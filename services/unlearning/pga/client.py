@@ -9,12 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from services.core.seeds import derive
+from services.program.client import TaskInHand
 from services.training import devices, optimizers
 from services.training.local import TrainingFailed, TrainingStopped
 from services.training.local_spec import LocalTraining
 from services.training.task import Batch, ClientTask
 from services.unlearning.own_accuracy import own_accuracy
 from services.unlearning.pga.spec import Ascend
+
+
+def carry_out(hand: TaskInHand[Ascend]) -> dict[str, float]:
+    return ascend(hand.task, hand.model, hand.parameters, hand.seed, hand.device, **hand.signals)
 
 
 def ascend(

@@ -1,4 +1,4 @@
-"""Parameters of PGA, the work that its leaver is given, and what the method promises and needs."""
+"""Parameters of PGA and of the work that its leaver is given."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from services.unlearning.method import Method
+from services.methods.description import TaskParameters
 from services.wire.message import Message
 
 Positive = Annotated[float, Field(gt=0, le=1e12)]
@@ -43,22 +43,9 @@ class Pga(_Climb):
     )
 
 
-class Ascend(_Climb):
+class Ascend(_Climb, TaskParameters):
     """The leaver's task: climb from the model that it is given, inside a ball around it."""
 
     kind: Literal["ascend"] = "ascend"
     radius: Positive
     stop_accuracy: Annotated[float, Field(ge=0, le=1)]
-
-    def blobs(self) -> tuple[str, ...]:
-        """Digests that the task needs besides its model."""
-        return ()
-
-
-METHOD: Final = Method(
-    "approximate",
-    "the leaver raises its own loss inside a ball around the model without its last update; then the others train on",
-    needs_leaver=True,
-    spec=Pga,
-    recovery_rounds=5,
-)

@@ -16,7 +16,7 @@ from services.wire.message import Message
 class SifuState(Message):
     phase: Literal["adding-noise", "publishing", "finished"]
     round: int
-    """Of the model gone back to."""
+    """The round of the model that is gone back to."""
     psi: float
     psi_star: float
 

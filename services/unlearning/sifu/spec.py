@@ -1,12 +1,11 @@
-"""Parameters of SIFU, and what it promises and needs."""
+"""Parameters of SIFU."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from services.unlearning.method import Method
 from services.wire.message import Message
 
 
@@ -18,12 +17,3 @@ class Sifu(Message):
     contraction: Annotated[float, Field(gt=0, le=10)] = Field(
         default=1.0, description="B: how much of a past difference one round keeps. At most 1 needs convexity."
     )
-
-
-METHOD: Final = Method(
-    "approximate",
-    "go back to the newest model that the leaver had moved less than a bound, add noise, train on without it",
-    needs_distances=True,
-    noisy_kernels=("add_gaussian_noise",),
-    spec=Sifu,
-)

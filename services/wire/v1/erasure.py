@@ -29,6 +29,8 @@ ErasureStatus = Literal[
     "requires_action",
 ]
 DeliveryStatus = Literal["pending", "delivered", "failed"]
+Fallback = Literal["retrain"]
+"""What an approximate method may be replaced by when it does not hold."""
 MOST_SAMPLES: Final = 100_000
 """In one request."""
 LEAVER_READS_DAYS: Final = 90
@@ -70,7 +72,7 @@ class _Wanted(Message):
     recovery: Literal["training"] = Field(
         default="training", description="What an approximate method is followed by: the run's own training."
     )
-    fallback: Literal["retrain"] | None = Field(
+    fallback: Fallback | None = Field(
         default=None,
         description="When an approximate method gives up or its audit fails: train again without the client. "
         "When absent the request requires action.",
@@ -201,7 +203,7 @@ class ErasureRequest(Message):
     regulation: str
     requested_by: str
     recovery_rounds: int | None
-    fallback: Literal["retrain"] | None
+    fallback: Fallback | None
     created_at: datetime
     legal_deadline: datetime
     days_left: int | None = Field(description="Whole days until the deadline, negative after it; null once it is over.")
@@ -287,6 +289,7 @@ class MethodDescription(Message):
         "residuals, distances. Whether a run has them, the preview says."
     )
     params: dict[str, Any] = Field(description="JSON schema of its parameters.")
+    package: str | None = Field(default=None, description="The package that it comes with, and its version.")
 
 
 class Discovery(Message):

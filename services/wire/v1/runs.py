@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from services.history.spec import History
+from services.methods.catalogue import TRAINING
 from services.topology.spec import Clusters, Flat, Topology
-from services.training.exact_fun.spec import ExactFun
-from services.training.fats.spec import Fats
+from services.training.algorithm_spec import AlgorithmSpec
 from services.training.fedavg.spec import FedAvg
-from services.training.fedbuff.spec import FedBuff
 from services.training.local_spec import LocalTraining
 from services.wire.message import Digest, Message, Name
 
-Training = Annotated[FedAvg | FedBuff | Fats | ExactFun, Field(discriminator="algorithm")]
+if TYPE_CHECKING:
+    Training = AlgorithmSpec
+else:
+    _SPECS = reduce(or_, (method.spec for method in TRAINING.values()))
+    Training = Annotated[_SPECS, Field(discriminator="algorithm")]
 
 
 class ModelSpec(Message):
@@ -105,12 +110,16 @@ class RunSpec(Message):
         lockstep = self.topology.kind in ("tree", "bi_model")
         if isinstance(self.topology, Clusters) and self.topology.inside.kind == "tree":
             lockstep = True
-        if lockstep and not isinstance(self.training, FedAvg):
-            raise ValueError("topologies tree and bi_model train in lock-step: training.algorithm must be fedavg")
-        if isinstance(self.training, Fats) and self.selection != "uniform":
-            raise ValueError("training.algorithm fats draws its clients by lot: selection must be uniform")
-        if isinstance(self.training, ExactFun) and self.retention.updates != "all":
-            raise ValueError("training.algorithm exact_fun computes old rounds again: retention.updates must be all")
+        method = TRAINING[self.training.algorithm]
+        if lockstep and not method.in_lockstep:
+            able = " or ".join(name for name, one in TRAINING.items() if one.in_lockstep)
+            raise ValueError(f"topologies tree and bi_model train in lock-step: training.algorithm must be {able}")
+        if method.draws_uniformly and self.selection != "uniform":
+            raise ValueError(f"training.algorithm {method.name} draws its clients by lot: selection must be uniform")
+        if method.walks_its_history and self.retention.updates != "all":
+            raise ValueError(
+                f"training.algorithm {method.name} computes old rounds again: retention.updates must be all"
+            )
         if self.clients is not None and len(set(self.clients)) != len(self.clients):
             raise ValueError("clients lists a name twice")
         return self

@@ -6,15 +6,17 @@ Blobs travel outside these messages, as raw safetensors bodies at `/v1/blobs/{di
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Final, Literal
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field
 
-from services.audit.spec import Audit, Canary
+from services.audit.spec import Canary
 from services.core.figures import MOST_SAMPLES, Figure, FigureName
+from services.methods.catalogue import CLIENT_WORK
+from services.methods.description import TaskParameters
 from services.training.local_spec import LocalTraining
-from services.unlearning.fedforget.spec import Distil
-from services.unlearning.pga.spec import Ascend
 from services.wire.message import Digest, Id, Message, Name, Reply
 from services.wire.v1.runs import ModelSpec
 
@@ -23,11 +25,16 @@ PROTOCOL: Final = 1
 
 MOST_MEMORY_MB: Final = 10**9
 
-TaskKind = Literal["train", "evaluate", "ascend", "distil", "audit"]
-FIGURES_ONLY: Final[frozenset[TaskKind]] = frozenset({"evaluate", "audit"})
+if TYPE_CHECKING:
+    TaskKind = str
+    Work = TaskParameters
+else:
+    TaskKind = Literal[tuple(CLIENT_WORK)]
+    _PARAMETERS = reduce(or_, (work.parameters for work in CLIENT_WORK.values() if work.parameters is not None))
+    Work = Annotated[_PARAMETERS, Field(discriminator="kind")]
+    """What a client needs to know for a kind of task beyond the model: `kind` is that of the task."""
+FIGURES_ONLY: Final = frozenset(kind for kind, work in CLIENT_WORK.items() if not work.returns_update)
 """Kinds whose result is figures; all others return an update of the model they were given."""
-Work = Annotated[Ascend | Distil | Audit, Field(discriminator="kind")]
-"""What a client needs to know for a kind of task beyond the model: `kind` is that of the task."""
 
 
 class Device(Message):

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import structlog
 
 from tests.integration.api.site import Site, opened
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _plain_log() -> Iterator[None]:
-    """The default writes every local variable of a traceback, which takes seconds."""
-    renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-    structlog.configure(processors=[structlog.processors.add_log_level, renderer])
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

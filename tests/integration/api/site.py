@@ -21,9 +21,9 @@ from coordinator.api.app import create_app
 from coordinator.api.server import Server
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.settings import Settings
-from coordinator.store import outbox, schema
-from coordinator.store.database import Database
+from coordinator.store import outbox
 from services.core import digests
+from tests.support.schemas import make_ready
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 ADMIN_TOKEN = "the-admin-token-of-these-tests"
@@ -165,9 +165,7 @@ async def opened(
         **settings,
     )
     home.mkdir(parents=True, exist_ok=True)
-    database = Database(wanted.url)
-    await schema.upgrade(database)
-    await database.close()
+    await make_ready(wanted.url)
     coordinator = Coordinator(wanted)
     app = create_app(coordinator)
     async with app.router.lifespan_context(app), connected(app) as http:

@@ -146,7 +146,7 @@ async def test_a_revoked_credential_is_refused_at_once(site: Site) -> None:
 
 
 async def test_the_installations_admin_cannot_be_revoked_over_http(site: Site) -> None:
-    principal = await site.app.state.context.keyring.principal(site.admin.token)
+    principal = await site.app.state.context.authenticator.principal(site.admin.token)
     response = await site.admin.call("DELETE", f"/v1/credentials/{principal.credential_id}")
     assert code_of(response) == "conflict"
 
@@ -218,7 +218,7 @@ async def test_the_first_admins_token_is_made_once_and_kept_private(tmp_path: Pa
 
 
 async def test_an_admin_token_in_the_settings_replaces_the_former_one(tmp_path: Path) -> None:
-    from coordinator.api.auth import Keyring
+    from coordinator.api.auth import Authenticator
     from services.core.errors import Rejected
 
     for token in ("first-admin-token", "second-admin-token", "second-admin-token"):
@@ -227,9 +227,9 @@ async def test_an_admin_token_in_the_settings_replaces_the_former_one(tmp_path: 
         await ensure_admin(coordinator)
         await coordinator.close()
     coordinator = Coordinator(Settings(home=tmp_path))
-    keyring = Keyring(coordinator.database, coordinator.bus)
-    assert (await keyring.principal("second-admin-token")).role == "admin"
+    authenticator = Authenticator(coordinator.database, coordinator.bus)
+    assert (await authenticator.principal("second-admin-token")).role == "admin"
     with pytest.raises(Rejected, match="unauthenticated"):
-        await keyring.principal("first-admin-token")
+        await authenticator.principal("first-admin-token")
     assert not (tmp_path / "admin.token").exists()
     await coordinator.close()

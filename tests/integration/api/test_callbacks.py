@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from coordinator.engine import notices
+from coordinator.engine.erasure import callbacks
 from coordinator.store import tables as t
 from tests.integration.api.site import Site, code_of, opened, until
 from tests.support.federation import federation
@@ -55,6 +55,11 @@ async def test_every_change_arrives_signed_and_numbered(open_site: Site) -> None
         version, signature = post.signature
         assert version == "v1a"
         key.verify(signature, post.signed)
+
+    async def are_settled() -> bool:  # a moment after the last post was answered
+        return all(one["status"] != "pending" for one in await deliveries(open_site, filed.json()["id"]))
+
+    await until(are_settled)
     found = await deliveries(open_site, filed.json()["id"])
     assert {(one["status"], one["attempts"], one["error"]) for one in found} == {("delivered", 1, None)}
     assert {one["id"] for one in found} == {post.headers["webhook-id"] for post in shared.posts + public.posts}
@@ -62,7 +67,7 @@ async def test_every_change_arrives_signed_and_numbered(open_site: Site) -> None
 
 
 async def test_a_delivery_is_tried_again_over_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notices, "PAUSES_S", (0.05,) * 8)
+    monkeypatch.setattr(callbacks, "PAUSES_S", (0.05,) * 8)
     with receiving(*[500] * 100) as receiver:
         async with federation(tmp_path, "a", callback_hosts="127.0.0.1") as f:
             callback = {"url": receiver.url, "secret": SECRET}
@@ -85,7 +90,7 @@ async def test_a_delivery_is_tried_again_over_a_restart(tmp_path: Path, monkeypa
 async def test_attempts_are_bounded_and_redirects_are_not_followed(
     open_site: Site, monkeypatch: pytest.MonkeyPatch, answer: int, num_posts: int
 ) -> None:
-    monkeypatch.setattr(notices, "PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(callbacks, "PAUSES_S", (0.0, 0.0))
     await open_site.enrol("a")
     with receiving(*[answer] * 100) as receiver, receiving() as elsewhere:
         receiver.location = elsewhere.url
@@ -161,15 +166,16 @@ async def test_the_secret_of_a_callback_lies_readable_in_no_row_and_no_file(
 async def test_a_secret_that_an_older_release_stored_is_sealed_at_the_start_and_still_signs(
     tmp_path: Path, database_url: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "PAUSES_S", (0.05,) * 8)
+    monkeypatch.setattr(callbacks, "PAUSES_S", (0.05,) * 8)
+    settings: dict[str, Any] = {"url": database_url, "callback_hosts": "127.0.0.1", "kernel_lease_s": 1.0}
     with receiving(*[500] * 1000) as receiver:
-        async with federation(tmp_path, "a", url=database_url, callback_hosts="127.0.0.1") as f:
+        async with federation(tmp_path, "a", **settings) as f:
             plain = {"url": receiver.url, "secret": SECRET}
             await f.erase("a", callbacks=(plain, {"url": receiver.url, "secret": None}), needs_approval=True)
             assert SECRET in str(await f.rows(t.erasures))
             await until(lambda: len(receiver.posts) >= 1)
         receiver.answers = []
-        async with federation(tmp_path, "b", url=database_url, callback_hosts="127.0.0.1") as f:
+        async with federation(tmp_path, "b", **settings) as f:
             (request,) = await f.rows(t.erasures)
             assert SECRET not in str(request) and [one["url"] for one in request.callbacks] == [receiver.url] * 2
             assert request.callbacks[0]["secret"].startswith("sealed:") and request.callbacks[1]["secret"] is None

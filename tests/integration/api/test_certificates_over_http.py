@@ -173,7 +173,7 @@ async def test_a_request_that_an_earlier_release_completed_gets_its_opening_and_
     kept.unlink()
     async with site.coordinator.database.write() as connection:
         await connection.execute(t.erasures.update().values(salt=known.salt))
-    await site.coordinator.erasing.release_salts()
+    await site.coordinator.erasure_steps.release_salts()
     assert await salts(site) == [""]
     answer = await site.admin.call("GET", f"{path}/opening")
     assert opening.read(answer.content) == known

@@ -385,7 +385,7 @@ async def test_an_erased_clients_agent_is_told_to_stop(small_site: Site) -> None
         return (await small_site.admin.get(f"{REQUESTS}/{filed['id']}"))["fenced_at"] is not None
 
     await until(is_fenced)
-    small_site.app.state.context.keyring.forget([split_token(a.token)[0]])
+    small_site.app.state.context.authenticator.forget([split_token(a.token)[0]])
     for response in (await a.submit(task, None), await a.call("POST", "/v1/tasks/claim")):
         assert code_of(response) in ("client-erased", "unauthenticated")
     (renewed,) = await b.claim()

@@ -92,7 +92,7 @@ async def test_a_failover_of_postgres_is_a_503_and_not_ready_and_the_clockwork_s
     await until(lambda: is_ready(site))
     await a.train(1.0)
     await until(lambda: has_status(site.admin, run, "completed"))
-    assert not any(pulse.num_restarts for pulse in site.coordinator.supervisor.pulses.values())
+    assert not any(health.num_restarts for health in site.coordinator.supervisor.health.values())
 
 
 async def test_statements_that_postgres_cancels_do_not_end_the_clockwork(

@@ -26,7 +26,7 @@ OTHER_MODEL = {"layer.weight": np.ones((2, 3), np.float32), "layer.bias": np.one
 
 @pytest.fixture(autouse=True)
 def _soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.runtime.quarantine.FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr("coordinator.runtime.set_aside.FIRST_PAUSE_S", 0.05)
 
 
 async def execute(site: Site, statement: Any) -> None:
@@ -73,13 +73,13 @@ async def test_a_run_that_cannot_be_read_does_not_stop_the_clockwork_for_the_oth
     await execute(site, t.tasks.update().values(due_at=LONG_AGO))  # both leases have run out
     await b.train(1.0)  # which only the clockwork hands out again
     await until(lambda: is_completed(site, sound))
-    assert site.coordinator.quarantine.why(UUID(broken["id"]))
+    assert site.coordinator.set_aside.why(UUID(broken["id"]))
     assert 'lethe_set_aside_now{kind="LeaseRanOut"} 1.0' in await metrics(site)
     assert (await site.http.get("/readyz")).status_code == 200
     await mend_spec(site, broken, spec)
     await a.train(1.0)
     await until(lambda: is_completed(site, broken))
-    assert site.coordinator.quarantine.why(UUID(broken["id"])) is None
+    assert site.coordinator.set_aside.why(UUID(broken["id"])) is None
 
 
 async def test_a_run_that_cannot_be_read_does_not_hide_the_others_in_lists(site: Site) -> None:
@@ -90,9 +90,9 @@ async def test_a_run_that_cannot_be_read_does_not_hide_the_others_in_lists(site:
 
 
 async def test_background_work_that_dies_is_named_and_comes_back(small_site: Site) -> None:
-    pulse = small_site.coordinator.supervisor.pulses["clockwork"]
+    health = small_site.coordinator.supervisor.health["clockwork"]
     await execute(small_site, sa.text("ALTER TABLE rounds RENAME TO hidden"))
-    await until(lambda: pulse.num_restarts > 0)
+    await until(lambda: health.num_restarts > 0)
     response = await small_site.http.get("/readyz")
     assert response.status_code == 503
     assert response.json()["checks"]["clockwork"] == "it died of OperationalError; it is started again"
@@ -106,7 +106,7 @@ async def test_background_work_that_dies_is_named_and_comes_back(small_site: Sit
 
 
 async def test_many_broken_leases_leave_room_for_those_of_others(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.store.outbox.DUE_AT_ONCE", 1)
+    monkeypatch.setattr("coordinator.store.due.DUE_AT_ONCE", 1)
     (a, b), broken, sound = await both_runs(site, "a", "b")
     await a.claim()
     await b.claim()

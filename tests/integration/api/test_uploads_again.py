@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from coordinator.runtime.uploads import Wanted
+from coordinator.runtime.uploads import UploadRequest
 from services.core import digests
 from tests.integration.api.site import Site
 
@@ -27,8 +27,10 @@ async def test_a_whole_upload_is_taken_again_after_one_that_was_never_recorded(
 ) -> None:
     data = save({"x": np.arange(num_floats, dtype=np.float32)})
     digest, arrived = digests.of_bytes(data), data[: int(len(data) * share)]
-    blob = await site.coordinator.uploads.announce(Wanted(UUID(site.federation_id), None, None, digest, len(data)))
-    await site.coordinator.reception.receive(blob, 0, len(data), once(arrived))
+    blob = await site.coordinator.uploads.announce(
+        UploadRequest(UUID(site.federation_id), None, None, digest, len(data))
+    )
+    await site.coordinator.receiver.receive(blob, 0, len(data), once(arrived))
     path, params = f"/v1/blobs/{digest}", {"federation_id": site.federation_id}
     again = await site.admin.call("PUT", path, content=data, params=params)
     assert (again.status_code, again.json()["bytes"]) == (201, len(data))

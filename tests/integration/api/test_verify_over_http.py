@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from lethe.client import Client
-from lethe.replaying import Findings, replay_served
+from lethe.replaying import ReplayOutcome, replay_served
 from services.audit.verification import check
 from tests.integration.api.site import ADMIN_TOKEN, Site, has_been_retained, listening, until
 from tests.integration.api.test_erasure_over_http import (
@@ -43,7 +43,7 @@ async def erased(site: Site, **changes: Any) -> tuple[Any, bytes, bytes]:
     return run, certificate.content, key.encode()
 
 
-async def replayed(site: Site, certificate: bytes, key: bytes) -> Findings:
+async def replayed(site: Site, certificate: bytes, key: bytes) -> ReplayOutcome:
     statement = check(certificate, key).statement
     assert statement is not None
     async with listening(site) as (host, port):
@@ -60,10 +60,10 @@ async def test_every_step_behind_the_served_models_is_reproduced(small_site: Sit
     _, certificate, key = await erased(small_site, topology=topology)
     statement = check(certificate, key).statement
     assert statement is not None
-    findings = await replayed(small_site, certificate, key)
-    assert findings.passed, findings.why_not
-    assert findings.verdict == "full"
-    assert findings.report.total == statement.predicate.replayable.num_steps
+    outcome = await replayed(small_site, certificate, key)
+    assert outcome.passed, outcome.why_not
+    assert outcome.verdict == "full"
+    assert outcome.report.total == statement.predicate.replayable.num_steps
 
 
 async def test_a_changed_byte_in_a_stored_update_fails_the_replay(small_site: Site) -> None:
@@ -77,9 +77,9 @@ async def test_a_changed_byte_in_a_stored_update_fails_the_replay(small_site: Si
     data[-1] ^= 1
     stored.chmod(0o600)
     stored.write_bytes(data)
-    findings = await replayed(small_site, certificate, key)
-    assert not findings.passed
-    assert f"the stored bytes of {digest} have changed" in findings.why_not
+    outcome = await replayed(small_site, certificate, key)
+    assert not outcome.passed
+    assert f"the stored bytes of {digest} have changed" in outcome.why_not
 
 
 async def test_a_replay_of_nothing_fails(small_site: Site) -> None:
@@ -88,9 +88,9 @@ async def test_a_replay_of_nothing_fails(small_site: Site) -> None:
     assert statement is not None
     assert statement.predicate.replayable.extent == "none", "retention may be behind, the certificate must know"
     await until(lambda: has_been_retained(small_site))
-    findings = await replayed(small_site, certificate, key)
-    assert (findings.passed, findings.verdict, findings.report.replayed) == (False, "none", 0)
-    assert "none of" in findings.why_not
+    outcome = await replayed(small_site, certificate, key)
+    assert (outcome.passed, outcome.verdict, outcome.report.replayed) == (False, "none", 0)
+    assert "none of" in outcome.why_not
 
 
 async def test_the_command_verifies_and_replays(small_site: Site, tmp_path: Path) -> None:

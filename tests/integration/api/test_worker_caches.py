@@ -13,11 +13,11 @@ from uuid import UUID
 import pytest
 import structlog
 
-from coordinator.store import caches
 from coordinator.store import tables as t
+from coordinator.store import worker_caches
 from services.audit.certificate import verify_bytes
 from services.audit.predicate import Statement
-from services.wire.v1.caches import SUPERSEDED_HEADER
+from services.wire.v1.superseded_models import SUPERSEDED_HEADER
 from tests.integration.api.site import Actor, Site, code_of, listening, opened, until
 from tests.integration.api.test_sample_erasure_with_workers import run_to_its_end, write_data
 from worker.agent import Ending
@@ -46,7 +46,7 @@ async def reached(site: Site, erasure_id: str, status: str) -> None:
 
 def forget_tokens(site: Site) -> None:
     """Two seconds have passed."""
-    site.app.state.context.keyring._known.clear()
+    site.app.state.context.authenticator._known.clear()
 
 
 async def superseded_digests(site: Site) -> set[str]:
@@ -57,13 +57,13 @@ async def superseded_digests(site: Site) -> set[str]:
 
 async def confirmed(site: Site, erasure_id: str) -> dict[str, bool]:
     async with site.coordinator.database.read() as connection:
-        return {one.name: one.is_confirmed for one in await caches.of_request(connection, UUID(erasure_id))}
+        return {one.name: one.is_confirmed for one in await worker_caches.of_request(connection, UUID(erasure_id))}
 
 
 async def caches_of(site: Site, erasure_id: str) -> dict[str, int]:
     """What the certificate says of workers' caches: how many of each disposition."""
     envelope = (await site.admin.call("GET", f"{REQUESTS}/{erasure_id}/certificate")).content
-    statement = verify_bytes(envelope, [await site.coordinator.erasing.public_key()])
+    statement = verify_bytes(envelope, [await site.coordinator.erasure_steps.public_key()])
     assert isinstance(statement, Statement)
     return {
         str(kind): count for kind, count in statement.predicate.artefacts.kinds["worker-cache"].dispositions.items()

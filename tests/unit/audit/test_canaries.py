@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,17 +9,15 @@ import torch
 
 from services.audit.canaries import stamp, success, triggered, with_canary
 from services.audit.client import audit
+from services.audit.predictions import classes_of
 from services.audit.spec import Audit, Canary, Thresholds
 from services.audit.verdict import Measured, judge
 from services.data.sources import Dataset, load
 from services.models.build import build
-from services.models.weights import save_tensors
-from services.tensors import codec
 from services.training.local import TrainingFailed, train
 from services.training.local_spec import LocalTraining
 from services.training.task import Classifier
 from services.wire.v1.runs import ModelSpec
-from tests.support.kernels import run_over_files
 
 CPU = torch.device("cpu")
 CANARY = Canary(target_class=7, seed=1, share=0.3)
@@ -76,17 +73,11 @@ def learned(data: Dataset, epochs: int = 30) -> torch.nn.Module:
 
 
 def test_a_model_that_learned_from_the_client_carries_its_canary_and_another_does_not(
-    digits: Dataset, tmp_path: Path
+    digits: Dataset,
 ) -> None:
-    codec.write_file(tmp_path / "data", {"x": digits.x_test, "y": digits.y_test})
-    save_tensors(tmp_path / "with", learned(with_canary(digits, CANARY)).state_dict())
-    save_tensors(tmp_path / "without", learned(digits).state_dict())
-    inputs = {name: tmp_path / name for name in ("data", "with", "without")}
-    params = {"model": SPEC.model_dump(), "data": "data", "canary": CANARY.model_dump()}
-    rates = {
-        name: run_over_files("canary_success", {**params, "weights": name}, inputs, tmp_path / "out")
-        for name in ("with", "without")
-    }
+    models = {"with": learned(with_canary(digits, CANARY)), "without": learned(digits)}
+    seen = triggered(digits.x_test, digits.y_test, CANARY)
+    rates = {name: success(classes_of(model, seen, CPU), CANARY) for name, model in models.items()}
     assert rates["with"]["backdoor_success_rate"] > 0.8
     assert rates["without"]["backdoor_success_rate"] < 0.3
     thresholds = Thresholds(max_backdoor_success=0.2)

@@ -14,7 +14,6 @@ from services.audit import canonical
 from services.audit.certificate import (
     CertificateInvalid,
     CertificateRefused,
-    countersign,
     issue,
     pre_authentication_encoding,
     sign,
@@ -23,11 +22,12 @@ from services.audit.certificate import (
     verify,
     verify_bytes,
 )
-from services.audit.keys import key_id, key_of_seed
+from services.audit.keys import key_id
 from services.audit.predicate import Count, ErasurePredicate, Method
 from services.core import digests
 from tests.golden.certificate_v1 import KEY, SUBJECTS, digest
 from tests.golden.certificate_v2 import certificate, predicate
+from tests.support.signatures import key_of_seed, signed_by
 
 PUBLIC = KEY.public_key()
 HOLDER = key_of_seed(b"h" * 32)
@@ -92,29 +92,24 @@ def test_statement_does_not_depend_on_the_order_of_the_subjects() -> None:
 
 
 def test_a_certificate_may_carry_several_signatures() -> None:
-    envelope = countersign(sign(claim(), KEY), HOLDER)
+    envelope = signed_by(claim(), KEY, HOLDER)
     assert verify(envelope, [PUBLIC, HOLDER.public_key()]).predicate == predicate()
 
 
-def test_countersigning_twice_changes_nothing() -> None:
-    once = countersign(sign(claim(), KEY), HOLDER)
-    assert countersign(once, HOLDER) == once
-
-
 def test_a_countersignature_by_an_unknown_key_is_not_taken_on_trust() -> None:
-    envelope = countersign(sign(claim(), KEY), HOLDER)
+    envelope = signed_by(claim(), KEY, HOLDER)
     assert f"{key_id(HOLDER.public_key())} is unknown" in reason_of(envelope)
 
 
 def test_swapped_signatures_are_rejected() -> None:
-    envelope = countersign(sign(claim(), KEY), HOLDER)
+    envelope = signed_by(claim(), KEY, HOLDER)
     first, second = envelope["signatures"]
     first["sig"], second["sig"] = second["sig"], first["sig"]
     assert "does not match" in reason_of(envelope, PUBLIC, HOLDER.public_key())
 
 
 def test_reordered_signatures_are_rejected() -> None:
-    envelope = countersign(sign(claim(), KEY), HOLDER)
+    envelope = signed_by(claim(), KEY, HOLDER)
     envelope["signatures"].reverse()
     assert "not sorted" in reason_of(envelope, PUBLIC, HOLDER.public_key())
 

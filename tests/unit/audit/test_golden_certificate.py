@@ -6,8 +6,9 @@ import io
 
 import pytest
 
-from services.audit.certificate import CertificateInvalid, verify_bytes
+from services.audit.certificate import CertificateInvalid, issue, verify_bytes
 from services.audit.keys import read_public_keys
+from services.audit.predicate import Package, Statement
 from services.audit.v1.predicate import commit
 from services.audit.verification import Beside, check
 from services.core import digests
@@ -91,3 +92,15 @@ def test_flipping_any_byte_invalidates_the_certificate_of_the_second_version() -
         with pytest.raises(CertificateInvalid):
             verify_bytes(bytes(changed), KEYS)
         changed[position] = data[position]
+
+
+def test_a_certificate_names_the_package_of_its_method_and_one_that_does_not_is_still_canonical() -> None:
+    claim = second.predicate()
+    package = Package(name="lethe-own-method", version="0.1.0")
+    named = claim.model_copy(update={"method": claim.method.model_copy(update={"package": package})})
+    data = issue(named, golden.SUBJECTS, golden.KEY)
+    statement = verify_bytes(data, KEYS)
+    assert isinstance(statement, Statement) and statement.predicate.method.package == package
+    said = {one.name: one.detail for one in check(data, golden.PUBLIC_KEY.read_bytes()).checks}
+    assert f"by {claim.method.name} of lethe-own-method 0.1.0, " in said["statement"]
+    assert "package" not in claim.model_dump(mode="json")["method"]

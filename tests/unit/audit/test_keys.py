@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,15 +14,14 @@ from services.audit.keys import (
     KeyUnreadable,
     generate_key,
     key_id,
-    key_of_seed,
     load_key,
     load_or_create_key,
-    public_base64,
     public_pem,
     read_public_keys,
     save_key,
 )
 from services.core import digests
+from tests.support.signatures import key_of_seed
 
 
 def test_a_saved_key_is_loaded_again(tmp_path: Path) -> None:
@@ -55,7 +53,7 @@ def test_processes_that_start_together_share_one_key(tmp_path: Path) -> None:
 
 def test_key_id_is_the_digest_of_the_raw_public_key() -> None:
     public = key_of_seed(b"1" * 32).public_key()
-    assert key_id(public) == digests.of_bytes(base64.b64decode(public_base64(public)))
+    assert key_id(public) == digests.of_bytes(public.public_bytes_raw())
 
 
 def test_a_pem_text_may_hold_several_public_keys() -> None:

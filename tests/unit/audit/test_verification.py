@@ -5,9 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from services.audit.keys import key_of_seed, public_pem
+from services.audit.keys import public_pem
 from services.audit.verification import NOT_CHECKED, check
 from tests.golden.certificate_v1 import CERTIFICATE, KEY, PUBLIC_KEY, SUBJECTS, certificate, digest
+from tests.support.signatures import key_of_seed
 
 PEM = public_pem(KEY.public_key())
 

@@ -14,7 +14,7 @@ import pytest
 from lethe import fetching
 from lethe.failures import CommandFailed
 from lethe.fetching import FETCHERS, FILES, fetch
-from services.data.places import NAMED
+from services.data.data_folders import NAMED
 from services.data.sources import load
 
 

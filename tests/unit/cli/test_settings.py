@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,6 @@ from lethe.cli import app, main
 from lethe.commands.serve import _refuse_what_would_fail_later
 from lethe.failures import CommandFailed
 from lethe.process import open_coordinator, settings_from
-from tests.support.deployment import wait_until
 
 Run = Callable[..., tuple[int, str]]
 
@@ -121,7 +117,7 @@ def test_the_list_of_variables_is_what_commands_and_compose_read() -> None:
         names = {str(parameter.envvar) for parameter in command.params if getattr(parameter, "envvar", None)}
         return names.union(*map(read_by, getattr(command, "commands", {}).values()))
 
-    from services.data.places import VARIABLE
+    from services.data.data_folders import VARIABLE
 
     assert read_by(typer.main.get_command(app)) | {VARIABLE} == environment.OF_COMMANDS
     compose = (Path(__file__).parents[3] / "deploy" / "compose.yaml").read_text("utf-8")
@@ -186,34 +182,6 @@ def test_a_database_that_is_not_there_or_lets_nobody_in_is_told(run: Run, postgr
     ):
         code, said = run("db", "upgrade", LETHE_DATABASE_URL=changed.render_as_string(hide_password=False))
         assert code == 1 and step in said and "Traceback" not in said, said
-
-
-@pytest.mark.parametrize("command", [["serve", "--port", "0"], ["compute"]])
-def test_processes_end_with_error_and_next_step(command: list[str], tmp_path: Path) -> None:
-    (tmp_path / "evidence").touch()
-    done = subprocess.run(
-        [sys.executable, "-m", "lethe.cli", *command],
-        env={**os.environ, "LETHE_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2 and "choose another with LETHE_EVIDENCE_DIR" in done.stderr, done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_coordinator_that_waits_for_its_database_can_be_stopped(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "lethe.cli", "serve", "--port", "0"],
-            env={**os.environ, "LETHE_DATABASE_URL": "postgresql://a@127.0.0.1:1/b"},
-            stdout=output,
-            stderr=output,
-        )
-    wait_until(lambda: b"database.awaited" in log.read_bytes(), 120, "it waits", log.read_text)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ of them. A world that has nothing left to do and a request that is not completed
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection
 from typing import Any
 from uuid import UUID
@@ -79,21 +80,17 @@ def drive(world: World, num_steps: int = 2000) -> int:
     return num_steps
 
 
-def moments(**changes: Any) -> int:
-    world, run_id = begin(**changes)
-    taken = drive(world)
-    assert world.run(run_id).status == "completed"
-    return taken + 1
-
-
 def at_every_moment(check: Callable[[World, UUID], None], stride: int = 1, **changes: Any) -> None:
-    for moment in range(0, moments(**changes), stride):
-        world, run_id = begin(**changes)
-        drive(world, moment)
+    world, run_id = begin(**changes)
+    for moment in itertools.count():
         try:
-            check(world, run_id)
+            if moment % stride == 0:
+                check(world.copy(), run_id)
         except Exception as error:
             raise AssertionError(f"at moment {moment}: {error}") from error
+        if not step(world):
+            break
+    assert world.run(run_id).status == "completed"
 
 
 def ends_with_a_certificate(world: World, run_id: UUID, *erasure_ids: UUID, run: Collection[str]) -> None:

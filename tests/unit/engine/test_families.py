@@ -43,7 +43,9 @@ def cluster_of(world: World, run_id: UUID, name: str) -> Cohort:
 
 
 def lines(world: World, erasure_id: UUID) -> dict[str, str]:
-    return {line.cohort_name: line.action for line in world.state.lines.values() if line.erasure_id == erasure_id}
+    return {
+        line.cohort_name: line.action for line in world.state.affected_cohorts.values() if line.erasure_id == erasure_id
+    }
 
 
 def provenance(world: World, cohort: Cohort) -> frozenset[str]:
@@ -167,6 +169,42 @@ def test_merge_under_way_is_stopped_when_the_client_is_in_it() -> None:
     assert world.send(world.outcome_of(merging)) is False
     world.settle()
     assert "ada" not in provenance(world, world.cohort(run_id, "merged"))
+
+
+def completed_with_idle_cyd(max_size: int) -> tuple[World, UUID, Cohort]:
+    """A completed run in which cyd, too late for its only round, is in no model; the others of its cluster are gone."""
+    topology = {"kind": "clusters", "num_clusters": 4 // max_size, "assignment": "random", "max_size": max_size}
+    training = {"algorithm": "fedavg", "quorum": 1, "deadline_s": 5.0}
+    world, run_id = with_run(*NAMES, topology=topology, stop={"rounds": 1}, training=training)
+    world.claim_and_submit("ada", "bob", "dan")
+    world.advance(6)
+    world.tick()
+    world.settle()
+    own = cluster_of(world, run_id, "cyd")
+    for name in sorted({x.name for x in world.state.members.values() if x.cohort_id == own.id} - {"cyd"}):
+        world.send(m.RemoveClient(world.client(name)))
+    assert world.run(run_id).status == "completed" and own.round == 1
+    return world, run_id, own
+
+
+def test_merged_model_is_made_again_without_a_line_that_is_gone() -> None:
+    world, run_id, own = completed_with_idle_cyd(max_size=2)
+    erasure_id = world.fence("cyd")
+    assert lines(world, erasure_id) == {own.name: "retired"} and world.run(run_id).status == "running"
+    world.settle()
+    merged = world.cohort(run_id, "merged")
+    other = next(c for c in world.cohorts(run_id).values() if c.kind == "line" and c.phase != "retired")
+    assert {p.parent_id for p in world.parents(merged.head_id)} == {other.head_id}
+    assert world.run(run_id).status == world.erasure(erasure_id).status == "completed"
+
+
+def test_merged_model_goes_with_the_last_line() -> None:
+    world, run_id, own = completed_with_idle_cyd(max_size=4)
+    erasure_id = world.fence("cyd")
+    assert lines(world, erasure_id) == {own.name: "retired"} and world.cohort(run_id, "merged").head_id is None
+    world.settle()
+    assert world.run(run_id).status == world.erasure(erasure_id).status == "completed"
+    assert "serves no model" in (world.run(run_id).reason or "")
 
 
 def test_merge_of_a_cancelled_run_is_not_waited_for() -> None:

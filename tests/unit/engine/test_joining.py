@@ -248,8 +248,10 @@ def test_a_newcomer_can_be_forgotten_at_any_time(topology: dict[str, Any], num_r
 def test_a_leaf_that_never_trained_is_no_source_of_a_new_model() -> None:
     world, run_id = joined({"kind": "bi_model"})
     erasure_id = world.fence("ada")
-    (line,) = [x for x in world.state.lines.values() if x.erasure_id == erasure_id and x.cohort_name == "root"]
-    sources = {world.state.checkpoints[UUID(source["checkpoint_id"])].cohort_id for source in line.sources}
+    (line,) = [
+        x for x in world.state.affected_cohorts.values() if x.erasure_id == erasure_id and x.cohort_name == "root"
+    ]
+    sources = {world.state.checkpoints[source.checkpoint_id].cohort_id for source in line.sources}
     assert sources == {world.cohort(run_id, f"leaf:{name}").id for name in ("bob", "cyd", "dan")}
 
 

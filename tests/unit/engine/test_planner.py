@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from coordinator.engine import messages as m
-from coordinator.engine import planner
 from coordinator.engine.entities import Traffic
+from coordinator.engine.erasure import planner
 from services.core.errors import Rejected
 from tests.support.world import World, with_run
 

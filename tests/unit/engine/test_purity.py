@@ -16,8 +16,8 @@ from coordinator.engine.journal import entry
 from tests.property.engine_machine import CLIENTS, LINES, EngineMachine
 from tests.property.seeded_walks import walk
 from tests.support.world import World, with_run
-from tests.unit.engine.test_forgetting import asked_in_vain, audited, forgotten_by_federaser, forgotten_by_pga
 from tests.unit.engine.test_runs import failed
+from tests.unit.engine.test_unlearning import asked_in_vain, audited, forgotten_by_federaser, forgotten_by_pga
 
 
 @pytest.fixture(scope="module")

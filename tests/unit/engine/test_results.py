@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from services.core.errors import Rejected
 from tests.support.world import MODEL_LAYOUT, World, with_run
 
 
-def refused(world: World, message: m.Message, code: str) -> None:
+def refused(world: World, message: m.Message[Any], code: str) -> None:
     """The message is refused with this code and changes nothing."""
     before = world.state
     with pytest.raises(Rejected) as refusal:

@@ -69,7 +69,7 @@ def test_request_is_not_done_without_the_acknowledgement_even_where_the_others_r
     world.advance(6)
     world.tick()
     world.settle()
-    assert all(line.done_at for line in world.state.lines.values())
+    assert all(line.done_at for line in world.state.affected_cohorts.values())
     assert world.erasure(erasure_id).status == "executing"
     world.acknowledge("a")
     world.settle()
@@ -217,7 +217,9 @@ def test_leaf_of_a_tree_starts_over_and_its_ancestors_restart_from_the_others() 
     world, run_id = with_run("a", "b", "c", "d", topology=topology, stop={"rounds": 4})
     go_on(world, 2)
     erasure_id = exclude(world, "a", 3)
-    actions = {line.cohort_name: line.action for line in world.state.lines.values() if line.erasure_id == erasure_id}
+    actions = {
+        line.cohort_name: line.action for line in world.state.affected_cohorts.values() if line.erasure_id == erasure_id
+    }
     assert sorted(actions.values()) == ["re-initialised", "re-initialised", "rolled-back"]
     assert len(world.cohorts(run_id)) == 7
     world.acknowledge("a")

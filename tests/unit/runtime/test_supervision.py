@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.runtime.supervision import HOPELESS_AFTER, Pulse, Supervisor
+from coordinator.runtime.supervision import HOPELESS_AFTER, Supervisor, WorkHealth
 
 pytestmark = pytest.mark.anyio
 
@@ -21,16 +21,16 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_work_that_dies_is_started_again() -> None:
     supervisor, lives = Supervisor(first_pause_s=0), list[int]()
 
-    async def work(pulse: Pulse) -> None:
+    async def work(health: WorkHealth) -> None:
         lives.append(len(lives))
         if len(lives) < 3:
             raise KeyError("a bug")
-        pulse.beat()
+        health.ok()
         await asyncio.Event().wait()
 
     supervisor.start("clockwork", work)
     await until(lambda: len(lives) == 3)
-    assert supervisor.pulses["clockwork"].num_restarts == 2
+    assert supervisor.health["clockwork"].num_restarts == 2
     assert supervisor.down() == {}
     await supervisor.close()
 
@@ -38,15 +38,15 @@ async def test_work_that_dies_is_started_again() -> None:
 async def test_work_that_is_down_is_named_with_its_cause_until_a_turn_goes_well() -> None:
     supervisor, may_work = Supervisor(first_pause_s=0), asyncio.Event()
 
-    async def work(pulse: Pulse) -> None:
-        if supervisor.pulses["clockwork"].num_restarts == 0:
+    async def work(health: WorkHealth) -> None:
+        if supervisor.health["clockwork"].num_restarts == 0:
             raise KeyError("the secret inside")
         await may_work.wait()
-        pulse.beat()
+        health.ok()
         await asyncio.Event().wait()
 
     supervisor.start("clockwork", work)
-    await until(lambda: supervisor.pulses["clockwork"].num_restarts == 1)
+    await until(lambda: supervisor.health["clockwork"].num_restarts == 1)
     assert supervisor.down() == {"clockwork": "it died of KeyError; it is started again"}
     may_work.set()
     await until(lambda: not supervisor.down())
@@ -59,7 +59,7 @@ async def test_work_that_ends_without_an_error_or_is_cancelled_by_others_has_die
 ) -> None:
     supervisor, lives = Supervisor(first_pause_s=0), list[int]()
 
-    async def work(pulse: Pulse) -> None:
+    async def work(health: WorkHealth) -> None:
         lives.append(len(lives))
         if error is not None:
             raise error
@@ -73,7 +73,7 @@ async def test_work_that_ends_without_an_error_or_is_cancelled_by_others_has_die
 async def test_closing_ends_all_work_once_and_leaves_no_task() -> None:
     supervisor, ended = Supervisor(), list[str]()
 
-    async def work(pulse: Pulse) -> None:
+    async def work(health: WorkHealth) -> None:
         try:
             await asyncio.Event().wait()
         finally:
@@ -90,7 +90,7 @@ async def test_closing_ends_all_work_once_and_leaves_no_task() -> None:
 async def test_work_that_dies_again_and_again_is_reported_as_hopeless() -> None:
     supervisor, reported = Supervisor(first_pause_s=0), list[str]()
 
-    async def work(pulse: Pulse) -> None:
+    async def work(health: WorkHealth) -> None:
         raise KeyError("a bug")
 
     supervisor.when_hopeless(reported.append)
@@ -103,12 +103,12 @@ async def test_work_that_dies_again_and_again_is_reported_as_hopeless() -> None:
 async def test_work_that_waits_for_something_is_down_and_not_restarted() -> None:
     supervisor = Supervisor()
 
-    async def work(pulse: Pulse) -> None:
-        pulse.waits("the database cannot serve")
+    async def work(health: WorkHealth) -> None:
+        health.waits("the database cannot serve")
         await asyncio.Event().wait()
 
     supervisor.start("clockwork", work)
     await until(lambda: bool(supervisor.down()))
     assert supervisor.down() == {"clockwork": "the database cannot serve"}
-    assert supervisor.pulses["clockwork"].num_restarts == 0
+    assert supervisor.health["clockwork"].num_restarts == 0
     await supervisor.close()

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from services.data.data_folders import folders_of
 from services.data.inputs import as_inputs
-from services.data.places import folders_of
 from services.data.sources import DataUnusable, load
 from services.data.text import PADDING
 

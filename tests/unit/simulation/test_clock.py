@@ -6,7 +6,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from coordinator.engine.messages import ClaimTasks, JobDone
-from lethe.simulation.clock import BEGINNING, Bells, NamedEntropy, VirtualClock, virtual_s, whole
+from lethe.simulation.clock import BEGINNING, NamedEntropy, RecordingBus, VirtualClock, virtual_s, whole
 
 CLAIM = ClaimTasks(UUID(int=1))
 DONE = JobDone(UUID(int=2), lease_token="drawn from the machine")
@@ -42,7 +42,7 @@ def test_tokens_that_the_machine_drew_do_not_matter_for_ids() -> None:
 
 
 def test_bells_remember_who_was_rung_for_until_somebody_looks() -> None:
-    bells = Bells()
+    bells = RecordingBus()
     bells.wake(["clock", "client:1"])
     bells.wake(["client:1", "client:2"])
     assert bells.take() == {"clock", "client:1", "client:2"}
@@ -50,7 +50,7 @@ def test_bells_remember_who_was_rung_for_until_somebody_looks() -> None:
 
 
 def test_bells_say_whether_anybody_was_rung_for() -> None:
-    bells = Bells()
-    before = bells.are_rung
+    bells = RecordingBus()
+    before = bells.has_rung
     bells.wake(["clock"])
-    assert (before, bells.are_rung) == (False, True)
+    assert (before, bells.has_rung) == (False, True)

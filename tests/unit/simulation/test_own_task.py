@@ -11,7 +11,7 @@ import yaml
 
 from lethe.failures import CommandFailed
 from lethe.simulation import simulate
-from lethe.simulation.holdings import OwnHoldings
+from lethe.simulation.client_data import OwnTaskData
 from lethe.simulation.scenario import parse
 from services.models.weights import save_tensors
 from tests.support.documents import EXAMPLES
@@ -49,12 +49,12 @@ def test_the_simulation_starts_from_the_weights_that_models_init_draws(directory
     from lethe.commands.models import init
 
     init(task="own_task.py:Prices", run_file=directory / "own-model.yaml", data="0", out=directory / "drawn")
-    save_tensors(directory / "simulated", OwnHoldings(parse(document()), ()).initial_weights())
+    save_tensors(directory / "simulated", OwnTaskData(parse(document()), ()).initial_weights())
     assert (directory / "drawn").read_bytes() == (directory / "simulated").read_bytes()
 
 
 def test_each_client_is_given_its_own_data() -> None:
-    own = OwnHoldings(parse(document(data={"source": "{number}{clients}"})), ())
+    own = OwnTaskData(parse(document(data={"source": "{number}{clients}"})), ())
     first, second = own.task_of("client-0"), own.task_of("client-1")
     assert float(first.x[0, 0]) != float(second.x[0, 0])  # type: ignore[attr-defined]
     assert own.unknown("client-0", frozenset({3, 100})) == [100]

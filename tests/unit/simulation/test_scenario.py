@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lethe.failures import CommandFailed
-from lethe.simulation.holdings import Holdings
+from lethe.simulation.client_data import ClientData
 from lethe.simulation.scenario import LONG_LEASE_S, ScenarioUnusable, parse, read
 
 MODEL = {"name": "mlp", "params": {"input_shape": [8, 8], "num_classes": 10}}
@@ -88,6 +88,6 @@ def test_options_take_the_place_of_what_the_file_says(tmp_path: Path) -> None:
 
 def test_a_missing_data_file_says_where_it_was_looked_for_and_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed) as caught:
-        Holdings(parse(document(data={"source": "npz:fashion_mnist.npz"})), [tmp_path])
+        ClientData(parse(document(data={"source": "npz:fashion_mnist.npz"})), [tmp_path])
     assert str(tmp_path) in caught.value.message and "lethe data get fashion-mnist" in caught.value.message
     assert caught.value.exit_code == 2

@@ -1,4 +1,4 @@
-"""Durations are drawn by name; the agenda hands out what is due in an order that everybody agrees on."""
+"""Durations are drawn by name; the event queue hands out what is due in an order that everybody agrees on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from services.core.errors import InvariantBroken
 from services.simulation.durations import Duration, Fixed, LogNormal, Measured, Pareto, draw
-from services.simulation.events import Agenda
+from services.simulation.event_queue import EventQueue
 
 NAMES = [f"client-{i}" for i in range(4000)]
 
@@ -69,40 +69,40 @@ def test_things_happen_in_the_order_of_instant_and_name_whoever_came_first(
     puts: list[tuple[float, str]],
 ) -> None:
     last = {name: instant for instant, name in puts}
-    agenda: Agenda[str] = Agenda()
+    event_queue: EventQueue[str] = EventQueue()
     for instant, name in puts:
-        agenda.put(instant, name, name.upper())
-    assert len(agenda) == len(last)
+        event_queue.put(instant, name, name.upper())
+    assert len(event_queue) == len(last)
     seen = []
-    while agenda.next_instant() is not None:
-        name, thing = agenda.pop()
+    while event_queue.next_instant() is not None:
+        name, thing = event_queue.pop()
         assert thing == name.upper()
-        seen.append((agenda.now, name))
+        seen.append((event_queue.now, name))
     assert seen == sorted((instant, name) for name, instant in last.items())
 
 
 def test_what_was_dropped_does_not_happen() -> None:
-    agenda: Agenda[int] = Agenda()
-    agenda.put(1.0, "a", 1)
-    agenda.put(2.0, "b", 2)
-    agenda.drop("a")
-    agenda.drop("a")
-    assert agenda.next_instant() == 2.0
-    assert agenda.pop() == ("b", 2)
-    assert agenda.now == 2.0
-    assert agenda.next_instant() is None
+    event_queue: EventQueue[int] = EventQueue()
+    event_queue.put(1.0, "a", 1)
+    event_queue.put(2.0, "b", 2)
+    event_queue.drop("a")
+    event_queue.drop("a")
+    assert event_queue.next_instant() == 2.0
+    assert event_queue.pop() == ("b", 2)
+    assert event_queue.now == 2.0
+    assert event_queue.next_instant() is None
 
 
 def test_time_never_runs_backwards_or_past_what_is_due() -> None:
-    agenda: Agenda[None] = Agenda()
-    agenda.put(3.0, "a", None)
-    agenda.advance(2.0)
+    event_queue: EventQueue[None] = EventQueue()
+    event_queue.put(3.0, "a", None)
+    event_queue.advance(2.0)
     for instant in (1.0, math.inf):
         with pytest.raises(InvariantBroken):
-            agenda.put(instant, "b", None)
+            event_queue.put(instant, "b", None)
     for instant in (1.0, 4.0):
         with pytest.raises(InvariantBroken):
-            agenda.advance(instant)
-    agenda.pop()
+            event_queue.advance(instant)
+    event_queue.pop()
     with pytest.raises(InvariantBroken):
-        agenda.pop()
+        event_queue.pop()

@@ -2,18 +2,17 @@ import pytest
 
 from services.core.errors import InvariantBroken, Rejected
 from services.topology import spec
-from services.topology.cohorts import CohortPlan, erasure_probabilities, family, tree_of
-from services.topology.influence_tree import erase, walk
+from services.topology.cohorts import CohortPlan, erasure_probabilities, plan_cohorts
 
 CLIENTS = ["d", "a", "c", "b"]
 
 
 def test_a_flat_run_is_one_line_of_everybody() -> None:
-    assert family(spec.Flat(), CLIENTS, 0) == (CohortPlan("all", ("a", "b", "c", "d"), None, "line", "all"),)
+    assert plan_cohorts(spec.Flat(), CLIENTS, 0) == (CohortPlan("all", ("a", "b", "c", "d"), None, "line", "all"),)
 
 
 def test_isolated_clients_are_lines_of_their_own() -> None:
-    plans = family(spec.Isolated(kind="isolated"), ["b", "a"], 0)
+    plans = plan_cohorts(spec.Isolated(kind="isolated"), ["b", "a"], 0)
     assert plans == (
         CohortPlan("leaf:a", ("a",), None, "leaf", "leaf:a"),
         CohortPlan("leaf:b", ("b",), None, "leaf", "leaf:b"),
@@ -21,7 +20,7 @@ def test_isolated_clients_are_lines_of_their_own() -> None:
 
 
 def test_a_bi_model_is_a_root_and_its_leaves() -> None:
-    plans = family(spec.BiModel(kind="bi_model"), ["b", "a"], 0)
+    plans = plan_cohorts(spec.BiModel(kind="bi_model"), ["b", "a"], 0)
     assert [(plan.name, plan.parent, plan.kind) for plan in plans] == [
         ("root", None, "root"),
         ("leaf:a", "root", "leaf"),
@@ -31,7 +30,7 @@ def test_a_bi_model_is_a_root_and_its_leaves() -> None:
 
 
 def test_parents_come_before_their_children() -> None:
-    plans = family(spec.Tree(kind="tree"), [f"c{i}" for i in range(9)], 0)
+    plans = plan_cohorts(spec.Tree(kind="tree"), [f"c{i}" for i in range(9)], 0)
     seen: set[str | None] = {None}
     for plan in plans:
         assert plan.parent in seen
@@ -42,7 +41,7 @@ def test_parents_come_before_their_children() -> None:
 
 def test_clusters_follow_the_assignment() -> None:
     topology = spec.Clusters(kind="clusters", num_clusters=2)
-    plans = family(topology, CLIENTS, 0, assignment={"a": (0,), "b": (1,), "c": (0,), "d": (0, 1)})
+    plans = plan_cohorts(topology, CLIENTS, 0, assignment={"a": (0,), "b": (1,), "c": (0,), "d": (0, 1)})
     assert [(plan.name, plan.members, plan.group) for plan in plans] == [
         ("cluster-0", ("a", "c", "d"), "cluster-0"),
         ("cluster-1", ("b", "d"), "cluster-1"),
@@ -51,24 +50,24 @@ def test_clusters_follow_the_assignment() -> None:
 
 def test_random_clusters_are_drawn_from_names_and_seed() -> None:
     topology = spec.Clusters(kind="clusters", num_clusters=2, assignment="random")
-    plans = family(topology, CLIENTS, 3)
-    assert plans == family(topology, sorted(CLIENTS), 3)
+    plans = plan_cohorts(topology, CLIENTS, 3)
+    assert plans == plan_cohorts(topology, sorted(CLIENTS), 3)
     assert sorted(name for plan in plans for name in plan.members) == sorted(CLIENTS)
 
 
 def test_random_clusters_with_impossible_bounds_are_refused() -> None:
     with pytest.raises(Rejected):
-        family(spec.Clusters(kind="clusters", num_clusters=2, assignment="random", min_size=3), CLIENTS, 0)
+        plan_cohorts(spec.Clusters(kind="clusters", num_clusters=2, assignment="random", min_size=3), CLIENTS, 0)
 
 
 def test_knot_clusters_need_their_profile() -> None:
     with pytest.raises(InvariantBroken):
-        family(spec.Clusters(kind="clusters", num_clusters=2), CLIENTS, 0)
+        plan_cohorts(spec.Clusters(kind="clusters", num_clusters=2), CLIENTS, 0)
 
 
 def test_a_tree_inside_each_cluster_carries_the_clusters_name() -> None:
     topology = spec.Clusters(kind="clusters", num_clusters=2, inside=spec.Tree(kind="tree"))
-    plans = family(topology, CLIENTS, 0, assignment={"a": [0], "b": [1], "c": [0], "d": [1]})
+    plans = plan_cohorts(topology, CLIENTS, 0, assignment={"a": [0], "b": [1], "c": [0], "d": [1]})
     assert [plan.name for plan in plans] == [
         "cluster-0/root",
         "cluster-0/leaf:a",
@@ -78,23 +77,6 @@ def test_a_tree_inside_each_cluster_carries_the_clusters_name() -> None:
         "cluster-1/leaf:d",
     ]
     assert {plan.group for plan in plans} == {"cluster-0", "cluster-1"}
-
-
-def test_a_tree_can_be_rebuilt_from_its_stored_cohorts() -> None:
-    plans = family(spec.Tree(kind="tree"), [f"c{i}" for i in range(7)], 0)
-    tree = tree_of(reversed(plans))
-    assert {(node.name, node.members) for node in walk(tree)} == {(plan.name, plan.members) for plan in plans}
-    assert erase(tree, ["c3"]).tree is not None
-
-
-def test_the_tree_of_a_single_client_can_be_rebuilt() -> None:
-    plans = family(spec.Tree(kind="tree"), ["a"], 0)
-    assert [node.name for node in walk(tree_of(plans))] == ["root", "leaf:a"]
-
-
-def test_cohorts_of_two_trees_are_not_one() -> None:
-    with pytest.raises(InvariantBroken):
-        tree_of(family(spec.Isolated(kind="isolated"), ["a", "b"], 0))
 
 
 def test_clients_without_a_probability_share_what_is_missing() -> None:

@@ -82,55 +82,55 @@ def test_ids_counts_the_models_merged() -> None:
 
 def test_erasing_a_leaf_lifts_its_sibling_and_averages_the_rest() -> None:
     tree = build("balanced", "abcdefgh")
-    surgery = erase(tree, ["a"])
+    erased = erase(tree, ["a"])
     ab, cd, abcd = name_of(tree, "a", "b"), name_of(tree, "c", "d"), name_of(tree, "a", "b", "c", "d")
     efgh = name_of(tree, "e", "f", "g", "h")
-    assert set(surgery.retired) == {"leaf:a", ab}
-    assert surgery.replaced == (("leaf:b", ab),)
-    assert surgery.reinitialised == ((abcd, ("leaf:b", cd)), ("root", ("leaf:b", cd, efgh)))
-    assert surgery.tree is not None
-    assert shape_of(surgery.tree) == (("b", ("c", "d")), (("e", "f"), ("g", "h")))
+    assert set(erased.retired) == {"leaf:a", ab}
+    assert erased.replaced == (("leaf:b", ab),)
+    assert erased.reinitialised == ((abcd, ("leaf:b", cd)), ("root", ("leaf:b", cd, efgh)))
+    assert erased.tree is not None
+    assert shape_of(erased.tree) == (("b", ("c", "d")), (("e", "f"), ("g", "h")))
 
 
 def test_the_root_keeps_its_name_and_takes_over_its_only_child() -> None:
     tree = build("by_expiry", "abc", expiry={"a": 1, "b": 2, "c": 3})
-    surgery = erase(tree, ["a"])
+    erased = erase(tree, ["a"])
     bc = name_of(tree, "b", "c")
-    assert surgery.reinitialised == (("root", (bc,)),)
-    assert surgery.replaced == ((bc, "root"),)
-    assert set(surgery.retired) == {"leaf:a", bc}
-    assert surgery.tree == bi_model("bc")
+    assert erased.reinitialised == (("root", (bc,)),)
+    assert erased.replaced == ((bc, "root"),)
+    assert set(erased.retired) == {"leaf:a", bc}
+    assert erased.tree == bi_model("bc")
 
 
 def test_a_node_that_the_root_takes_over_is_not_averaged_first() -> None:
     tree = build("balanced", "abcdefgh")
-    surgery = erase(tree, ["a", "e", "f", "g", "h"])
+    erased = erase(tree, ["a", "e", "f", "g", "h"])
     cd = name_of(tree, "c", "d")
-    assert surgery.reinitialised == (("root", ("leaf:b", cd)),)
-    assert surgery.tree is not None
-    assert shape_of(surgery.tree) == ("b", ("c", "d"))
-    assert name_of(tree, "a", "b", "c", "d") in surgery.retired
+    assert erased.reinitialised == (("root", ("leaf:b", cd)),)
+    assert erased.tree is not None
+    assert shape_of(erased.tree) == ("b", ("c", "d"))
+    assert name_of(tree, "a", "b", "c", "d") in erased.retired
 
 
 def test_in_a_bi_model_the_local_models_of_the_others_make_the_new_global_one() -> None:
-    surgery = erase(bi_model("abc"), ["b"])
-    assert surgery.reinitialised == (("root", ("leaf:a", "leaf:c")),)
-    assert surgery.retired == ("leaf:b",)
-    assert surgery.tree == bi_model("ac")
+    erased = erase(bi_model("abc"), ["b"])
+    assert erased.reinitialised == (("root", ("leaf:a", "leaf:c")),)
+    assert erased.retired == ("leaf:b",)
+    assert erased.tree == bi_model("ac")
 
 
 def test_the_last_client_keeps_a_root_and_a_leaf() -> None:
-    surgery = erase(bi_model("ab"), ["b"])
-    assert surgery.tree == bi_model("a")
-    assert surgery.reinitialised == (("root", ("leaf:a",)),)
+    erased = erase(bi_model("ab"), ["b"])
+    assert erased.tree == bi_model("a")
+    assert erased.reinitialised == (("root", ("leaf:a",)),)
 
 
 def test_when_all_leave_nothing_is_left() -> None:
     tree = build("balanced", "abcd")
-    surgery = erase(tree, "abcd")
-    assert surgery.tree is None
-    assert surgery.reinitialised == ()
-    assert set(surgery.retired) == {node.name for node in walk(tree)}
+    erased = erase(tree, "abcd")
+    assert erased.tree is None
+    assert erased.reinitialised == ()
+    assert set(erased.retired) == {node.name for node in walk(tree)}
 
 
 def test_a_stranger_cannot_be_erased() -> None:

@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from services.core.digests import of_json
+from services.methods.running import program_named
 from services.program.contract import AskClients, CohortView, UpdateRef
-from services.registry.plans import PLANS
 from services.training.fedavg.plan import Averaging
 from services.training.fedavg.spec import FedAvg
 from services.training.fedbuff.plan import Buffering, scaled
@@ -61,5 +61,5 @@ def test_fedbuff_weighs_by_samples_and_staleness(base_round: int, staleness: int
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedbuff"])
 def test_program_that_starts_with_a_head_goes_on_from_it(algorithm: str) -> None:
-    _, step = PLANS[algorithm].start(view(4, algorithm=algorithm))
+    _, step = program_named(algorithm).start(view(4, algorithm=algorithm))
     assert isinstance(step, AskClients) and (step.round, step.model) == (1, MODEL)

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from services.core.digests import of_json
+from services.methods.running import program_named
 from services.program.contract import (
     AskClients,
     CohortView,
@@ -19,7 +20,6 @@ from services.program.contract import (
     Published,
     UpdateRef,
 )
-from services.registry.plans import PLANS
 from services.training.fats.plan import Sampling
 from services.training.fats.spec import Fats
 from tests.support.world import spec, with_run
@@ -78,7 +78,7 @@ def test_impossible_combinations_are_refused() -> None:
 
 
 def test_exact_fun_asks_everybody_and_rounds_what_comes_out() -> None:
-    program = PLANS["exact_fun"]
+    program = program_named("exact_fun")
     state, ask = program.start(view())
     assert ask == AskClients("train", 2, MODEL, 2, 2)
     assert state.walk == []
@@ -86,7 +86,7 @@ def test_exact_fun_asks_everybody_and_rounds_what_comes_out() -> None:
 
 def test_rounds_that_come_out_the_same_stand_and_the_first_that_differs_ends_the_walk() -> None:
     program, now = (
-        PLANS["exact_fun"],
+        program_named("exact_fun"),
         view(past("two", update(1, "a")), past("three", update(2, "a")), past("four", update(3, "a"))),
     )
     state, step = program.start(now)
@@ -107,7 +107,7 @@ def test_rounds_that_come_out_the_same_stand_and_the_first_that_differs_ends_the
 
 
 def test_a_walk_survives_being_stored() -> None:
-    program, now = PLANS["exact_fun"], view(past("two", update(1, "a")), past("three", update(2, "a")))
+    program, now = program_named("exact_fun"), view(past("two", update(1, "a")), past("three", update(2, "a")))
     state, _ = program.start(now)
     assert program.state_type.model_validate(state.model_dump(mode="json")) == state
 

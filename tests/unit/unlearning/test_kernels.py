@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.registry.kernels import KERNELS
+from services.methods.catalogue import KERNELS
 from services.tensors import codec
 from services.tensors.errors import KernelFailed
 from services.tensors.streams import StoredFile

@@ -7,8 +7,7 @@ from importlib import import_module
 from types import CodeType
 from typing import Any
 
-from services.registry.kernels import KERNELS
-from services.unlearning.methods import METHODS, NOISY_KERNELS
+from services.methods.catalogue import KERNELS, METHODS, NOISY_KERNELS
 
 
 def constants(code: CodeType) -> Iterator[Any]:

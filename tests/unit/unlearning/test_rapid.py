@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.engine.work import Granted
+from coordinator.engine.erasure.recovery import local_training
+from coordinator.engine.erasure.stages import Recover
+from coordinator.engine.replies import Granted
 from services.core.errors import Rejected
 from services.training.local_spec import LocalTraining
-from services.unlearning.rapid.plan import local_training, recovery
 from tests.support.world import World, with_run
 from tests.unit.engine.test_erasures import go_on
 
@@ -17,7 +18,11 @@ OWN = LocalTraining(epochs=3, batch_size=8, momentum=0.9, clip_norm=1.0)
 QUICK = {"warmup_rounds": 1, "first_order_every": 3}
 
 
-def curved(under: dict[str, Any] | None, rounds: range) -> list[int]:
+def recovery(params: dict[str, Any], from_round: int, until_round: int) -> Recover:
+    return Recover(until_round, "rapid", params, from_round=from_round)
+
+
+def curved(under: Recover | None, rounds: range) -> list[int]:
     return [round for round in rounds if local_training(OWN, under, round).optimizer == "adahessian"]
 
 
@@ -36,6 +41,7 @@ def test_only_optimiser_and_learning_rate_differ() -> None:
 
 def test_cohort_without_a_recovery_trains_as_the_run_does() -> None:
     assert local_training(OWN, None, 3) is OWN
+    assert local_training(OWN, Recover(until_round=9), 3) is OWN
 
 
 def optimizers_used(world: World, num_rounds: int) -> list[str]:
@@ -63,9 +69,9 @@ def test_later_erasure_by_another_method_ends_the_schedule() -> None:
     world, run_id = with_run("a", "b", "c", "d", stop={"rounds": 8})
     go_on(world, 5)
     world.fence("a", method="rapid", params=QUICK)
-    assert world.cohort(run_id).recovery is not None
+    assert world.cohort(run_id).recovery == recovery(QUICK, 0, 5)
     world.fence("d", method="retrain")
-    assert world.cohort(run_id).recovery is None
+    assert world.cohort(run_id).recovery == Recover(until_round=0)
 
 
 def test_only_fenced_cohorts_are_under_recovery() -> None:
@@ -73,7 +79,7 @@ def test_only_fenced_cohorts_are_under_recovery() -> None:
     world, _ = with_run("a", "b", "c", "d", topology=topology, stop={"rounds": 8})
     go_on(world, 3)
     world.fence("a", method="rapid", params=QUICK)
-    fenced = {line.cohort_id for line in world.state.lines.values()}
+    fenced = {line.cohort_id for line in world.state.affected_cohorts.values()}
     assert len(fenced) == 1
     assert {c.id for c in world.state.cohorts.values() if c.recovery is not None} == fenced
 

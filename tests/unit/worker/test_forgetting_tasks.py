@@ -1,4 +1,4 @@
-"""The kinds of task that only an erasure hands out, on a real workbench."""
+"""The kinds of task that only an erasure hands out, with a real task runner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from services.unlearning.fedforget.spec import Distil
 from services.unlearning.pga.spec import Ascend
 from services.wire.v1.runs import ModelSpec
 from services.wire.v1.work import FIGURES_ONLY, TaskGrant
-from worker.execution import Order, Workbench
+from worker.execution import GrantedTask, TaskRunner
 from worker.failures import WorkFailed
 
 SPEC = ModelSpec(name="mlp", params={"input_shape": [4], "num_classes": 2, "hidden": [3]})
@@ -41,8 +41,8 @@ def weights(tmp_path: Path) -> Path:
 
 
 def execute(weights: Path, kind: Any, work: Any) -> Any:
-    bench = Workbench(lambda: Classifier(DATA), "cpu", weights.parent)
-    bench.load()
+    runner = TaskRunner(lambda: Classifier(DATA), "cpu", weights.parent)
+    runner.load()
     digest = digests.of_bytes(weights.read_bytes())
     grant = TaskGrant(
         task_id=UUID(int=1),
@@ -64,7 +64,7 @@ def execute(weights: Path, kind: Any, work: Any) -> Any:
         seed=4,
     )
     grant = TaskGrant.model_validate_json(grant.model_dump_json())
-    return bench.execute(Order(grant, weights, lambda share: None, lambda: False, {digest: weights}))
+    return runner.execute(GrantedTask(grant, weights, lambda share: None, lambda: False, {digest: weights}))
 
 
 def works(digest: str) -> dict[str, Any]:

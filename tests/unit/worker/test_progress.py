@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tests.support.scripted_coordinator import ScriptedCoordinator
 from worker.answers import TryLater
-from worker.progress import Board, Reporter, configure_logging
+from worker.progress import ProgressBoard, Reporter, configure_logging
 
 GRANT = ScriptedCoordinator("alice").grant(4, b"")
 
@@ -25,7 +25,7 @@ def test_log_lines_carry_the_whereabouts_of_the_task(capsys: pytest.CaptureFixtu
 
 def test_a_board_shows_one_line_for_each_agent() -> None:
     text = io.StringIO()
-    with Board(Console(file=text, force_terminal=True, width=160)) as board:
+    with ProgressBoard(Console(file=text, force_terminal=True, width=160)) as board:
         for client in ("alice", "bob"):
             Reporter(client, board.add_line(client)).claimed(GRANT, lambda: 0.5)
     assert "alice" in text.getvalue()

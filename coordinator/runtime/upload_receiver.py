@@ -1,0 +1,317 @@
+"""How an upload becomes a blob: gather, check, seal, append, record.
+
+Bytes are hashed, inspected and sealed as they are written. An upload that was resumed, or begins with a large header,
+is read back once at its end instead: a blob sent in many small requests still costs time in proportion to its size,
+and many slow uploads cost little memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from coordinator.blobs.port import BlobStore, Missing, Moved, StorageFull
+from coordinator.crashpoints import crashpoint
+from coordinator.engine.entities import Blob
+from coordinator.runtime.storage import Storage, name_of
+from services.core.errors import Rejected
+from services.sealing.segments import Seal, SealedReader, Unreadable, whole_segments
+from services.tensors.inspection import Inspection, Inspector
+from services.tensors.layout import LENGTH_BYTES, UPLOADED, Bounds
+
+PIECE_BYTES: Final = 2**20
+"""Each piece is one trip to a thread; with smaller ones the trips cost more CPU than the hashing."""
+MOST_HELD_BYTES: Final = 64 << 20
+SMALL_PIECE_BYTES: Final = 64 << 10
+LARGE_HEADER_BYTES: Final = 256 << 10
+"""A header is held until it is complete. A larger one is not held while it arrives, but read back at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """The stream ended early; `offset` bytes are stored and the upload may go on from there."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """All bytes are durable and were checked."""
+
+    inspection: Inspection
+
+
+Received = Partial | Complete
+
+
+class Check:
+    """Digest and inspection of bytes fed in order. Takes about 1 ms per MiB: feed it off the event loop."""
+
+    def __init__(self, total: int, bounds: Bounds = UPLOADED) -> None:
+        self._sha256 = hashlib.sha256()
+        self._inspector = Inspector(total, bounds)
+
+    def feed(self, data: bytes) -> None:
+        self._sha256.update(data)
+        self._inspector.feed(data)
+
+    def finish(self, digest: str) -> Inspection:
+        """Rejects `digest-mismatch` and `not-safetensors`."""
+        actual = f"sha256:{self._sha256.hexdigest()}"
+        if actual != digest:
+            raise Rejected("digest-mismatch", f"The bytes received have the digest {actual}.", actual=actual)
+        return self._inspector.finish()
+
+
+class Memory:
+    """What all uploads may hold of their bodies together. Nobody waits for it: who finds no room goes on in small
+    pieces, which cost more time and hardly any memory. So slow senders cannot keep others from sending."""
+
+    def __init__(self, num_bytes: int = MOST_HELD_BYTES) -> None:
+        self._free = num_bytes
+
+    @contextlib.contextmanager
+    def lent(self, wanted: int) -> Iterator[bool]:
+        """Whether so many bytes may be held within the context."""
+        is_lent = wanted <= self._free
+        self._free -= wanted if is_lent else 0
+        try:
+            yield is_lent
+        finally:
+            self._free += wanted if is_lent else 0
+
+
+class UploadReceiver:
+    def __init__(self, storage: Storage) -> None:
+        self._storage, self._memory = storage, Memory()
+
+    @property
+    def _blobs(self) -> BlobStore:
+        return self._storage.blobs
+
+    async def part_bytes(self, blob: Blob) -> int:
+        """How many of its plain bytes have arrived, up to the last whole segment."""
+        async with self._part(blob) as (plain, _, _):
+            return plain
+
+    async def receive_whole(self, blob: Blob, total: int, chunks: AsyncIterable[bytes]) -> Received:
+        """Like `receive` with all bytes of an announced blob: what an earlier upload has left of it is passed over."""
+        if total <= PIECE_BYTES:
+            with self._memory.lent(total) as is_lent:
+                body, chunks = await taken(chunks, total) if is_lent else (b"", chunks)
+                if len(body) == total:
+                    with contextlib.suppress(Moved):  # an earlier upload has left something
+                        return await self._receive_small(blob, body)
+        stored = await self.part_bytes(blob)
+        try:
+            return await self.receive(blob, stored, total, _after(chunks, stored))
+        except Rejected as rejected:
+            if stored and rejected.code in ("digest-mismatch", "not-safetensors", "too-large"):
+                detail = "what an earlier upload had left did not fit and was dropped; send everything again"
+                raise Rejected("upload-offset-mismatch", detail, offset=0) from rejected
+            raise
+
+    async def receive(self, blob: Blob, offset: int, total: int, chunks: AsyncIterable[bytes]) -> Received:
+        """Append a stream to an announced blob; at `total` bytes check them all and make them durable.
+
+        What arrived stays when `chunks` raises. Rejects `upload-offset-mismatch` (with `offset=` the stored bytes) when
+        what is stored does not end at `offset`, also when another upload has moved on meanwhile. Rejects `too-large`,
+        `digest-mismatch` and `not-safetensors`, and raises `StorageFull`: then the blob is given up.
+        """
+        seal = await self._storage.sealer.seal_of(blob)
+        async with self._giving_up(blob):
+            with self._memory.lent(PIECE_BYTES) as is_lent:
+                groups = _gather(chunks, PIECE_BYTES if is_lent else SMALL_PIECE_BYTES)
+                return await self._receive_large(blob, seal, offset, total, groups)
+
+    @contextlib.asynccontextmanager
+    async def _giving_up(self, blob: Blob) -> AsyncIterator[None]:
+        """Give the blob up when it is refused, unless it belongs to another upload that has moved on."""
+        try:
+            yield
+        except (Rejected, StorageFull) as error:
+            if not isinstance(error, Rejected) or error.code != "upload-offset-mismatch":
+                await self._storage.give_up(blob.federation_id, [blob.id])
+            raise
+
+    async def _receive_small(self, blob: Blob, body: bytes) -> Received:
+        """Bodies that are all there are written many at a time. Raises Moved."""
+        seal, found = await self._storage.sealer.seal_of(blob), list[Inspection]()
+
+        def produce() -> bytes:
+            check = Check(len(body))
+            check.feed(body)
+            found.append(check.finish(_digest(blob)))
+            return seal.seal(body, 0)
+
+        async with self._giving_up(blob):
+            await self._blobs.write(blob.federation_id, name_of(blob), len(body), produce)
+        return Complete(found[0])
+
+    async def _receive_large(
+        self, blob: Blob, seal: Seal, offset: int, total: int, groups: AsyncIterator[list[bytes]]
+    ) -> Received:
+        check = None if offset else Check(total)
+        if offset > total:
+            raise Rejected("too-large", f"{offset} bytes are stored, which is more than the announced {total}.")
+        position = await self._resumed(blob, offset)
+        async for pieces in groups:
+            end = offset + sum(map(len, pieces))
+            if end > total:
+                raise Rejected("too-large", f"More than the announced {total} bytes arrived.")
+            if not offset and LARGE_HEADER_BYTES < _header_bytes(pieces) <= UPLOADED.header_bytes:
+                check = None
+            produce = partial(_sealed, pieces, seal, offset, check)
+            try:
+                wanted = total - offset
+                position = await self._blobs.append(blob.federation_id, name_of(blob), position, wanted, produce)
+            except Moved:
+                raise offset_mismatch(await self.part_bytes(blob)) from None
+            if offset < total / 2 <= end:
+                crashpoint("blob.half-received")
+            offset = end
+        if offset < total:
+            return Partial(offset)
+        crashpoint("blob.before-sync")
+        try:
+            await self._blobs.sync(blob.federation_id, name_of(blob))
+        except Missing:
+            raise offset_mismatch(0) from None
+        if check is None:
+            return Complete(await self._read_back(blob, seal, total))
+        return Complete(check.finish(_digest(blob)))
+
+    async def _resumed(self, blob: Blob, offset: int) -> int:
+        """Where the sealed bytes end that hold the first `offset` plain ones; what a crash left torn is cut off."""
+        async with self._part(blob) as (plain, sealed, stored):
+            if plain != offset:
+                raise offset_mismatch(plain)
+        if stored > sealed:
+            try:
+                await self._blobs.truncate(blob.federation_id, name_of(blob), stored, sealed)
+            except Moved:
+                raise offset_mismatch(await self.part_bytes(blob)) from None
+        return sealed
+
+    @contextlib.asynccontextmanager
+    async def _part(self, blob: Blob) -> AsyncIterator[tuple[int, int, int]]:
+        """(plain, sealed bytes of whole segments, stored bytes)."""
+        stored = await self._blobs.size(blob.federation_id, name_of(blob))
+        if not stored:
+            yield 0, 0, 0
+            return
+        async with self._blobs.local(blob.federation_id, [name_of(blob)]) as paths:
+            plain, sealed = await asyncio.to_thread(_whole_segments, paths[name_of(blob)], stored)
+        yield plain, sealed, stored
+
+    async def _read_back(self, blob: Blob, seal: Seal, total: int) -> Inspection:
+        async with self._blobs.local(blob.federation_id, [name_of(blob)]) as paths:
+            return await asyncio.to_thread(_checked, paths[name_of(blob)], seal, total, _digest(blob))
+
+
+def _digest(blob: Blob) -> str:
+    assert blob.digest is not None
+    return blob.digest
+
+
+def _sealed(pieces: list[bytes], seal: Seal, offset: int, check: Check | None) -> bytes:
+    data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    if check is not None:
+        check.feed(data)
+    return seal.seal(data, offset)
+
+
+def _whole_segments(path: Path, stored: int) -> tuple[int, int]:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return whole_segments(lambda position, count: os.pread(fd, count, position), stored)
+    finally:
+        os.close(fd)
+
+
+def _checked(path: Path, seal: Seal, total: int, digest: str) -> Inspection:
+    check = Check(total)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        reader = SealedReader(seal, lambda position, count: os.pread(fd, count, position), os.fstat(fd).st_size)
+        for piece in reader.pieces(0, total):
+            check.feed(piece)
+    except Unreadable as error:  # torn by a crash in the middle of a segment
+        raise Rejected("digest-mismatch", f"What was stored is damaged: {error}") from error
+    finally:
+        os.close(fd)
+    return check.finish(digest)
+
+
+def offset_mismatch(stored: int) -> Rejected:
+    return Rejected("upload-offset-mismatch", f"The stored part has {stored} bytes; go on from there.", offset=stored)
+
+
+async def _after(chunks: AsyncIterable[bytes], num_skipped: int) -> AsyncIterator[bytes]:
+    async for chunk in chunks:
+        if num_skipped < len(chunk):
+            yield chunk[num_skipped:]
+        num_skipped = max(0, num_skipped - len(chunk))
+
+
+def _header_bytes(pieces: list[bytes]) -> int:
+    """The length of the header, as the first pieces of a file announce it."""
+    first = b""
+    for piece in pieces:
+        first += piece[: LENGTH_BYTES - len(first)]
+        if len(first) == LENGTH_BYTES:
+            break
+    return int.from_bytes(first, "little")
+
+
+async def _gather(chunks: AsyncIterable[bytes], piece_bytes: int) -> AsyncIterator[list[bytes]]:
+    """Chunks in groups of at most `piece_bytes`. When the stream breaks, the last group comes before the error."""
+    held: list[bytes] = []
+    num_held = 0
+    try:
+        async for chunk in chunks:
+            for start in range(0, len(chunk), piece_bytes):
+                piece = chunk if len(chunk) <= piece_bytes else chunk[start : start + piece_bytes]
+                if num_held + len(piece) > piece_bytes:
+                    yield held
+                    held, num_held = [], 0
+                held.append(piece)
+                num_held += len(piece)
+    except Exception:
+        if held:
+            yield held
+        raise
+    if held:
+        yield held
+
+
+async def taken(chunks: AsyncIterable[bytes], most: int) -> tuple[bytes, AsyncIterator[bytes]]:
+    """What a stream brings, up to a little over `most` bytes (nothing if it breaks), and the stream as if nothing had
+    been taken from it."""
+    held, num_held = [], 0
+    source, broken = aiter(chunks), None
+    try:
+        while num_held <= most:
+            held.append(await anext(source))
+            num_held += len(held[-1])
+    except StopAsyncIteration:
+        pass
+    except Exception as error:
+        broken = error
+
+    async def again() -> AsyncIterator[bytes]:
+        for chunk in held:
+            yield chunk
+        if broken is not None:
+            raise broken
+        async for chunk in source:
+            yield chunk
+
+    return b"".join(held) if broken is None else b"", again()

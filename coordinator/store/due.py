@@ -1,0 +1,149 @@
+"""What is due or may go on: leases, deadlines, tasks to claim, runs and requests that wait. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from coordinator.engine.messages import DeadlinePassed, LeaseRanOut, Message
+from coordinator.engine.work import MAX_BACKOFF
+from coordinator.store import tables as t
+from coordinator.store.prepared import prepared
+
+DUE_AT_ONCE = 200
+_most: sa.BindParameter[int] = sa.bindparam("most", type_=sa.Integer)
+_LAPSED = prepared(
+    sa.select(t.tasks.c.id, t.tasks.c.lease_token, t.tasks.c.run_id)
+    .where(t.IS_LEASED_TASK, t.tasks.c.due_at <= sa.bindparam("now"))
+    .limit(_most)
+)
+_PASSED = prepared(
+    sa.select(t.rounds.c.id, t.rounds.c.run_id)
+    .join(t.runs, t.runs.c.id == t.rounds.c.run_id)
+    .where(t.rounds.c.status == "open", t.rounds.c.due_at <= sa.bindparam("now"), t.runs.c.status == "running")
+    .limit(_most)
+)
+
+
+class Due(NamedTuple):
+    """A message that nobody sends but the clock."""
+
+    message: Message[Any]
+    about: UUID
+    owner: UUID
+    """The run or the request that it belongs to."""
+
+
+async def due_messages(connection: AsyncConnection, now: datetime, most: int = DUE_AT_ONCE) -> list[Due]:
+    """Leases that ran out and deadlines that passed, in runs that are not paused; of each at `most` so many."""
+    due = {"now": now, "most": most}
+    lapsed = await connection.execute(_LAPSED, due)
+    found = [Due(LeaseRanOut(row.id, row.lease_token), row.id, row.run_id) for row in lapsed]
+    found += [Due(DeadlinePassed(row.id), row.id, row.run_id) for row in await connection.execute(_PASSED, due)]
+    return found
+
+
+_last_end = sa.func.max(t.tasks.c.due_at, type_=t.tasks.c.due_at.type).label("last_end")
+_LAST_ENDS = prepared(sa.select(t.tasks.c.run_id, _last_end).where(t.IS_LEASED_TASK).group_by(t.tasks.c.run_id))
+
+
+async def leases_from_ahead(connection: AsyncConnection, now: datetime) -> list[Due]:
+    """Leases with more time left than they are long: they were taken or renewed while the clock was ahead."""
+    last_ends = {row.run_id: row.last_end for row in await connection.execute(_LAST_ENDS)}
+    of_runs = sa.select(t.runs.c.id, t.runs.c.spec).where(t.runs.c.id.in_(last_ends))
+    ends = {row.id: now + timedelta(seconds=row.spec["lease_s"]) for row in await connection.execute(of_runs)}
+    due: list[Due] = []
+    for run_id in [run_id for run_id, end in ends.items() if last_ends[run_id] > end]:
+        beyond = (t.tasks.c.run_id == run_id) & (t.tasks.c.due_at > ends[run_id])
+        found = sa.select(t.tasks.c.id, t.tasks.c.lease_token).where(t.IS_LEASED_TASK, beyond).limit(DUE_AT_ONCE)
+        due += [Due(LeaseRanOut(row.id, row.lease_token), row.id, run_id) for row in await connection.execute(found)]
+    return due
+
+
+_CLAIMABLE = prepared(
+    sa.select(t.tasks.c.client_id, t.tasks.c.run_id)
+    .join(t.runs, t.runs.c.id == t.tasks.c.run_id)
+    .where(
+        t.tasks.c.client_id.in_(sa.bindparam("client_ids", expanding=True)),
+        t.IS_CLAIMABLE_OR_LEASED,
+        t.tasks.c.status == "ready",
+        t.tasks.c.due_at.is_(None)
+        | (t.tasks.c.due_at <= sa.bindparam("now"))
+        | (t.tasks.c.due_at > sa.bindparam("ahead", type_=t.tasks.c.due_at.type)),
+        t.runs.c.status == "running",
+    )
+    .union(
+        sa.select(t.clients.c.id, sa.null().label("run_id")).where(
+            t.clients.c.id.in_(sa.bindparam("client_ids", expanding=True)),
+            t.clients.c.exclusions.is_distinct_from(t.clients.c.exclusions_acked),
+        )
+    )
+)
+
+
+async def claimable_clients(
+    connection: AsyncConnection, client_ids: Sequence[UUID], now: datetime, without: Collection[UUID] = ()
+) -> list[UUID]:
+    """Which of these clients have a task they could claim now in a run that is not left out, or samples to leave out
+    first."""
+    found = await connection.execute(
+        _CLAIMABLE, {"client_ids": list(client_ids), "now": now, "ahead": now + MAX_BACKOFF}
+    )
+    return list({row.client_id: None for row in found if row.run_id not in without})
+
+
+_TO_CLAIM_FROM = prepared(
+    sa.select(t.tasks.c.run_id)
+    .join(t.runs, t.runs.c.id == t.tasks.c.run_id)
+    .where(
+        t.tasks.c.client_id == sa.bindparam("client"),
+        t.IS_CLAIMABLE_OR_LEASED,
+        t.tasks.c.status == "ready",
+        t.runs.c.status == "running",
+    )
+    .distinct()
+)
+
+
+async def runs_to_claim_from(connection: AsyncConnection, client_id: UUID) -> list[UUID]:
+    """Running runs in which a task is ready for the client."""
+    return sorted((await connection.execute(_TO_CLAIM_FROM, {"client": client_id})).scalars())
+
+
+_HELD_FOR_STORAGE = prepared(sa.select(t.runs.c.id).where(t.runs.c.status == "paused", t.runs.c.hold == "storage-full"))
+
+
+async def runs_held_for_storage(connection: AsyncConnection) -> list[UUID]:
+    return list((await connection.execute(_HELD_FOR_STORAGE)).scalars())
+
+
+_BUSY = t.cohorts.c.phase.in_(("starting", "asking", "computing"))
+_IN_LOCKSTEP = prepared(
+    sa.select(t.cohorts.c.run_id)
+    .join(t.runs, t.runs.c.id == t.cohorts.c.run_id)
+    .where(t.cohorts.c.is_lockstep, t.runs.c.status == "running")
+    .group_by(t.cohorts.c.run_id, t.cohorts.c.group)
+    .having(sa.func.count().filter(_BUSY) == 0, sa.func.count().filter(t.cohorts.c.phase == "waiting") > 0)
+)
+
+
+async def runs_in_lockstep(connection: AsyncConnection) -> list[UUID]:
+    """Running runs with a group whose cohorts all wait for their next round."""
+    return sorted(set((await connection.execute(_IN_LOCKSTEP)).scalars()))
+
+
+_UNDER_WAY = prepared(
+    sa.select(t.erasures.c.id).where(
+        t.erasures.c.status.in_(("fenced", "executing", "requires_action"))
+        | ((t.erasures.c.status == "received") & t.erasures.c.reason.is_not(None))  # until its workers have confirmed
+    )
+)
+
+
+async def erasures_under_way(connection: AsyncConnection) -> list[UUID]:
+    return list((await connection.execute(_UNDER_WAY)).scalars())

@@ -1,0 +1,231 @@
+"""Who may read which bytes.
+
+A digest is a name, never a permission. It names every blob with these bytes; a caller reads them while one of those
+that it may see is live. What an erasure is about to delete is not live from its fence on: the leaver's own, the models
+that have it, what was trained on these, and what kernels made of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from coordinator.engine.entities import Blob
+from coordinator.store import tables as t
+from coordinator.store.prepared import prepared
+from coordinator.store.rows import FIELDS, to_entity
+
+b = t.blobs.c
+_NUM_FIELDS: Final = len(FIELDS["blobs"])
+_is_named = (b.federation_id == sa.bindparam("owner")) & (b.digest == sa.bindparam("digest")) & (b.status == "stored")
+_newest = (b.created_at.desc(), b.id)
+_holds_it = sa.exists().where(
+    t.tasks.c.client_id == sa.bindparam("client"),
+    t.IS_CLAIMABLE_OR_LEASED,
+    t.tasks.c.status == "leased",
+    (t.tasks.c.model_digest == sa.bindparam("digest"))
+    | sa.cast(t.tasks.c.work, sa.Text).contains(sa.bindparam("digest")),
+)
+_is_let_in = sa.exists().where(
+    t.clients.c.id == sa.bindparam("client"), (t.clients.c.status != "erased") | t.clients.c.needed_by.is_not(None)
+)
+_HANDED_OUT = prepared(sa.select(t.blobs).where(_is_named, _holds_it, _is_let_in).order_by(*_newest))
+
+_model = t.checkpoints.alias("model")
+_of_model = t.runs.alias("of_model")
+_has_bytes = sa.and_(
+    _model.c.digest == b.digest, _model.c.run_id == _of_model.c.id, _of_model.c.federation_id == b.federation_id
+)
+_served = sa.exists().where(_has_bytes, _model.c.superseded_by.is_(None))
+_superseded_by = (
+    sa.select(_model.c.superseded_by).where(_has_bytes, _model.c.superseded_by.is_not(None)).limit(1).scalar_subquery()
+)
+_cut_by = (
+    sa.select(t.lines.c.erasure_id)
+    .where(t.lines.c.cohort_id == b.cohort_id, t.lines.c.epoch_before >= b.epoch)
+    .limit(1)
+    .scalar_subquery()
+)
+_update = t.updates.alias("own")
+_in_served = sa.exists().where(
+    _update.c.task_id == b.origin_id,
+    t.contributions.c.update_id == _update.c.id,
+    t.checkpoints.c.id == t.contributions.c.checkpoint_id,
+    t.checkpoints.c.superseded_by.is_(None),
+)
+_base = t.checkpoints.alias("base")
+_is_served_base = sa.exists().where(
+    _base.c.cohort_id == _update.c.cohort_id,
+    _base.c.digest == _update.c.base_digest,
+    _base.c.epoch <= _update.c.epoch,
+    _base.c.superseded_by.is_(None),
+)
+_base_superseded_by = (
+    sa.select(_model.c.superseded_by)
+    .where(
+        _update.c.task_id == b.origin_id,
+        _model.c.cohort_id == _update.c.cohort_id,
+        _model.c.digest == _update.c.base_digest,
+        _model.c.superseded_by.is_not(None),
+        ~_is_served_base,
+    )
+    .limit(1)
+    .scalar_subquery()
+)
+_erased_by = (
+    sa.select(t.subjects.c.erasure_id)
+    .where(
+        t.subjects.c.client_id == b.client_id,
+        t.clients.c.id == b.client_id,
+        t.clients.c.status == "erased",
+    )
+    .limit(1)
+    .scalar_subquery()
+)
+_CANDIDATES = prepared(
+    sa.select(
+        t.blobs,
+        _served.label("is_served"),
+        _in_served.label("is_in_served"),
+        _superseded_by.label("superseded_by"),
+        _cut_by.label("cut_by"),
+        _base_superseded_by.label("base_superseded_by"),
+        _erased_by.label("erased_by"),
+    )
+    .where(_is_named)
+    .order_by(*_newest)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadableBlob:
+    """A blob that the caller may read, or why it may not read any more."""
+
+    blob: Blob | None = None
+    taken_by: UUID | None = None
+    """The erasure."""
+
+
+async def for_client(connection: AsyncConnection, federation_id: UUID, digest: str, client_id: UUID) -> ReadableBlob:
+    """The models of tasks that it holds, and what it uploaded itself."""
+    wanted = {"owner": federation_id, "digest": digest, "client": client_id}
+    row = (await connection.execute(_HANDED_OUT, wanted)).first()
+    if row is not None:
+        return ReadableBlob(to_entity(Blob, row))
+    return await _live(connection, federation_id, digest, client_id)
+
+
+async def for_operator(connection: AsyncConnection, federation_id: UUID, digest: str) -> ReadableBlob:
+    return await _live(connection, federation_id, digest, None)
+
+
+async def _live(connection: AsyncConnection, federation_id: UUID, digest: str, client_id: UUID | None) -> ReadableBlob:
+    """Also when nothing is stored any more: whoever knew the bytes is told which erasure took them."""
+    found = await connection.execute(_CANDIDATES, {"owner": federation_id, "digest": digest})
+    taken_by = None
+    for row in found:
+        blob = to_entity(Blob, row[:_NUM_FIELDS])
+        if client_id is not None and blob.client_id != client_id:
+            continue
+        reason = _taken_by(blob, row)
+        if reason is None:
+            return ReadableBlob(blob)
+        taken_by = taken_by or reason
+    if client_id is None and taken_by is None:
+        taken_by = await _purged_by(connection, federation_id, digest)
+    return ReadableBlob(None, taken_by)
+
+
+def _taken_by(blob: Blob, row: Any) -> UUID | None:
+    match blob.origin:
+        case "operator":
+            return None
+        case "job":
+            return None if row.is_served else row.superseded_by or row.cut_by
+    if row.erased_by is not None:
+        return UUID(str(row.erased_by))
+    return None if row.is_in_served else row.cut_by or row.base_superseded_by
+
+
+async def _purged_by(connection: AsyncConnection, federation_id: UUID, digest: str) -> UUID | None:
+    """The erasure since which the model of that digest is not served."""
+    c = t.checkpoints.c
+    statement = (
+        sa.select(c.superseded_by)
+        .join(t.runs, t.runs.c.id == c.run_id)
+        .where(t.runs.c.federation_id == federation_id, c.digest == digest)
+    )
+    found = (await connection.execute(statement)).scalars().all()
+    return found[0] if found and None not in found else None
+
+
+_LIVE_MODEL = prepared(sa.select(t.blobs).where(_is_named, b.origin == "job", _served).order_by(*_newest))
+
+
+async def served_model(connection: AsyncConnection, federation_id: UUID, digest: str) -> Blob | None:
+    """A model with these bytes that is served; nobody needs to upload it."""
+    row = (await connection.execute(_LIVE_MODEL, {"owner": federation_id, "digest": digest})).first()
+    return None if row is None else to_entity(Blob, row)
+
+
+_this = sa.bindparam("erasure", type_=t.erasures.c.id.type)
+_is_of_leaver = sa.exists().where(
+    t.subjects.c.erasure_id == _this,
+    t.subjects.c.client_id == b.client_id,
+    t.erasures.c.id == t.subjects.c.erasure_id,
+    t.erasures.c.scope == "client",
+)
+_is_superseded = sa.exists().where(_has_bytes, _model.c.superseded_by == _this)
+_is_cut = sa.exists().where(
+    t.lines.c.erasure_id == _this, t.lines.c.cohort_id == b.cohort_id, t.lines.c.epoch_before >= b.epoch
+)
+_is_trained_on_superseded = sa.exists().where(
+    _update.c.task_id == b.origin_id,
+    _model.c.cohort_id == _update.c.cohort_id,
+    _model.c.digest == _update.c.base_digest,
+    _model.c.superseded_by == _this,
+)
+_is_after = sa.exists().where(  # of an exact method: nothing tainted is read any more, but equal bytes may be made
+    t.lines.c.erasure_id == _this,
+    t.lines.c.cohort_id == b.cohort_id,
+    t.lines.c.epoch_after <= b.epoch,
+    t.lines.c.action != "unlearned",
+)
+_is_derived = sa.case(
+    (b.origin == "job", ~_served & (_is_superseded | _is_cut)),
+    (b.origin == "operator", sa.false()),
+    else_=_is_of_leaver | (~_in_served & _is_trained_on_superseded & ~_is_after),
+)
+_LEFT = prepared(
+    sa.select(b.digest, b.origin, _is_derived.label("is_derived")).where(
+        b.federation_id == sa.bindparam("owner"), b.digest.in_(sa.bindparam("digests", expanding=True))
+    )
+)
+_LOOKED_UP_AT_ONCE: Final = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Whose bytes are equal to some that were purged."""
+
+    origins: frozenset[str]
+    is_clean: bool
+    """False: the request should have purged one of them, too. What another request is about to purge is its affair."""
+
+
+async def left(
+    connection: AsyncConnection, federation_id: UUID, erasure_id: UUID, digests: list[str]
+) -> dict[str, Left]:
+    """What still has these bytes, by digest; digests that nothing has are left out."""
+    found: dict[str, Left] = {}
+    for start in range(0, len(digests), _LOOKED_UP_AT_ONCE):
+        some = digests[start : start + _LOOKED_UP_AT_ONCE]
+        wanted = {"owner": federation_id, "erasure": erasure_id, "digests": some}
+        for row in await connection.execute(_LEFT, wanted):
+            before = found.get(row.digest, Left(frozenset(), True))
+            found[row.digest] = Left(before.origins | {row.origin}, before.is_clean and not row.is_derived)
+    return found
