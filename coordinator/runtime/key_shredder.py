@@ -37,8 +37,7 @@ class KeyShredder:
     async def alone(self) -> AsyncIterator[None]:
         """One purge at a time wherever these keys are used: what one of them wraps again another may have to shred."""
         while True:
-            turn = await asyncio.to_thread(self._sealer.keys.take_turn)
-            if turn is not None:
+            if (turn := self._sealer.keys.take_turn()) is not None:  # not from a thread: a turn must not get lost
                 break
             await asyncio.sleep(LOOK_EVERY_S)
         try:
