@@ -17,6 +17,7 @@ from lethe.client.answers import is_id
 from lethe.client.synchronous.client import Client
 from lethe.client.synchronous.models import Checkpoint
 from lethe.client.synchronous.runs import Run
+from lethe.client.views import Period
 from lethe.errors import NotFound, Refused
 from lethe.periods import comes_out_again
 from services.audit.certificate import AnyStatement
@@ -79,12 +80,20 @@ def replay_served(coordinator: Client, statement: AnyStatement, say: Callable[[s
     return ReplayOutcome(report, faults)
 
 
+def _periods(coordinator: Client, federation_id: str) -> list[Period]:
+    """A coordinator of an earlier release has none."""
+    try:
+        return list(coordinator.incentives.periods(federation=federation_id))
+    except NotFound:
+        return []
+
+
 def _divided_otherwise(coordinator: Client, federations: list[str], say: Callable[[str], None]) -> list[str]:
     """Periods in which the stored figures would have divided clients among jobs in another way: who served them is a
     part of what shaped the models."""
     faults, num_again, num_missing = [], 0, 0
     for federation_id in federations:
-        for period in coordinator.incentives.periods(federation=federation_id):
+        for period in _periods(coordinator, federation_id):
             match comes_out_again(period):
                 case True:
                     num_again += 1

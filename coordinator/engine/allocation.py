@@ -18,6 +18,7 @@ from coordinator.engine import families
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
 from coordinator.engine.entities import (
+    ENDED,
     SETTLED,
     Allotment,
     Client,
@@ -50,8 +51,9 @@ def begin_period(draft: Draft, federation_id: UUID) -> None:
     """Divide the clients anew, if the federation divides them; if it does so no more, everybody serves everything."""
     federation = draft.state.federations.get(federation_id)
     if federation is None or federation.allocation is None:
+        open_runs = [run.id for run in _open_runs(draft.state, federation_id)]
         for cohort in sorted(draft.state.cohorts.values(), key=lambda c: c.id):
-            if cohort.allotment is not None and draft.state.runs[cohort.run_id].federation_id == federation_id:
+            if cohort.allotment is not None and cohort.run_id in open_runs:
                 draft.emit(e.CohortAllotted(cohort.id, None, ()))
         return
     incentives = federation.incentives or Incentives()
@@ -96,14 +98,17 @@ def who_serves(cohort: Cohort, members: Iterable[Member]) -> list[Member]:
     return [x for x in everybody if x.allotted or cohort.kind == "profile"] or everybody
 
 
+def _open_runs(state: State, federation_id: UUID) -> list[Run]:
+    return [run for run in state.runs.values() if run.federation_id == federation_id and run.status not in ENDED]
+
+
 def _owners(state: State, federation_id: UUID) -> dict[UUID, Run | Erasure]:
     """The job that each training cohort works for: the newest request that is not done with it, or else its run. In the
     order in which the jobs came."""
     found: list[tuple[Cohort, Run | Erasure]] = []
-    for run in state.runs.values():
-        if run.federation_id == federation_id and run.status in ("running", "paused"):
-            training = [c for c in families.cohorts_of(state, run.id) if c.phase in families.TRAINING]
-            found += [(c, _request(state, c) or run) for c in training if c.kind != "merge"]
+    for run in _open_runs(state, federation_id):
+        training = [c for c in families.cohorts_of(state, run.id) if c.phase in families.TRAINING]
+        found += [(c, _request(state, c) or run) for c in training if c.kind != "merge"]
     found.sort(key=lambda one: (one[1].created_at, one[1].id, one[0].name, one[0].id))
     return {cohort.id: owner for cohort, owner in found}
 

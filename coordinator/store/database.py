@@ -198,12 +198,15 @@ def _postgres_engine(url: sa.URL, pool_size: int, gate: Gate) -> AsyncEngine:
 
 
 def _ask_idle_connections(engine: sa.Engine) -> None:
-    """See to it that a connection which was not used for a while is alive, and that all others are made anew if not."""
+    """See to it that a connection which is known to be lost, or was not used for a while and does not answer, is not
+    used, and that all others are made anew then."""
 
     def note(connection: Any, record: Any) -> None:
         record.info["used_at"] = time.monotonic()
 
     def ask(connection: Any, record: Any, proxy: Any) -> None:
+        if connection.driver_connection.is_closed():
+            raise sa.exc.InvalidatePoolError("the connection was lost")
         if time.monotonic() - record.info["used_at"] < TRUSTED_S:
             return
         try:

@@ -205,9 +205,9 @@ cohorts = Table(
     Column("head_digest", String(71)),
     Column("round", Integer, nullable=False),
     Column("reason", Text),
+    Column("allotment", Json),
     Column("stamp", Uuid),  # the store's own, not in the record: see warm.py
     Column("members_stamp", Uuid),
-    Column("allotment", Json),
     _one_of("phase", "starting", "waiting", "asking", "computing", "finished", "failed", "retired"),
     _one_of("kind", "line", "root", "inner", "leaf", "profile", "merge"),
     UniqueConstraint("run_id", "name"),

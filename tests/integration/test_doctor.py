@@ -24,6 +24,7 @@ from coordinator.runtime.doctor.findings import Installation
 from coordinator.runtime.settings import Settings
 from coordinator.runtime.storage import name_of
 from coordinator.store import tables as t
+from coordinator.store import warm
 from coordinator.store.rows import to_entity, to_row
 from coordinator.tombstones.files import FileTombstoneLog
 from coordinator.tombstones.port import Tombstone
@@ -51,6 +52,7 @@ class Home:
     async def change(self, statement: sa.Executable | str) -> None:
         async with self.coordinator.database.write() as connection:
             await connection.execute(sa.text(statement) if isinstance(statement, str) else statement)
+            await warm.renew(connection, sa.true())
 
     async def rows(self, table: sa.Table, *where: sa.ColumnElement[bool]) -> list[Any]:
         async with self.coordinator.database.read() as connection:

@@ -66,7 +66,7 @@ MUTANTS: Final = (
     mutant(
         "rollback stops at the first model that the client did not answer",
         "the head at the fence is not the newest clean model",
-        (cuts._tainted, ", *([checkpoint.base_id] if checkpoint.base_id else [])", ""),
+        (cuts._tainted, "above if checkpoint.base_id is None else (*above, checkpoint.base_id)", "above"),
     ),
     mutant(
         "rollback goes to the beginning",
@@ -98,7 +98,7 @@ MUTANTS: Final = (
     mutant(
         "taint ignores parents",
         "the head at the fence is not the newest clean model",
-        (cuts._tainted, "*parents.get(checkpoint.id, ()), ", ""),
+        (cuts._tainted, "below.setdefault(edge.parent_id, []).append(edge.checkpoint_id)", "pass"),
     ),
     mutant(
         "re-initialised from a cohort with the leaver",
@@ -161,7 +161,7 @@ MUTANTS: Final = (
     mutant(
         "a run that began with a leaver's model goes on",
         "a run that began with a leaver's model goes on",
-        (cuts._tainted, "above += _models_started_from(checkpoint, by_digest)", "pass"),
+        (cuts._tainted, "_models_started_from(checkpoint, same[checkpoint.digest])", "[]"),
     ),
     mutant(
         "a run begins with a superseded model",

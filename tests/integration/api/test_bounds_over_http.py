@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from coordinator.engine.messages import SettleRun
 from coordinator.store import tables as t
+from coordinator.store import warm
 from services.audit.replay import Replayed, replay_step, step_of
 from services.tensors.streams import StoredFile
 from services.wire.v1.resources import Lineage
@@ -41,6 +42,7 @@ async def write(site: Site, statement: str, **values: Any) -> None:
     """As an older release wrote it."""
     async with site.coordinator.database.write() as connection:
         await connection.execute(sa.text(statement), values)
+        await warm.renew(connection, sa.true())
 
 
 def as_json(site: Site) -> str:

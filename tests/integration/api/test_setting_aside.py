@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -208,10 +207,8 @@ async def test_a_job_whose_row_cannot_be_read_does_not_hold_up_those_behind_it(s
         await a.submit(task, await a.put_blob(OTHER_MODEL, task=task))
     await until(lambda: is_completed(small_site, run))
     assert 'kind="unreadable job"' in await metrics(small_site)
-    params = json.dumps({"message": "SettleRun", "run_id": run["id"]})
-    await execute(
-        small_site, sa.text("UPDATE jobs SET params = :params WHERE status = 'ready'").bindparams(params=params)
-    )
+    mended = {"message": "SettleRun", "run_id": run["id"]}
+    await execute(small_site, t.jobs.update().where(t.jobs.c.id == job["id"]).values(params=mended))
     await until(lambda: _has_no_job(small_site))
 
 

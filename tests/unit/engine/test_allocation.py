@@ -239,7 +239,7 @@ def test_an_allocation_that_is_taken_back_lets_everybody_serve_again() -> None:
 
 def test_a_federation_that_is_not_there_cannot_be_changed() -> None:
     with pytest.raises(Rejected, match="not-found"):
-        World().send(m.ChangeAllocation(FEDERATION, "game", Incentives()))
+        World().send(m.ChangeAllocation(UUID(int=99), "game", Incentives()))
 
 
 def test_an_answer_costs_what_its_client_declared_and_its_round_pays_the_jobs_reward() -> None:

@@ -20,6 +20,7 @@ from tests.unit.engine.test_allocation import divided
 from tests.unit.engine.test_recovery import recovered_by_itself, recovered_by_oversampling
 from tests.unit.engine.test_runs import failed
 from tests.unit.engine.test_selection import selected
+from tests.unit.engine.test_stopping import stopped
 from tests.unit.engine.test_unlearning import asked_in_vain, audited, forgotten_by_federaser, forgotten_by_pga
 
 
@@ -46,7 +47,7 @@ def worlds() -> list[World]:
     revived.send(m.ResumeRun(run_id))
     recovered = [recovered_by_oversampling("pga"), recovered_by_itself()]
     forgotten = [forgotten_by_federaser(), forgotten_by_pga(), asked_in_vain()[0], audited(0.15)[0]]
-    return [*seen, divided(), revived, *selected(), *forgotten, *recovered]
+    return [*seen, divided(), revived, stopped()[0], *selected(), *forgotten, *recovered]
 
 
 def test_same_inputs_give_the_same_decision(worlds: list[World]) -> None:

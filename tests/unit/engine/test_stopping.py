@@ -49,9 +49,15 @@ def members_of(world: World, cohort: Cohort) -> list[str]:
     return sorted(x.name for x in world.state.members.values() if x.cohort_id == cohort.id)
 
 
-def test_every_cluster_stops_when_the_best_one_is_good_and_they_are_merged() -> None:
+def stopped() -> tuple[World, UUID]:
+    """A run whose first cluster is good in its second round."""
     world, run_id = judged_run({FIRST: [0.5, 0.9], SECOND: [0.3]})
     go_on(world, 4)
+    return world, run_id
+
+
+def test_every_cluster_stops_when_the_best_one_is_good_and_they_are_merged() -> None:
+    world, run_id = stopped()
     first, second, merged = (world.cohort(run_id, name) for name in (FIRST, SECOND, "merged"))
     assert (first.round, second.round) == (2, 2) and first.phase == second.phase == "finished"
     assert world.run(run_id).status == "completed"
