@@ -2,7 +2,7 @@
 
 import type { Client, ClientMeta, Options as Options2, RequestResult, ServerSentEventsResult, TDataShape } from './client';
 import { client } from './client.gen';
-import type { AcknowledgeExclusionsData, AcknowledgeExclusionsErrors, AcknowledgeExclusionsResponses, AppendToBlobData, AppendToBlobErrors, AppendToBlobResponses, ApproveErasureData, ApproveErasureErrors, ApproveErasureResponses, CancelErasureData, CancelErasureErrors, CancelErasureResponses, CancelRunData, CancelRunErrors, CancelRunResponses, ClaimTasksData, ClaimTasksErrors, ClaimTasksResponses, ConfirmDroppedModelsData, ConfirmDroppedModelsErrors, ConfirmDroppedModelsResponses, CreateClientData, CreateClientErrors, CreateClientResponses, CreateCredentialData, CreateCredentialErrors, CreateCredentialResponses, CreateFederationData, CreateFederationErrors, CreateFederationResponses, CreateRunData, CreateRunErrors, CreateRunResponses, DenyErasureData, DenyErasureErrors, DenyErasureResponses, DiscoverErasureData, DiscoverErasureErrors, DiscoverErasureResponses, DownloadModelData, DownloadModelErrors, DownloadModelResponses, FileErasureData, FileErasureErrors, FileErasureResponses, GetArtefactsData, GetArtefactsErrors, GetArtefactsResponses, GetBlobData, GetBlobErrors, GetBlobResponses, GetCertificateData, GetCertificateErrors, GetCertificateResponses, GetCheckpointData, GetCheckpointErrors, GetCheckpointResponses, GetClientData, GetClientErrors, GetClientResponses, GetCohortData, GetCohortErrors, GetCohortResponses, GetErasureData, GetErasureErrors, GetErasureResponses, GetExclusionsData, GetExclusionsErrors, GetExclusionsResponses, GetFederationData, GetFederationErrors, GetFederationResponses, GetHealthData, GetHealthResponses, GetLineageData, GetLineageErrors, GetLineageResponses, GetMetricsData, GetMetricsResponses, GetOpeningData, GetOpeningErrors, GetOpeningResponses, GetProblemData, GetProblemErrors, GetProblemResponses, GetReadinessData, GetReadinessErrors, GetReadinessResponses, GetRunData, GetRunErrors, GetRunResponses, GetSupersededModelsData, GetSupersededModelsErrors, GetSupersededModelsResponses, HeadBlobData, HeadBlobErrors, HeadBlobResponses, JoinRunData, JoinRunErrors, JoinRunResponses, ListCheckpointsData, ListCheckpointsErrors, ListCheckpointsResponses, ListClientsData, ListClientsErrors, ListClientsResponses, ListCohortsData, ListCohortsErrors, ListCohortsResponses, ListCredentialsData, ListCredentialsErrors, ListCredentialsResponses, ListDeliveriesData, ListDeliveriesErrors, ListDeliveriesResponses, ListErasureEventsData, ListErasureEventsErrors, ListErasureEventsResponses, ListErasuresData, ListErasuresErrors, ListErasuresResponses, ListEventsData, ListEventsErrors, ListEventsResponses, ListFederationsData, ListFederationsErrors, ListFederationsResponses, ListHistoriesData, ListHistoriesErrors, ListHistoriesResponses, ListKeptUpdatesData, ListKeptUpdatesErrors, ListKeptUpdatesResponses, ListMembersData, ListMembersErrors, ListMembersResponses, ListRoundsData, ListRoundsErrors, ListRoundsResponses, ListRunsData, ListRunsErrors, ListRunsResponses, ListTasksData, ListTasksErrors, ListTasksResponses, OpenSessionData, OpenSessionErrors, OpenSessionResponses, PauseRunData, PauseRunErrors, PauseRunResponses, PreviewErasureData, PreviewErasureErrors, PreviewErasureResponses, PutBlobData, PutBlobErrors, PutBlobResponses, RemoveClientData, RemoveClientErrors, RemoveClientResponses, RenewLeaseData, RenewLeaseErrors, RenewLeaseResponses, ReportFailureData, ReportFailureErrors, ReportFailureResponses, ResumeRunData, ResumeRunErrors, ResumeRunResponses, RetryErasureData, RetryErasureErrors, RetryErasureResponses, RevokeCredentialData, RevokeCredentialErrors, RevokeCredentialResponses, RotateClientCredentialData, RotateClientCredentialErrors, RotateClientCredentialResponses, StreamErasureEventsData, StreamErasureEventsErrors, StreamErasureEventsResponse, StreamErasureEventsResponses, StreamEventsData, StreamEventsErrors, StreamEventsResponse, StreamEventsResponses, SubmitResultData, SubmitResultErrors, SubmitResultResponses, ValidateRunData, ValidateRunErrors, ValidateRunResponses } from './types.gen';
+import type { AcknowledgeExclusionsData, AcknowledgeExclusionsErrors, AcknowledgeExclusionsResponses, AppendToBlobData, AppendToBlobErrors, AppendToBlobResponses, ApproveErasureData, ApproveErasureErrors, ApproveErasureResponses, CancelErasureData, CancelErasureErrors, CancelErasureResponses, CancelRunData, CancelRunErrors, CancelRunResponses, ChangeFederationData, ChangeFederationErrors, ChangeFederationResponses, ClaimTasksData, ClaimTasksErrors, ClaimTasksResponses, ConfirmDroppedModelsData, ConfirmDroppedModelsErrors, ConfirmDroppedModelsResponses, CreateClientData, CreateClientErrors, CreateClientResponses, CreateCredentialData, CreateCredentialErrors, CreateCredentialResponses, CreateFederationData, CreateFederationErrors, CreateFederationResponses, CreateRunData, CreateRunErrors, CreateRunResponses, DenyErasureData, DenyErasureErrors, DenyErasureResponses, DiscoverErasureData, DiscoverErasureErrors, DiscoverErasureResponses, DownloadModelData, DownloadModelErrors, DownloadModelResponses, FileErasureData, FileErasureErrors, FileErasureResponses, GetActsHeadData, GetActsHeadErrors, GetActsHeadResponses, GetArtefactsData, GetArtefactsErrors, GetArtefactsResponses, GetBlobData, GetBlobErrors, GetBlobResponses, GetCertificateData, GetCertificateErrors, GetCertificatePageData, GetCertificatePageErrors, GetCertificatePageResponses, GetCertificateResponses, GetCheckpointData, GetCheckpointErrors, GetCheckpointResponses, GetClientData, GetClientErrors, GetClientResponses, GetCohortData, GetCohortErrors, GetCohortResponses, GetErasureData, GetErasureErrors, GetErasureResponses, GetExclusionsData, GetExclusionsErrors, GetExclusionsResponses, GetFederationData, GetFederationErrors, GetFederationResponses, GetHealthData, GetHealthResponses, GetLineageData, GetLineageErrors, GetLineageResponses, GetMetricsData, GetMetricsResponses, GetOpeningData, GetOpeningErrors, GetOpeningResponses, GetProblemData, GetProblemErrors, GetProblemResponses, GetReadinessData, GetReadinessErrors, GetReadinessResponses, GetRunData, GetRunErrors, GetRunResponses, GetSupersededModelsData, GetSupersededModelsErrors, GetSupersededModelsResponses, HeadBlobData, HeadBlobErrors, HeadBlobResponses, JoinRunData, JoinRunErrors, JoinRunResponses, ListActsData, ListActsErrors, ListActsResponses, ListCheckpointsData, ListCheckpointsErrors, ListCheckpointsResponses, ListClientsData, ListClientsErrors, ListClientsResponses, ListCohortsData, ListCohortsErrors, ListCohortsResponses, ListCredentialsData, ListCredentialsErrors, ListCredentialsResponses, ListDeliveriesData, ListDeliveriesErrors, ListDeliveriesResponses, ListErasureEventsData, ListErasureEventsErrors, ListErasureEventsResponses, ListErasuresData, ListErasuresErrors, ListErasuresResponses, ListEventsData, ListEventsErrors, ListEventsResponses, ListFederationsData, ListFederationsErrors, ListFederationsResponses, ListHistoriesData, ListHistoriesErrors, ListHistoriesResponses, ListKeptUpdatesData, ListKeptUpdatesErrors, ListKeptUpdatesResponses, ListLedgerData, ListLedgerErrors, ListLedgerResponses, ListMembersData, ListMembersErrors, ListMembersResponses, ListOwnLedgerData, ListOwnLedgerErrors, ListOwnLedgerResponses, ListPeriodsData, ListPeriodsErrors, ListPeriodsResponses, ListRoundsData, ListRoundsErrors, ListRoundsResponses, ListRunsData, ListRunsErrors, ListRunsResponses, ListTasksData, ListTasksErrors, ListTasksResponses, OpenSessionData, OpenSessionErrors, OpenSessionResponses, PauseRunData, PauseRunErrors, PauseRunResponses, PreviewErasureData, PreviewErasureErrors, PreviewErasureResponses, PreviewPeriodData, PreviewPeriodErrors, PreviewPeriodResponses, PutBlobData, PutBlobErrors, PutBlobResponses, RecoverRunData, RecoverRunErrors, RecoverRunResponses, RemoveClientData, RemoveClientErrors, RemoveClientResponses, RenewLeaseData, RenewLeaseErrors, RenewLeaseResponses, ReportFailureData, ReportFailureErrors, ReportFailureResponses, ResumeRunData, ResumeRunErrors, ResumeRunResponses, RetryErasureData, RetryErasureErrors, RetryErasureResponses, RevokeCredentialData, RevokeCredentialErrors, RevokeCredentialResponses, RotateClientCredentialData, RotateClientCredentialErrors, RotateClientCredentialResponses, StreamErasureEventsData, StreamErasureEventsErrors, StreamErasureEventsResponse, StreamErasureEventsResponses, StreamEventsData, StreamEventsErrors, StreamEventsResponse, StreamEventsResponses, SubmitResultData, SubmitResultErrors, SubmitResultResponses, ValidateRunData, ValidateRunErrors, ValidateRunResponses } from './types.gen';
 
 export type Options<TData extends TDataShape = TDataShape, ThrowOnError extends boolean = boolean, TResponse = unknown> = Options2<TData, ThrowOnError, TResponse> & {
     /**
@@ -265,6 +265,18 @@ export const getArtefacts = <ThrowOnError extends boolean = false>(options: Opti
 });
 
 /**
+ * Get Certificate Page
+ *
+ * The certificate for people: the verdict, what is guaranteed and what is not, what was touched, the audit. The
+ * page works without network, and says what it proves only with a fingerprint from elsewhere.
+ */
+export const getCertificatePage = <ThrowOnError extends boolean = false>(options: Options<GetCertificatePageData, ThrowOnError>): RequestResult<GetCertificatePageResponses, GetCertificatePageErrors, ThrowOnError> => (options.client ?? client).get<GetCertificatePageResponses, GetCertificatePageErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/erasure-requests/{erasure_id}/certificate/page',
+    ...options
+});
+
+/**
  * List Deliveries
  *
  * What was, or is to be, posted to the request's callbacks, oldest first.
@@ -420,6 +432,44 @@ export const getFederation = <ThrowOnError extends boolean = false>(options: Opt
 });
 
 /**
+ * Change Federation
+ *
+ * Divide clients among jobs in another way, from now on: a new period begins.
+ */
+export const changeFederation = <ThrowOnError extends boolean = false>(options: Options<ChangeFederationData, ThrowOnError>): RequestResult<ChangeFederationResponses, ChangeFederationErrors, ThrowOnError> => (options.client ?? client).patch<ChangeFederationResponses, ChangeFederationErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/federations/{federation_id}',
+    ...options,
+    headers: {
+        'Content-Type': 'application/json',
+        ...options.headers
+    }
+});
+
+/**
+ * List Acts
+ *
+ * In the order of the chain. An act is in it a moment after it was done. What is said of somebody who was erased
+ * can be read by nobody any more.
+ */
+export const listActs = <ThrowOnError extends boolean = false>(options: Options<ListActsData, ThrowOnError>): RequestResult<ListActsResponses, ListActsErrors, ThrowOnError> => (options.client ?? client).get<ListActsResponses, ListActsErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/federations/{federation_id}/acts',
+    ...options
+});
+
+/**
+ * Get Acts Head
+ *
+ * The newest signed head: with it and the entries anybody can check that none was changed, removed or moved.
+ */
+export const getActsHead = <ThrowOnError extends boolean = false>(options: Options<GetActsHeadData, ThrowOnError>): RequestResult<GetActsHeadResponses, GetActsHeadErrors, ThrowOnError> => (options.client ?? client).get<GetActsHeadResponses, GetActsHeadErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/federations/{federation_id}/acts/head',
+    ...options
+});
+
+/**
  * List Clients
  */
 export const listClients = <ThrowOnError extends boolean = false>(options: Options<ListClientsData, ThrowOnError>): RequestResult<ListClientsResponses, ListClientsErrors, ThrowOnError> => (options.client ?? client).get<ListClientsResponses, ListClientsErrors, ThrowOnError>({
@@ -465,6 +515,50 @@ export const createCredential = <ThrowOnError extends boolean = false>(options: 
         'Content-Type': 'application/json',
         ...options.headers
     }
+});
+
+/**
+ * List Ledger
+ *
+ * What clients earned and paid.
+ */
+export const listLedger = <ThrowOnError extends boolean = false>(options: Options<ListLedgerData, ThrowOnError>): RequestResult<ListLedgerResponses, ListLedgerErrors, ThrowOnError> => (options.client ?? client).get<ListLedgerResponses, ListLedgerErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/federations/{federation_id}/ledger',
+    ...options
+});
+
+/**
+ * List Periods
+ *
+ * The newest first.
+ */
+export const listPeriods = <ThrowOnError extends boolean = false>(options: Options<ListPeriodsData, ThrowOnError>): RequestResult<ListPeriodsResponses, ListPeriodsErrors, ThrowOnError> => (options.client ?? client).get<ListPeriodsResponses, ListPeriodsErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/federations/{federation_id}/periods',
+    ...options
+});
+
+/**
+ * Preview Period
+ *
+ * How clients would be divided if a period began now. Nothing is changed.
+ */
+export const previewPeriod = <ThrowOnError extends boolean = false>(options: Options<PreviewPeriodData, ThrowOnError>): RequestResult<PreviewPeriodResponses, PreviewPeriodErrors, ThrowOnError> => (options.client ?? client).get<PreviewPeriodResponses, PreviewPeriodErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/federations/{federation_id}/periods/next',
+    ...options
+});
+
+/**
+ * List Own Ledger
+ *
+ * What the client whose token this is earned and paid.
+ */
+export const listOwnLedger = <ThrowOnError extends boolean = false>(options?: Options<ListOwnLedgerData, ThrowOnError>): RequestResult<ListOwnLedgerResponses, ListOwnLedgerErrors, ThrowOnError> => (options?.client ?? client).get<ListOwnLedgerResponses, ListOwnLedgerErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/ledger',
+    ...options
 });
 
 /**
@@ -607,6 +701,21 @@ export const pauseRun = <ThrowOnError extends boolean = false>(options: Options<
     security: [{ scheme: 'bearer', type: 'http' }],
     url: '/v1/runs/{run_id}/pause',
     ...options
+});
+
+/**
+ * Recover Run
+ *
+ * Make the run's next rounds those of a recovery. A completed run is opened again for them.
+ */
+export const recoverRun = <ThrowOnError extends boolean = false>(options: Options<RecoverRunData, ThrowOnError>): RequestResult<RecoverRunResponses, RecoverRunErrors, ThrowOnError> => (options.client ?? client).post<RecoverRunResponses, RecoverRunErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/runs/{run_id}/recover',
+    ...options,
+    headers: {
+        'Content-Type': 'application/json',
+        ...options.headers
+    }
 });
 
 /**

@@ -5,6 +5,120 @@ export type ClientOptions = {
 };
 
 /**
+ * ActAbout
+ */
+export type ActAbout = {
+    /**
+     * Id
+     */
+    id: string;
+    /**
+     * Kind
+     */
+    kind: 'run' | 'request' | 'credential';
+};
+
+/**
+ * ActEntry
+ */
+export type ActEntry = {
+    about?: ActAbout | null;
+    /**
+     * Act
+     */
+    act: string;
+    /**
+     * At
+     */
+    at: string;
+    /**
+     * Federation
+     */
+    federation: string;
+    gap?: ActGap | null;
+    /**
+     * Id
+     */
+    id: string;
+    /**
+     * Parts
+     */
+    parts: Array<ActPart>;
+    /**
+     * Role
+     *
+     * As what whoever did it was known.
+     */
+    role: 'viewer' | 'operator' | 'compliance' | 'admin' | 'client' | 'coordinator';
+    /**
+     * Seq
+     */
+    seq: number;
+};
+
+/**
+ * ActGap
+ *
+ * Entries that were lost with the database that this one replaced; their digests were signed before.
+ */
+export type ActGap = {
+    /**
+     * After
+     *
+     * Of the last entry that was lost.
+     */
+    after: string;
+    /**
+     * Before
+     *
+     * Of the last entry before the gap.
+     */
+    before: string;
+    /**
+     * First
+     */
+    first: number;
+    /**
+     * Last
+     */
+    last: number;
+};
+
+/**
+ * ActPart
+ *
+ * who: as whom somebody acted, and from where. whom: a client that it is about. words: what was written with it.
+ */
+export type ActPart = {
+    /**
+     * Commitment
+     */
+    commitment: string;
+    /**
+     * Says
+     */
+    says: 'who' | 'whom' | 'words';
+};
+
+/**
+ * ActWords
+ *
+ * What a part commits to: HMAC-SHA256 of `content` as canonical JSON, under `salt`.
+ */
+export type ActWords = {
+    /**
+     * Content
+     */
+    content: {
+        [key: string]: string;
+    };
+    /**
+     * Salt
+     */
+    salt: string;
+};
+
+/**
  * Ascend
  *
  * The leaver's task: climb from the model that it is given, inside a ball around it.
@@ -166,6 +280,22 @@ export type BlobInfo = {
      * Digest
      */
     digest: string;
+};
+
+/**
+ * ByCluster
+ */
+export type ByCluster = {
+    /**
+     * Policy
+     */
+    policy?: 'clusters';
+    /**
+     * Profile Deadline S
+     *
+     * How long the profile waits; whoever has not answered by then is drawn by lot.
+     */
+    profile_deadline_s?: number;
 };
 
 /**
@@ -353,6 +483,10 @@ export type Client = {
      */
     online: boolean;
     /**
+     * What it declared that a round costs it.
+     */
+    resources?: Resources | null;
+    /**
      * Status
      */
     status: 'active' | 'removed' | 'erased';
@@ -376,6 +510,10 @@ export type ClientCreate = {
      * Name
      */
     name: string;
+    /**
+     * What a round costs it, where clients are divided among jobs; measured when absent.
+     */
+    resources?: Resources | null;
 };
 
 /**
@@ -557,6 +695,52 @@ export type CohortHistory = {
 };
 
 /**
+ * ContrastiveTraining
+ *
+ * Train with the contrastive term, against the model of the round before that the client keeps.
+ */
+export type ContrastiveTraining = {
+    /**
+     * Kind
+     */
+    kind?: 'contrastive_training';
+    /**
+     * Mu
+     *
+     * Weight of the contrastive term.
+     */
+    mu?: number;
+    /**
+     * Num Rounds
+     *
+     * The last round has this number.
+     */
+    num_rounds: number;
+    /**
+     * Number
+     *
+     * Of the round, counted from 1.
+     */
+    number: number;
+    /**
+     * Recovery
+     *
+     * Names this recovery: what a client keeps for its rounds, it keeps under this name.
+     */
+    recovery: string;
+    /**
+     * Seed
+     *
+     * The same in all rounds of the recovery: drives what is made once.
+     */
+    seed: number;
+    /**
+     * Temperature
+     */
+    temperature?: number;
+};
+
+/**
  * Contribution
  *
  * One client update inside a checkpoint, with the exact weight that the aggregation used.
@@ -699,6 +883,10 @@ export type Discovery = {
      */
     public_key: string;
     /**
+     * Recoveries
+     */
+    recoveries: Array<RecoveryDescription>;
+    /**
      * Scopes
      */
     scopes: Array<'client' | 'samples'>;
@@ -745,6 +933,108 @@ export type Distil = {
      * Temperature
      */
     temperature?: number;
+};
+
+/**
+ * DistilledTraining
+ *
+ * Train on the distilled set, which is made when there is none of the samples that the client has now.
+ */
+export type DistilledTraining = {
+    /**
+     * Distillation Epochs
+     *
+     * Steps of gradient matching for each class; 0: the real samples they begin with are used.
+     */
+    distillation_epochs?: number;
+    /**
+     * Image Learning Rate
+     */
+    image_learning_rate?: number;
+    /**
+     * Image Momentum
+     */
+    image_momentum?: number;
+    /**
+     * Kind
+     */
+    kind?: 'distilled_training';
+    /**
+     * Local Epochs
+     *
+     * Over the distilled set, in each round.
+     */
+    local_epochs?: number;
+    /**
+     * Num Rounds
+     *
+     * The last round has this number.
+     */
+    num_rounds: number;
+    /**
+     * Number
+     *
+     * Of the round, counted from 1.
+     */
+    number: number;
+    /**
+     * Real Batch
+     *
+     * Real samples of a class whose gradient is matched in a step.
+     */
+    real_batch?: number;
+    /**
+     * Recovery
+     *
+     * Names this recovery: what a client keeps for its rounds, it keeps under this name.
+     */
+    recovery: string;
+    /**
+     * Seed
+     *
+     * The same in all rounds of the recovery: drives what is made once.
+     */
+    seed: number;
+    /**
+     * Share
+     *
+     * Of each class's samples, rounded up: so many are distilled.
+     */
+    share?: number;
+};
+
+/**
+ * Dqn
+ */
+export type Dqn = {
+    /**
+     * Policy
+     */
+    policy?: 'dqn';
+    /**
+     * Preset
+     *
+     * shared: one scorer for each client, which fits any set of clients, and one client from each k-center group; paper: a network with an output for each client, and the best of all.
+     */
+    preset?: 'shared' | 'paper';
+    /**
+     * Profile Deadline S
+     *
+     * How long the profile waits; whoever has not answered by then is drawn by lot.
+     */
+    profile_deadline_s?: number;
+    /**
+     * State
+     *
+     * A pre-trained network, made by `lethe selection train` and uploaded beforehand. Without one, or with one that does not fit, k-center selects until the network has learnt enough.
+     */
+    state?: string | null;
+    /**
+     * Target Accuracy
+     *
+     * The reward of a round is 64^(accuracy - target) - 1, on the run's validation set.
+     */
+    target_accuracy?: number;
 };
 
 /**
@@ -806,19 +1096,25 @@ export type ErasureCreate = {
     /**
      * Recovery
      *
-     * What an approximate method is followed by: the run's own training.
+     * What the unlearning method is followed by: the run's own training, or a recovery method.
      */
-    recovery?: 'training';
+    recovery?: 'training' | RecoveryChoice;
     /**
      * Recovery Rounds
      *
-     * Rounds that a re-initialised cohort trains before the request counts as done; when absent, 5 in a completed run (or as many as it had) and none in one that goes on training anyway.
+     * Rounds that a re-initialised cohort trains before the request counts as done; when absent, 5 in a completed run (or as many as it had) and none in one that goes on training anyway. With a `recovery` method: its rounds, after any method.
      */
     recovery_rounds?: number | null;
     /**
      * Regulation
      */
     regulation?: string;
+    /**
+     * Reward
+     *
+     * What each round of its work pays those who serve it, where the federation divides its clients among jobs; the federation's `incentives.pool` when absent.
+     */
+    reward?: number | null;
     /**
      * Samples
      *
@@ -1061,6 +1357,12 @@ export type ErasureOption = {
      */
     client_updates_to_redo: number | null;
     /**
+     * Client Work
+     *
+     * Of all clients, in updates of the run's own training: what the methods add at the clients is counted. Null where the method does not apply.
+     */
+    client_work: number | null;
+    /**
      * Cohorts
      *
      * Those that are fenced; the others are not touched. None where the method does not apply.
@@ -1093,6 +1395,12 @@ export type ErasureOption = {
      */
     num_cohorts_untouched: number | null;
     /**
+     * Profiles To Make
+     *
+     * Clients that first train one epoch, so that a selection policy knows them; null where the method does not apply.
+     */
+    profiles_to_make?: number | null;
+    /**
      * Rounds To Redo
      *
      * Null where the method does not apply.
@@ -1120,6 +1428,12 @@ export type ErasurePreview = {
      * Options
      */
     options: Array<ErasureOption>;
+    /**
+     * Recovery
+     *
+     * The recovery that follows, which the figures count.
+     */
+    recovery: string;
     /**
      * Subjects
      */
@@ -1167,15 +1481,21 @@ export type ErasurePreviewRequest = {
     /**
      * Recovery
      *
-     * What an approximate method is followed by: the run's own training.
+     * What the unlearning method is followed by: the run's own training, or a recovery method.
      */
-    recovery?: 'training';
+    recovery?: 'training' | RecoveryChoice;
     /**
      * Recovery Rounds
      *
-     * Rounds that a re-initialised cohort trains before the request counts as done; when absent, 5 in a completed run (or as many as it had) and none in one that goes on training anyway.
+     * Rounds that a re-initialised cohort trains before the request counts as done; when absent, 5 in a completed run (or as many as it had) and none in one that goes on training anyway. With a `recovery` method: its rounds, after any method.
      */
     recovery_rounds?: number | null;
+    /**
+     * Reward
+     *
+     * What each round of its work pays those who serve it, where the federation divides its clients among jobs; the federation's `incentives.pool` when absent.
+     */
+    reward?: number | null;
     /**
      * Samples
      *
@@ -1288,6 +1608,10 @@ export type ErasureRequest = {
      * Why it is denied, cancelled, failed, or what action it requires.
      */
     reason: string | null;
+    /**
+     * Null: those who remain train on as they always do.
+     */
+    recovery: RecoveryChoice | null;
     /**
      * Recovery Rounds
      */
@@ -1641,6 +1965,12 @@ export type FedBuff = {
  */
 export type Federation = {
     /**
+     * Allocation
+     *
+     * How clients are divided among jobs.
+     */
+    allocation?: 'game' | 'random' | 'round_robin' | 'greedy' | null;
+    /**
      * Created At
      */
     created_at: string;
@@ -1649,15 +1979,47 @@ export type Federation = {
      */
     id: string;
     /**
+     * What jobs pay; the defaults when absent.
+     */
+    incentives?: Incentives | null;
+    /**
      * Name
      */
     name: string;
 };
 
 /**
+ * FederationChange
+ *
+ * Begins a new period.
+ */
+export type FederationChange = {
+    /**
+     * Allocation
+     *
+     * How clients are divided among runs and requests to forget that go on at the same time; null: every client serves all of them.
+     */
+    allocation: 'game' | 'random' | 'round_robin' | 'greedy' | null;
+    /**
+     * When absent: `{"reward": "paper", "pool": 100.0, "fixed": 0.0, "prices": {"megabyte": 1.0, "second": 0.01, "stored_megabyte": 0.01}, "loss": 0.5, "populations": 3, "learning_rate": 0.001, "periods": 3000, "tolerance": 1e-06, "at_least": 1, "seed": 0}`.
+     */
+    incentives?: Incentives;
+};
+
+/**
  * FederationCreate
  */
 export type FederationCreate = {
+    /**
+     * Allocation
+     *
+     * How clients are divided among runs and requests to forget that go on at the same time; every client serves all of them when absent.
+     */
+    allocation?: 'game' | 'random' | 'round_robin' | 'greedy' | null;
+    /**
+     * What jobs pay, for the allocation.
+     */
+    incentives?: Incentives | null;
     /**
      * Name
      */
@@ -1747,6 +2109,76 @@ export type History = {
 };
 
 /**
+ * Incentives
+ *
+ * What jobs pay and work costs, and how the game about it is played.
+ */
+export type Incentives = {
+    /**
+     * At Least
+     *
+     * So many clients serve a cohort (all, where it has fewer), whatever it pays: none of them waits.
+     */
+    at_least?: number;
+    /**
+     * Fixed
+     *
+     * What everybody is paid besides for each round that it serves.
+     */
+    fixed?: number;
+    /**
+     * Learning Rate
+     *
+     * Of the replicator dynamics.
+     */
+    learning_rate?: number;
+    /**
+     * Loss
+     *
+     * The part of what is sent that is lost on the way and sent again.
+     */
+    loss?: number;
+    /**
+     * Periods
+     *
+     * The game is over after so many periods, or when it has settled.
+     */
+    periods?: number;
+    /**
+     * Pool
+     *
+     * What each round of a job pays that names no reward of its own.
+     */
+    pool?: number;
+    /**
+     * Populations
+     *
+     * Into how many populations clients are divided by their numbers of samples.
+     */
+    populations?: number;
+    /**
+     * When absent: `{"second": 0.01, "megabyte": 1.0, "stored_megabyte": 0.01}`.
+     */
+    prices?: Prices;
+    /**
+     * Reward
+     *
+     * How a job's reward counts in the game: `paper` (as printed: a population's part of it), `per_client` (a client's part), `per_population` (the part of a population that came as a whole).
+     */
+    reward?: 'paper' | 'per_client' | 'per_population';
+    /**
+     * Seed
+     */
+    seed?: number;
+    /**
+     * Tolerance
+     *
+     * It has settled when neither shares nor utilities of a period differ by more.
+     */
+    tolerance?: number;
+};
+
+/**
  * Isolated
  *
  * One model per client, an ensemble for inference (SISA).
@@ -1784,6 +2216,22 @@ export type IssuedCredential = {
 };
 
 export type JsonValue = unknown;
+
+/**
+ * KCenter
+ */
+export type KCenter = {
+    /**
+     * Policy
+     */
+    policy?: 'k_center';
+    /**
+     * Profile Deadline S
+     *
+     * How long the profile waits; whoever has not answered by then is drawn by lot.
+     */
+    profile_deadline_s?: number;
+};
 
 /**
  * KeptUpdate
@@ -1859,6 +2307,60 @@ export type KeptUpdate = {
      * The update as it was added to the model.
      */
     source: string;
+};
+
+/**
+ * LedgerEntry
+ *
+ * What an answer cost its client, or what the round that used it paid.
+ */
+export type LedgerEntry = {
+    /**
+     * Amounts
+     *
+     * cost: computation, communication, storage; reward: share, fixed. Empty: its client was erased.
+     */
+    amounts: {
+        [key: string]: number;
+    };
+    /**
+     * At
+     */
+    at: string;
+    /**
+     * Client Id
+     */
+    client_id: string;
+    /**
+     * Client Name
+     */
+    client_name: string;
+    /**
+     * Id
+     */
+    id: string;
+    /**
+     * Job Id
+     *
+     * The run, or the request to forget, that the client served.
+     */
+    job_id: string;
+    /**
+     * Kind
+     */
+    kind: 'cost' | 'reward';
+    /**
+     * Period
+     */
+    period: number;
+    /**
+     * Round
+     */
+    round: number;
+    /**
+     * Run Id
+     */
+    run_id: string;
 };
 
 /**
@@ -2044,6 +2546,94 @@ export type ModelsDroppedAccepted = {
 };
 
 /**
+ * OversampledTraining
+ *
+ * Make samples of the class, once for all rounds, and train on them and on the client's own.
+ */
+export type OversampledTraining = {
+    /**
+     * Denoise
+     *
+     * False: every sample that is made is kept (RT+SMOTE).
+     */
+    denoise?: boolean;
+    /**
+     * Density Neighbours
+     *
+     * k: of a sample in input space, for its density.
+     */
+    density_neighbours?: number;
+    /**
+     * Encoder Epochs
+     */
+    encoder_epochs?: number;
+    /**
+     * Encoder Learning Rate
+     */
+    encoder_learning_rate?: number;
+    /**
+     * Kind
+     */
+    kind?: 'oversampled_training';
+    /**
+     * Latent Size
+     */
+    latent_size?: number;
+    /**
+     * Local Epochs
+     *
+     * Of each round; when absent, as many as the run has (the paper: 2).
+     */
+    local_epochs?: number | null;
+    /**
+     * Neighbours
+     *
+     * Of a sample in latent space, for SMOTE.
+     */
+    neighbours?: number;
+    /**
+     * Num Rounds
+     *
+     * The last round has this number.
+     */
+    num_rounds: number;
+    /**
+     * Number
+     *
+     * Of the round, counted from 1.
+     */
+    number: number;
+    /**
+     * Oversample
+     *
+     * False: no sample is made (RT in the paper).
+     */
+    oversample?: boolean;
+    /**
+     * Permutation
+     *
+     * What the decoder's output for permuted codes is compared with: the samples in the same order, or in the opposite one, as the paper's eq. (3) has it, which blurs.
+     */
+    permutation?: 'matched' | 'mismatched';
+    /**
+     * Recovery
+     *
+     * Names this recovery: what a client keeps for its rounds, it keeps under this name.
+     */
+    recovery: string;
+    /**
+     * Seed
+     *
+     * The same in all rounds of the recovery: drives what is made once.
+     */
+    seed: number;
+    /**
+     * Skewed Class
+     */
+    skewed_class: number;
+};
+
+/**
  * Page[Checkpoint]
  */
 export type PageCheckpoint = {
@@ -2220,6 +2810,22 @@ export type PageKeptUpdate = {
 };
 
 /**
+ * Page[LedgerEntry]
+ */
+export type PageLedgerEntry = {
+    /**
+     * Items
+     */
+    items: Array<LedgerEntry>;
+    /**
+     * Next Cursor
+     *
+     * Pass as `cursor` for the next page; absent on the last.
+     */
+    next_cursor?: string | null;
+};
+
+/**
  * Page[Member]
  */
 export type PageMember = {
@@ -2227,6 +2833,38 @@ export type PageMember = {
      * Items
      */
     items: Array<Member>;
+    /**
+     * Next Cursor
+     *
+     * Pass as `cursor` for the next page; absent on the last.
+     */
+    next_cursor?: string | null;
+};
+
+/**
+ * Page[Period]
+ */
+export type PagePeriod = {
+    /**
+     * Items
+     */
+    items: Array<Period>;
+    /**
+     * Next Cursor
+     *
+     * Pass as `cursor` for the next page; absent on the last.
+     */
+    next_cursor?: string | null;
+};
+
+/**
+ * Page[RecordedAct]
+ */
+export type PageRecordedAct = {
+    /**
+     * Items
+     */
+    items: Array<RecordedAct>;
     /**
      * Next Cursor
      *
@@ -2320,6 +2958,144 @@ export type ParentModel = {
 };
 
 /**
+ * Period
+ *
+ * A division of a federation's clients among its jobs. Figures of clients that were erased since are gone, and with
+ * them the populations.
+ */
+export type Period = {
+    /**
+     * Begun At
+     */
+    begun_at: string;
+    /**
+     * Clients
+     */
+    clients: Array<PeriodClient>;
+    incentives: Incentives;
+    /**
+     * Is Settled
+     *
+     * Whether the game ended in an equilibrium, and not because it took too long.
+     */
+    is_settled: boolean;
+    /**
+     * Jobs
+     */
+    jobs: Array<PeriodJob>;
+    /**
+     * Num Periods
+     *
+     * That the game took.
+     */
+    num_periods: number;
+    /**
+     * Number
+     */
+    number: number;
+    /**
+     * Populations
+     */
+    populations: Array<PeriodPopulation>;
+    /**
+     * Serves
+     *
+     * The job that each client serves.
+     */
+    serves: {
+        [key: string]: unknown | string;
+    };
+    /**
+     * Strategy
+     */
+    strategy: 'game' | 'random' | 'round_robin' | 'greedy';
+    /**
+     * Total Utility
+     */
+    total_utility: number;
+};
+
+/**
+ * PeriodClient
+ *
+ * What was known of a client: as it declared, or as it was measured.
+ */
+export type PeriodClient = {
+    /**
+     * Bytes
+     */
+    bytes: number;
+    /**
+     * Client
+     */
+    client: string;
+    /**
+     * Jobs
+     *
+     * The jobs that it may serve.
+     */
+    jobs: Array<string>;
+    /**
+     * Samples
+     */
+    samples: number;
+    /**
+     * Seconds
+     */
+    seconds: number;
+    /**
+     * Stored Bytes
+     */
+    stored_bytes: number;
+};
+
+/**
+ * PeriodJob
+ *
+ * An open run, or a request to forget whose cohorts still train.
+ */
+export type PeriodJob = {
+    /**
+     * Id
+     */
+    id: string;
+    /**
+     * Name
+     */
+    name: string;
+    /**
+     * Pool
+     *
+     * What each of its rounds pays those who served it.
+     */
+    pool: number;
+};
+
+/**
+ * PeriodPopulation
+ *
+ * Clients that may serve the same jobs and have about as many samples.
+ */
+export type PeriodPopulation = {
+    /**
+     * Clients
+     */
+    clients: Array<string>;
+    /**
+     * Shares
+     *
+     * By job.
+     */
+    shares: Array<number>;
+    /**
+     * Utilities
+     *
+     * By job.
+     */
+    utilities: Array<number>;
+};
+
+/**
  * PreviewedCohort
  */
 export type PreviewedCohort = {
@@ -2336,6 +3112,12 @@ export type PreviewedCohort = {
      */
     cohort: string;
     /**
+     * Recovery Rounds
+     *
+     * Those of the rounds that are of the recovery.
+     */
+    recovery_rounds: number;
+    /**
      * Rounds To Redo
      */
     rounds_to_redo: number;
@@ -2347,6 +3129,32 @@ export type PreviewedCohort = {
      * Run Id
      */
     run_id: string;
+};
+
+/**
+ * Prices
+ *
+ * What a client's resources cost, in the unit that rewards are paid in.
+ */
+export type Prices = {
+    /**
+     * Megabyte
+     *
+     * Sent or received.
+     */
+    megabyte?: number;
+    /**
+     * Second
+     *
+     * Of computation.
+     */
+    second?: number;
+    /**
+     * Stored Megabyte
+     *
+     * Stored while the job goes on.
+     */
+    stored_megabyte?: number;
 };
 
 /**
@@ -2418,6 +3226,171 @@ export type ProblemDescription = {
 };
 
 /**
+ * RateChannels
+ *
+ * The task of each client that remains: how well each channel tells the class apart, on its own data.
+ */
+export type RateChannels = {
+    /**
+     * Forget Class
+     */
+    forget_class: number;
+    /**
+     * Kind
+     */
+    kind?: 'rate_channels';
+};
+
+/**
+ * RecordedAct
+ */
+export type RecordedAct = {
+    entry: ActEntry;
+    /**
+     * Opened
+     *
+     * One for each part of the entry. Null: nobody can read it any more, because its owner was erased.
+     */
+    opened: Array<ActWords | null>;
+};
+
+/**
+ * RecoveryChoice
+ *
+ * How a cohort makes up for what the erasure cost it.
+ */
+export type RecoveryChoice = {
+    /**
+     * Method
+     *
+     * A recovery that `/v1/erasure/discovery` lists.
+     */
+    method?: string;
+    /**
+     * Params
+     *
+     * Of the method.
+     */
+    params?: {
+        [key: string]: JsonValue;
+    };
+};
+
+/**
+ * RecoveryDescription
+ */
+export type RecoveryDescription = {
+    /**
+     * Name
+     */
+    name: string;
+    /**
+     * Needs Class
+     *
+     * It is about one class, which its parameters name or the server finds.
+     */
+    needs_class: boolean;
+    /**
+     * Package
+     *
+     * The package that it comes with, and its version.
+     */
+    package?: string | null;
+    /**
+     * Params
+     *
+     * JSON schema of its parameters.
+     */
+    params: {
+        [key: string]: unknown;
+    };
+    /**
+     * Rounds
+     *
+     * When a request does not say; 0: as many as the unlearning method has.
+     */
+    rounds: number;
+    /**
+     * Summary
+     */
+    summary: string;
+};
+
+/**
+ * Resources
+ *
+ * What a client says that one round costs it. What it leaves out is measured.
+ */
+export type Resources = {
+    /**
+     * Bytes
+     *
+     * Sent and received.
+     */
+    bytes?: number | null;
+    /**
+     * Samples
+     *
+     * That it trains on.
+     */
+    samples?: number | null;
+    /**
+     * Seconds
+     *
+     * Of computation.
+     */
+    seconds?: number | null;
+    /**
+     * Stored Bytes
+     *
+     * Kept on its disk.
+     */
+    stored_bytes?: number | null;
+};
+
+/**
+ * RestrictedTraining
+ *
+ * Train with each class's logit scaled by α + (1 − α)·p_c / max p, p being the client's shares of the classes.
+ */
+export type RestrictedTraining = {
+    /**
+     * Alpha
+     *
+     * Factor of the logit of a class that the client has no sample of; 1: no restriction.
+     */
+    alpha?: number;
+    /**
+     * Kind
+     */
+    kind?: 'restricted_training';
+    /**
+     * Num Rounds
+     *
+     * The last round has this number.
+     */
+    num_rounds: number;
+    /**
+     * Number
+     *
+     * Of the round, counted from 1.
+     */
+    number: number;
+    /**
+     * Recovery
+     *
+     * Names this recovery: what a client keeps for its rounds, it keeps under this name.
+     */
+    recovery: string;
+    /**
+     * Seed
+     *
+     * The same in all rounds of the recovery: drives what is made once.
+     */
+    seed: number;
+};
+
+/**
  * Retention
  *
  * Which client updates stay stored after the round that used them (all are needed to replay or calibrate).
@@ -2458,7 +3431,7 @@ export type Round = {
     /**
      * Kind
      */
-    kind: 'train' | 'evaluate' | 'ascend' | 'distil' | 'audit';
+    kind: 'train' | 'evaluate' | 'profile' | 'ascend' | 'distil' | 'rate_channels' | 'oversampled_training' | 'restricted_training' | 'contrastive_training' | 'distilled_training' | 'audit';
     /**
      * Num Failed
      */
@@ -2501,6 +3474,16 @@ export type Round = {
      * Waiting For Quorum
      */
     waiting_for_quorum: boolean;
+};
+
+/**
+ * RoundRobin
+ */
+export type RoundRobin = {
+    /**
+     * Policy
+     */
+    policy?: 'round_robin';
 };
 
 /**
@@ -2586,6 +3569,27 @@ export type RunJoin = {
 };
 
 /**
+ * RunRecover
+ *
+ * The next rounds of a run are those of a recovery, for instance because accuracy on a class has dropped.
+ */
+export type RunRecover = {
+    /**
+     * Compare With
+     *
+     * A checkpoint of the run from before: the class that lost most since is the one to recover. For methods that are about one class, where the parameters do not name it.
+     */
+    compare_with?: string | null;
+    recovery: RecoveryChoice;
+    /**
+     * Rounds
+     *
+     * When absent, as many as the method says.
+     */
+    rounds?: number | null;
+};
+
+/**
  * RunSpec
  */
 export type RunSpec = {
@@ -2631,13 +3635,21 @@ export type RunSpec = {
      */
     retention?: Retention;
     /**
+     * Reward
+     *
+     * What each round pays those who serve it, where the federation divides its clients among jobs; the federation's `incentives.pool` when absent.
+     */
+    reward?: number | null;
+    /**
      * Seed
      */
     seed?: number;
     /**
      * Selection
+     *
+     * Who takes part in a round: a policy's name, or the policy with its parameters.
      */
-    selection?: 'uniform' | 'round_robin';
+    selection?: 'uniform' | 'round_robin' | 'k_center' | 'clusters' | 'dqn' | Uniform | RoundRobin | KCenter | ByCluster | Dqn;
     /**
      * When absent: `{"rounds": 10, "window": 3}`.
      */
@@ -2778,7 +3790,7 @@ export type SessionRequest = {
 /**
  * StopRule
  *
- * The run ends after `rounds`, or earlier once accuracy is high and steady.
+ * The run ends after `rounds`, or earlier once accuracy is high and steady: with clusters, that of the best one.
  */
 export type StopRule = {
     /**
@@ -2898,7 +3910,7 @@ export type Task = {
     /**
      * Kind
      */
-    kind: 'train' | 'evaluate' | 'ascend' | 'distil' | 'audit';
+    kind: 'train' | 'evaluate' | 'profile' | 'ascend' | 'distil' | 'rate_channels' | 'oversampled_training' | 'restricted_training' | 'contrastive_training' | 'distilled_training' | 'audit';
     /**
      * Lease Expires At
      */
@@ -2964,7 +3976,7 @@ export type TaskGrant = {
     /**
      * Kind
      */
-    kind: 'train' | 'evaluate' | 'ascend' | 'distil' | 'audit';
+    kind: 'train' | 'evaluate' | 'profile' | 'ascend' | 'distil' | 'rate_channels' | 'oversampled_training' | 'restricted_training' | 'contrastive_training' | 'distilled_training' | 'audit';
     /**
      * Lease Expires At
      */
@@ -3015,6 +4027,16 @@ export type TaskGrant = {
     } & Ascend) | ({
         kind: 'distil';
     } & Distil) | ({
+        kind: 'rate_channels';
+    } & RateChannels) | ({
+        kind: 'oversampled_training';
+    } & OversampledTraining) | ({
+        kind: 'restricted_training';
+    } & RestrictedTraining) | ({
+        kind: 'contrastive_training';
+    } & ContrastiveTraining) | ({
+        kind: 'distilled_training';
+    } & DistilledTraining) | ({
         kind: 'audit';
     } & Audit) | null;
 };
@@ -3102,6 +4124,16 @@ export type Tree = {
      * Shape
      */
     shape?: 'huffman' | 'shannon_fano' | 'balanced' | 'n_ary' | 'by_expiry';
+};
+
+/**
+ * Uniform
+ */
+export type Uniform = {
+    /**
+     * Policy
+     */
+    policy?: 'uniform';
 };
 
 /**
@@ -4649,6 +5681,68 @@ export type GetArtefactsResponses = {
 
 export type GetArtefactsResponse = GetArtefactsResponses[keyof GetArtefactsResponses];
 
+export type GetCertificatePageData = {
+    body?: never;
+    path: {
+        /**
+         * Erasure Id
+         */
+        erasure_id: string;
+    };
+    query?: never;
+    url: '/v1/erasure-requests/{erasure_id}/certificate/page';
+};
+
+export type GetCertificatePageErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`, `client-removed`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `certificate-not-ready`
+     */
+    409: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type GetCertificatePageError = GetCertificatePageErrors[keyof GetCertificatePageErrors];
+
+export type GetCertificatePageResponses = {
+    /**
+     * One HTML file, with the certificate and its verification inside.
+     */
+    200: string;
+};
+
+export type GetCertificatePageResponse = GetCertificatePageResponses[keyof GetCertificatePageResponses];
+
 export type ListDeliveriesData = {
     body?: never;
     path: {
@@ -5499,6 +6593,217 @@ export type GetFederationResponses = {
 
 export type GetFederationResponse = GetFederationResponses[keyof GetFederationResponses];
 
+export type ChangeFederationData = {
+    body: FederationChange;
+    path: {
+        /**
+         * Federation Id
+         */
+        federation_id: string;
+    };
+    query?: never;
+    url: '/v1/federations/{federation_id}';
+};
+
+export type ChangeFederationErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `too-large`
+     */
+    413: Problem;
+    /**
+     * `unsupported-media-type`
+     */
+    415: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type ChangeFederationError = ChangeFederationErrors[keyof ChangeFederationErrors];
+
+export type ChangeFederationResponses = {
+    /**
+     * Successful Response
+     */
+    200: Federation;
+};
+
+export type ChangeFederationResponse = ChangeFederationResponses[keyof ChangeFederationResponses];
+
+export type ListActsData = {
+    body?: never;
+    path: {
+        /**
+         * Federation Id
+         */
+        federation_id: string;
+    };
+    query?: {
+        /**
+         * After
+         *
+         * Only entries with a larger `seq`.
+         */
+        after?: number;
+        /**
+         * About
+         *
+         * Only about this run, erasure request or credential.
+         */
+        about?: string | null;
+        /**
+         * Newest First
+         */
+        newest_first?: boolean;
+        /**
+         * Cursor
+         *
+         * `next_cursor` of the page before.
+         */
+        cursor?: string | null;
+        /**
+         * Limit
+         */
+        limit?: number;
+    };
+    url: '/v1/federations/{federation_id}/acts';
+};
+
+export type ListActsErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type ListActsError = ListActsErrors[keyof ListActsErrors];
+
+export type ListActsResponses = {
+    /**
+     * Successful Response
+     */
+    200: PageRecordedAct;
+};
+
+export type ListActsResponse = ListActsResponses[keyof ListActsResponses];
+
+export type GetActsHeadData = {
+    body?: never;
+    path: {
+        /**
+         * Federation Id
+         */
+        federation_id: string;
+    };
+    query?: never;
+    url: '/v1/federations/{federation_id}/acts/head';
+};
+
+export type GetActsHeadErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type GetActsHeadError = GetActsHeadErrors[keyof GetActsHeadErrors];
+
+export type GetActsHeadResponses = {
+    /**
+     * A DSSE envelope: federation, first and last entry, and the digests of the chain there.
+     */
+    200: {
+        [key: string]: unknown;
+    };
+};
+
+export type GetActsHeadResponse = GetActsHeadResponses[keyof GetActsHeadResponses];
+
 export type ListClientsData = {
     body?: never;
     path: {
@@ -5772,6 +7077,269 @@ export type CreateCredentialResponses = {
 };
 
 export type CreateCredentialResponse = CreateCredentialResponses[keyof CreateCredentialResponses];
+
+export type ListLedgerData = {
+    body?: never;
+    path: {
+        /**
+         * Federation Id
+         */
+        federation_id: string;
+    };
+    query?: {
+        /**
+         * Cursor
+         *
+         * `next_cursor` of the page before.
+         */
+        cursor?: string | null;
+        /**
+         * Limit
+         */
+        limit?: number;
+    };
+    url: '/v1/federations/{federation_id}/ledger';
+};
+
+export type ListLedgerErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type ListLedgerError = ListLedgerErrors[keyof ListLedgerErrors];
+
+export type ListLedgerResponses = {
+    /**
+     * Successful Response
+     */
+    200: PageLedgerEntry;
+};
+
+export type ListLedgerResponse = ListLedgerResponses[keyof ListLedgerResponses];
+
+export type ListPeriodsData = {
+    body?: never;
+    path: {
+        /**
+         * Federation Id
+         */
+        federation_id: string;
+    };
+    query?: {
+        /**
+         * Cursor
+         *
+         * `next_cursor` of the page before.
+         */
+        cursor?: string | null;
+        /**
+         * Limit
+         */
+        limit?: number;
+    };
+    url: '/v1/federations/{federation_id}/periods';
+};
+
+export type ListPeriodsErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type ListPeriodsError = ListPeriodsErrors[keyof ListPeriodsErrors];
+
+export type ListPeriodsResponses = {
+    /**
+     * Successful Response
+     */
+    200: PagePeriod;
+};
+
+export type ListPeriodsResponse = ListPeriodsResponses[keyof ListPeriodsResponses];
+
+export type PreviewPeriodData = {
+    body?: never;
+    path: {
+        /**
+         * Federation Id
+         */
+        federation_id: string;
+    };
+    query?: {
+        /**
+         * Strategy
+         *
+         * As the federation divides; the game by default.
+         */
+        strategy?: 'game' | 'random' | 'round_robin' | 'greedy' | null;
+    };
+    url: '/v1/federations/{federation_id}/periods/next';
+};
+
+export type PreviewPeriodErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type PreviewPeriodError = PreviewPeriodErrors[keyof PreviewPeriodErrors];
+
+export type PreviewPeriodResponses = {
+    /**
+     * Successful Response
+     */
+    200: Period;
+};
+
+export type PreviewPeriodResponse = PreviewPeriodResponses[keyof PreviewPeriodResponses];
+
+export type ListOwnLedgerData = {
+    body?: never;
+    path?: never;
+    query?: {
+        /**
+         * Cursor
+         *
+         * `next_cursor` of the page before.
+         */
+        cursor?: string | null;
+        /**
+         * Limit
+         */
+        limit?: number;
+    };
+    url: '/v1/ledger';
+};
+
+export type ListOwnLedgerErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type ListOwnLedgerError = ListOwnLedgerErrors[keyof ListOwnLedgerErrors];
+
+export type ListOwnLedgerResponses = {
+    /**
+     * Successful Response
+     */
+    200: PageLedgerEntry;
+};
+
+export type ListOwnLedgerResponse = ListOwnLedgerResponses[keyof ListOwnLedgerResponses];
 
 export type GetProblemData = {
     body?: never;
@@ -6673,6 +8241,92 @@ export type PauseRunResponses = {
 };
 
 export type PauseRunResponse = PauseRunResponses[keyof PauseRunResponses];
+
+export type RecoverRunData = {
+    body: RunRecover;
+    headers?: {
+        /**
+         * If-Match
+         *
+         * Act only if it still has this ETag.
+         */
+        'if-match'?: string | null;
+    };
+    path: {
+        /**
+         * Run Id
+         */
+        run_id: string;
+    };
+    query?: never;
+    url: '/v1/runs/{run_id}/recover';
+};
+
+export type RecoverRunErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `conflict`, `method-unavailable`
+     */
+    409: Problem;
+    /**
+     * `superseded`
+     */
+    410: Problem;
+    /**
+     * `precondition-failed`
+     */
+    412: Problem;
+    /**
+     * `too-large`
+     */
+    413: Problem;
+    /**
+     * `unsupported-media-type`
+     */
+    415: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type RecoverRunError = RecoverRunErrors[keyof RecoverRunErrors];
+
+export type RecoverRunResponses = {
+    /**
+     * Successful Response
+     */
+    200: Run;
+};
+
+export type RecoverRunResponse = RecoverRunResponses[keyof RecoverRunResponses];
 
 export type ResumeRunData = {
     body?: never;
