@@ -253,11 +253,12 @@ def test_rows_of_a_scenario_survive_its_file(tmp_path: Path) -> None:
 def test_a_run_and_an_erasure_in_it_are_served_by_those_who_are_allotted_to_each() -> None:
     """In a tree everybody is in the root, which forgets, and in a cohort that the erasure does not touch."""
     run = {"topology": {"kind": "tree"}, "stop": {"rounds": 5}}
+    dividing: dict[str, Any] = {"allocation": "game", "incentives": {"at_least": 1, "reward": "per_client"}}
     plain = play(run, script=[ERASE])
-    divided = play(run, script=[{**ERASE, "reward": 300.0}], allocation="game", incentives={"at_least": 2})
+    divided = play(run, script=[{**ERASE, "reward": 300.0}], **dividing)
 
     assert divided.summary.status == plain.summary.status == "completed"
     assert divided.summary.client_updates < plain.summary.client_updates
-    assert text(divided) == text(
-        play(run, script=[{**ERASE, "reward": 300.0}], allocation="game", incentives={"at_least": 2})
-    )
+    (root,) = [row for row in divided.rounds if row.cohort == "root" and row.round == 4]
+    assert 1 <= root.participants < 5, "the others serve the run"
+    assert text(divided) == text(play(run, script=[{**ERASE, "reward": 300.0}], **dividing))

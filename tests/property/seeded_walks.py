@@ -34,7 +34,7 @@ DRAWS: Final[dict[str, Callable[[Random], Any]]] = {
     "at_once": lambda random: random.random() < 0.5,
 }
 
-BREAKDOWNS: Final = (InvariantBroken, LookupError, TypeError, ValueError)
+BREAKDOWNS: Final = (ArithmeticError, InvariantBroken, LookupError, TypeError, ValueError)
 """What an engine that is not what it should be may end with, whatever the law that it breaks."""
 RULES: Final = [getattr(f, RULE_MARKER) for f in vars(EngineMachine).values() if hasattr(f, RULE_MARKER)]
 

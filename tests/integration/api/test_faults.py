@@ -213,9 +213,10 @@ async def test_an_operator_may_retry_a_fence_that_could_not_be_written(small_sit
 
 async def test_a_certificate_that_cannot_be_signed_says_so_and_goes_on_by_itself(site: Site) -> None:
     a, b = await site.enrol("a", "b")
-    await site.start_run(stop={"rounds": 1})
+    run = await site.start_run(stop={"rounds": 1})
     await a.train(1.0)
     await b.train(2.0)
+    await until(lambda: has_status(site.admin, f"/v1/runs/{run['id']}", "completed"))
     request = await file_erasure(site, "a")
     await until(lambda: has_status(site.admin, request, "executing"))  # b trains again
     openings = site.coordinator.settings.evidence_path / "openings"  # written before it is signed

@@ -156,9 +156,11 @@ async def erase(site: Site, name: str) -> str:
 async def test_a_request_that_cannot_be_reviewed_does_not_hold_up_others(site: Site) -> None:
     agents = await site.enrol("a1", "a2", "b1", "b2")
     broken = await site.start_run("first", name="first", clients=["a1", "a2"])
-    await site.start_run("last", name="last", clients=["b1", "b2"])
+    sound = await site.start_run("last", name="last", clients=["b1", "b2"])
     for agent in agents:
         await agent.train(1.0)
+    await until(lambda: is_completed(site, broken))
+    await until(lambda: is_completed(site, sound))
     hindered = await erase(site, "a1")
     await until(lambda: _has_status(site, hindered, "executing"))
     await break_spec(site, broken)
