@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lethe.client.files import write_whole
 from lethe.client.rendering import as_html
 from lethe.errors import Unusable
 
@@ -59,11 +60,11 @@ class Certificate:
         from services.audit.artefact_list import path_beside
 
         file = Path(path)
-        file.write_bytes(self.content)
         if self.artefacts is not None:
-            path_beside(file).write_bytes(self.artefacts)
+            write_whole(path_beside(file), self.artefacts)
         else:
             path_beside(file).unlink(missing_ok=True)  # that of an earlier certificate would not fit this one
+        write_whole(file, self.content)
 
     def _repr_html_(self) -> str:
         predicate = self.statement.get("predicate", {})

@@ -66,13 +66,16 @@ def opening(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write it.")],
 ) -> None:
     """What shows whom a certificate is about: `lethe verify --client NAME --opening FILE`. Give it to nobody else."""
+    from lethe.client.files import write_whole
+    from lethe.failures import UNUSABLE, CommandFailed
     from lethe.printing import say
 
     with connect(context) as coordinator:
         content = coordinator.erasures.get(id).opening()
-    output.touch(mode=0o600)
-    output.chmod(0o600)
-    output.write_bytes(content)
+    try:
+        write_whole(output, content, is_private=True)
+    except OSError as error:
+        raise CommandFailed(f"cannot write {output}: {error.strerror}", exit_code=UNUSABLE) from error
     say(f"{output}: {len(content)} bytes")
 
 
