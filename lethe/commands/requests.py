@@ -31,7 +31,7 @@ def list_(
         str | None, typer.Option(metavar="DATE", help="Only those that are not over and due earlier.")
     ] = None,
     awaiting_me: Annotated[bool, typer.Option("--awaiting-me", help="Only those that you may approve now.")] = False,
-    sort: Annotated[str, typer.Option(help="deadline, -deadline, created or -created.")] = "-created",
+    sort: Annotated[str | None, typer.Option(help="deadline, -deadline, created or -created.")] = None,
     json: AsJson = False,
 ) -> None:
     """Requests and how far they are, newest first."""

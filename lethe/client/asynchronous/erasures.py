@@ -189,7 +189,7 @@ class AsyncErasures:
         document = await self._connection.request("POST", _REQUESTS, body, headers=headers)
         return AsyncErasure.read(document, self._connection)
 
-    async def list(self, *, sort: str = "-created", **wanted: Unpack[Wanted]) -> AsyncIterator[AsyncErasure]:
+    async def list(self, *, sort: str | None = None, **wanted: Unpack[Wanted]) -> AsyncIterator[AsyncErasure]:
         """Newest first, unless another order is asked for. A client sees the requests that are about it alone."""
         query = await self._query(wanted)
         async for document in self._connection.pages(_REQUESTS, sort=sort, **query):

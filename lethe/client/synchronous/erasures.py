@@ -190,7 +190,7 @@ class Erasures:
         document = self._connection.request("POST", _REQUESTS, body, headers=headers)
         return Erasure.read(document, self._connection)
 
-    def list(self, *, sort: str = "-created", **wanted: Unpack[Wanted]) -> Iterator[Erasure]:
+    def list(self, *, sort: str | None = None, **wanted: Unpack[Wanted]) -> Iterator[Erasure]:
         """Newest first, unless another order is asked for. A client sees the requests that are about it alone."""
         query = self._query(wanted)
         for document in self._connection.pages(_REQUESTS, sort=sort, **query):
