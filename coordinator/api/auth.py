@@ -20,6 +20,7 @@ from fastapi.security.base import SecurityBase
 
 from coordinator.api.context import Context, context_of
 from coordinator.bus.port import CREDENTIALS_DROPPED, Bus
+from coordinator.engine.entities import Party
 from coordinator.runtime.accounts import hash_of, name_of_client, split_token
 from coordinator.runtime.acts import Act, Actor
 from coordinator.runtime.coordinator import Coordinator
@@ -72,6 +73,12 @@ class Principal:
     """When the token of an erased client is worth nothing any more."""
     superseded_at: datetime | None = None
     """The newest fence since which its worker has not said that it dropped superseded models."""
+    person: str | None = None
+    """The name of who signed in with OpenID Connect."""
+    subject: str | None = None
+    """Issuer and subject of who signed in with OpenID Connect; four eyes tells persons apart by it."""
+    is_session: bool = False
+    """Whether a browser's session asks, and not a token."""
 
     @property
     def name(self) -> str:
@@ -151,7 +158,25 @@ class Caller:
         """As whom the log of acts knows the caller."""
         principal = self.principal
         name = principal.client_name or principal.label
-        return Actor(principal.role, name, principal.credential_id, principal.client_id, self.address)
+        return Actor(principal.role, name, principal.credential_id, principal.client_id, self.address, principal.person)
+
+    @property
+    def party(self) -> Party:
+        """As whom requests to forget name the caller."""
+        principal = self.principal
+        label = principal.label or None
+        return Party(principal.credential_id, principal.role, label, principal.person, principal.subject)
+
+    @property
+    def may_decide(self) -> bool:
+        return self.principal.role in ALLOWED["judge"]
+
+    async def makers(self) -> tuple[UUID, ...]:
+        """The credentials that made the caller's, if it may decide anything."""
+        if not self.may_decide:
+            return ()
+        async with self.database.read() as connection:
+            return await accounts.makers(connection, self.principal.credential_id)
 
     async def act(
         self,

@@ -55,6 +55,8 @@ class Actor:
     credential_id: UUID
     client_id: UUID | None
     address: str
+    person: str | None = None
+    """Who signed in with OpenID Connect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class Acts:
         actor, act_id = act.actor, uuid4()
         own = client_key(actor.client_id) if actor.client_id is not None else federation_key(act.federation_id)
         who = {"name": actor.name, "credential": str(actor.credential_id), "from": actor.address}
+        who |= {"person": actor.person} if actor.person is not None else {}
         said: list[tuple[Says, list[KeyName], dict[str, str]]] = [("who", [own], who)]
         for client_id, name in act.whom.items():
             said.append(("whom", [client_key(client_id)], {"client": str(client_id), "name": name}))
@@ -104,6 +107,14 @@ class Acts:
             note = seal_note([key for key in keys if key is not None], words.model_dump_json().encode(), act_id, place)
             sealed = base64.b64encode(note).decode()
         return SealedPart(says, commitment(words), names, sealed)
+
+    async def record(self, act: SealedAct) -> datetime:
+        """Write an act that changes nothing else; returns its instant."""
+        async with self._database.write() as connection:
+            now = await self._database.now(connection)
+            await acts.add(connection, [act], now)
+        self._bus.wake([ACTS])
+        return now
 
     def opened(self, stored: Sequence[StoredAct]) -> list[RecordedAct]:
         """With what can still be read of each. Blocks on the disk."""
