@@ -31,6 +31,8 @@ from coordinator.api import (
     progress,
     runs,
     superseded_models,
+    system,
+    views,
     work,
 )
 from coordinator.api.auth import Authenticator
@@ -62,11 +64,13 @@ _ROUTERS: Final = (
     incentives.router,
     runs.router,
     progress.router,
+    views.router,
     checkpoints.router,
     events.router,
     erasures.router,
     pages.router,
     acts.router,
+    system.router,
     health.router,
     documentation.router,
 )
