@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from services.wire.message import Digest, Id, Message, Name
-from services.wire.v1.work import Device, TaskKind
+from services.wire.v1.work import Device
 
 _WORD_OF_PYTHON = ConfigDict(serialize_by_alias=True)
 """For fields that are called `from` on the wire."""
@@ -170,7 +170,7 @@ class LineageEdges(Message):
 class TaskInHand(Message):
     task_id: Id
     run_id: Id
-    kind: TaskKind
+    kind: str
     round: int
     since: datetime | None
     progress: float
