@@ -76,7 +76,7 @@ async def insert(coordinator: Coordinator, table: sa.Table, rows: Iterable[dict[
 
 
 def run_row(run_id: UUID, federation_id: UUID, name: str, kind: str, num_clients: int) -> dict[str, Any]:
-    spec = {"name": name, "topology": {"kind": kind}}
+    spec = {"name": name, "topology": {"kind": kind}, "training": {"algorithm": "fedavg"}}
     ended = {"status": "completed", "ended_at": BEGIN, "created_at": BEGIN, "version": 1, "num_clients": num_clients}
     return {"id": run_id, "federation_id": federation_id, "name": name, "spec": spec, **ended}
 
@@ -235,13 +235,13 @@ async def measure(home: Path, url: str | None, size: Size, printer: Printer) -> 
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://it", headers=headers, timeout=600) as http:
             for name, path in views(made, size).items():
-                took = []
+                took, kb = [], 0.0
                 for _ in range(TIMES):
                     begun = time.perf_counter()
                     answer = await http.get(path)
                     took.append(time.perf_counter() - begun)
-                    answer.raise_for_status()
-                median_s, kb = round(statistics.median(took), 4), round(len(answer.content) / 1000, 1)
+                    kb = round(len(answer.raise_for_status().content) / 1000, 1)
+                median_s = round(statistics.median(took), 4)
                 printer.row({"view": name, "first_s": round(took[0], 4), "median_s": median_s, "kb": kb})
 
 

@@ -26,9 +26,14 @@ def keys() -> None:
 @app.command("list", **examples("lethe keys list"))
 def list_(context: typer.Context, json: AsJson = False) -> None:
     """Every key that the coordinator ever signed with, the one that signs now last (over HTTP)."""
-    from lethe.printing import print_answers, when
+    from lethe.printing import Column, print_answers, when
 
-    columns = {"key": "key_id", "algorithm": "algorithm", "from": when("from"), "until": when("until")}
+    columns: dict[str, Column] = {
+        "key": "key_id",
+        "algorithm": "algorithm",
+        "from": when("from"),
+        "until": when("until"),
+    }
     with connect(context) as client:
         print_answers(client.keys(), columns, as_json=json)
 

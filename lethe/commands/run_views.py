@@ -42,14 +42,14 @@ def series(
     json: AsJson = False,
 ) -> None:
     """How figures of a run went, one curve a line."""
-    from lethe.printing import print_record, print_records
+    from lethe.printing import Column, print_record, print_records
 
     with connect(context) as client:
         found = client.runs.get(run).series(*(metric or ()), points=points).document
     if json:
         print_record(found, as_json=True)
         return
-    columns = {
+    columns: dict[str, Column] = {
         "metric": "name",
         "cohort": "cohort_name",
         "rounds": "total",
