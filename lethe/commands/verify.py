@@ -85,6 +85,11 @@ def verify(
     if replay and verdict.valid and verdict.statement is not None:
         outcome = _replay(context, verdict.statement, json)
     (_print_json if json else _print)(verdict, outcome)
+    _judge(verdict, outcome)
+
+
+def _judge(verdict: Verdict, outcome: ReplayOutcome | None) -> None:
+    """The exit code says what the lines before said."""
     _refuse("certificate", verdict)
     if outcome is not None and not outcome.passed:
         raise CommandFailed(f"the replay fails: {outcome.why_not}")
