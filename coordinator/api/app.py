@@ -33,6 +33,8 @@ from coordinator.api import (
     progress,
     runs,
     superseded_models,
+    system,
+    views,
     work,
 )
 from coordinator.api.auth import Authenticator
@@ -65,12 +67,14 @@ _ROUTERS: Final = (
     incentives.router,
     runs.router,
     progress.router,
+    views.router,
     checkpoints.router,
     events.router,
     erasures.router,
     erasure_decisions.router,
     pages.router,
     acts.router,
+    system.router,
     health.router,
     documentation.router,
 )
