@@ -59,12 +59,16 @@ class CertificateFiles:
         restored, has another list, and each certificate keeps its own."""
         return self._lists / f"{request_id}.{root.removeprefix('sha256:')[:16]}.list.jsonl"
 
-    def new_list(self, now: datetime) -> DraftList:
+    def prepare(self, now: datetime) -> None:
+        """Make the directory, and remove drafts of processes that died."""
         make_directory(self._lists)
         for draft in self._lists.glob(f"{_NEW}*"):
             with contextlib.suppress(FileNotFoundError):  # a process that was killed left it
                 if draft.stat().st_mtime < (now - ABANDONED_AFTER).timestamp():
                     draft.unlink()
+
+    def new_list(self) -> DraftList:
+        """Quick, and to be called where it is closed: a thread whose caller is gone would leave the file open."""
         return DraftList(self._lists)
 
     def opening_path(self, request_id: UUID) -> Path:

@@ -56,7 +56,8 @@ class CertificateIssuer:
         crashpoint("erasure.after-opening")
         async with self._database.read() as connection:
             now = await self._database.now(connection)
-        draft = await asyncio.to_thread(self.files.new_list, now)
+        await asyncio.to_thread(self.files.prepare, now)
+        draft = self.files.new_list()
         try:
             listed = await self._listed(draft, found)
             predicate, subjects = await self._predicate(found, opening, listed, key_id(key.public_key()))
@@ -64,7 +65,7 @@ class CertificateIssuer:
             path = self.files.list_path(found.erasure.id, listed.root)
             await asyncio.to_thread(draft.publish, path)
         finally:
-            await asyncio.to_thread(draft.close)
+            draft.close()
         return envelope
 
     async def release_salts(self) -> int:

@@ -255,7 +255,7 @@ async def test_unfinished_uploads_of_two_clients_do_not_mix(small_site: Site) ->
 
 async def test_a_part_needs_its_own_media_type_and_its_headers(small_site: Site) -> None:
     (a,) = await small_site.holders("a")
-    headers = {"Content-Type": "application/octet-stream", "Upload-Offset": "0", "Upload-Length": "10"}
+    headers = {"Content-Type": "application/json", "Upload-Offset": "0", "Upload-Length": "10"}
     response = await a.call("PATCH", PATH, content=b"x", headers=headers)
     assert (response.status_code, code_of(response)) == (415, "unsupported-media-type")
     headers = {"Content-Type": "application/partial-upload", "Upload-Offset": "0"}

@@ -27,7 +27,8 @@ def opening(salt: str, *clients: str, federation: UUID = FEDERATION) -> Opening:
 
 def test_a_list_appears_whole_and_private_or_not_at_all(tmp_path: Path) -> None:
     files = CertificateFiles(tmp_path)
-    draft = files.new_list(NOW)
+    files.prepare(NOW)
+    draft = files.new_list()
     draft.write([ARTEFACT, ARTEFACT])
     said = draft.artefacts({"update": 2})
     path = files.list_path(REQUEST, said.root)
@@ -38,7 +39,8 @@ def test_a_list_appears_whole_and_private_or_not_at_all(tmp_path: Path) -> None:
         assert tally(file) == said
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(path.parent.iterdir()) == [path]
-    abandoned = files.new_list(NOW)
+    files.prepare(NOW)
+    abandoned = files.new_list()
     with pytest.raises(ListInvalid):
         abandoned.write([ARTEFACT, Artefact("figure", ARTEFACT.digest, "deleted")])
     abandoned.close()
@@ -47,21 +49,25 @@ def test_a_list_appears_whole_and_private_or_not_at_all(tmp_path: Path) -> None:
 
 def test_what_a_killed_process_left_of_a_list_goes_after_a_day(tmp_path: Path) -> None:
     files = CertificateFiles(tmp_path)
-    files.new_list(NOW).close()
+    files.prepare(NOW)
+    files.new_list().close()
     left = tmp_path / "certificates" / ".new-left"
     left.touch()
-    files.new_list(NOW + timedelta(hours=23)).close()
+    files.prepare(NOW + timedelta(hours=23))
+    files.new_list().close()
     assert left.exists(), "somebody may be writing it"
     long_ago = (NOW - timedelta(days=2)).timestamp()
     os.utime(left, (long_ago, long_ago))
-    files.new_list(NOW).close()
+    files.prepare(NOW)
+    files.new_list().close()
     assert not left.exists()
 
 
 def test_two_lists_of_one_request_have_salts_of_their_own(tmp_path: Path) -> None:
     files, roots = CertificateFiles(tmp_path), set[str]()
     for _ in range(2):
-        draft = files.new_list(NOW)
+        files.prepare(NOW)
+        draft = files.new_list()
         draft.write([ARTEFACT])
         roots.add(draft.artefacts({"update": 1}).root)
         draft.close()
