@@ -10,7 +10,7 @@ CSRF_COOKIE = "lethe-csrf"
 
 
 class AsyncBrowserSession:
-    """A session of this client: its cookies are kept until it is closed. A client that has a token sends that instead."""
+    """A session of this client, whose cookies are kept until it is closed. A client that has a token sends that."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
