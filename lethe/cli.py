@@ -29,10 +29,12 @@ from lethe.commands import (
     federations,
     incentives,
     keys,
+    me,
     methods,
     models,
     new,
     openapi,
+    requests,
     runs,
     selection,
     serve,
@@ -124,10 +126,13 @@ app.add_typer(keys.app, name="keys", rich_help_panel=PROCESSES)
 app.add_typer(federations.app, name="federations", rich_help_panel=OPERATION)
 app.add_typer(clients.app, name="clients", rich_help_panel=OPERATION)
 app.add_typer(credentials.app, name="credentials", rich_help_panel=OPERATION)
+app.command("me", rich_help_panel=OPERATION, **me.HELP)(me.me)
 app.add_typer(runs.app, name="runs", rich_help_panel=OPERATION)
 app.add_typer(checkpoints.app, name="checkpoints", rich_help_panel=OPERATION)
 app.add_typer(blobs.app, name="blobs", rich_help_panel=OPERATION)
 app.add_typer(incentives.app, name="incentives", rich_help_panel=OPERATION)
+for _name, (_command, _help) in requests.COMMANDS.items():
+    erase.app.command(_name, **_help)(_command)
 app.add_typer(erase.app, name="erase", rich_help_panel=FORGETTING)
 certificates.app.command("show", **show_certificate.SHOW_HELP)(show_certificate.show)
 certificates.app.command("verifier", **show_certificate.VERIFIER_HELP)(show_certificate.verifier)

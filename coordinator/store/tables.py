@@ -98,6 +98,7 @@ federations = Table(
     Column("created_at", Instant, nullable=False),
     Column("allocation", String(16)),
     Column("incentives", Json),
+    Column("four_eyes", String(8), nullable=False, server_default="off"),
 )
 
 periods = Table(
@@ -151,6 +152,8 @@ credentials = Table(
     Column("secret_hash", String(64), nullable=False),
     Column("created_at", Instant, nullable=False),
     Column("revoked_at", Instant),
+    # The credential that it was created, or rotated, with.
+    Column("created_by", Uuid),
     # Issuer and subject of a person who signs in with OpenID Connect; no token has such a credential.
     Column("subject", String(600)),
     _one_of("role", "client", "viewer", "operator", "compliance", "admin"),
@@ -471,6 +474,13 @@ erasures = Table(
     Column("first_clean_at", Instant),
     Column("completed_at", Instant),
     Column("reward", Float),
+    Column("ground", String(20)),
+    Column("external_ref", String(200)),
+    Column("filed_by", Json),
+    Column("needs_approval", Boolean, nullable=False, server_default=false()),
+    Column("four_eyes", Boolean, nullable=False, server_default=false()),
+    Column("ruling", Json),
+    Column("extension", Json),
     _one_of("status", *get_args(ErasureStatus)),
     _one_of("scope", "client", "samples"),
     _one_of("guarantee", "exact", "approximate"),

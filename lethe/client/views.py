@@ -13,6 +13,10 @@ class Federation(Answer, resources.Federation):
     """A group of clients that train together."""
 
 
+class Me(Answer, people.Me):
+    """Whose credential this is, and what it may do."""
+
+
 class Issued(Answer, resources.IssuedCredential):
     """A new credential: the only answer that ever contains its token."""
 
@@ -23,10 +27,6 @@ class Issued(Answer, resources.IssuedCredential):
         return f"Issued(role={self.role!r}, token=…)"
 
     __str__ = __repr__
-
-
-class Me(Answer, people.Me):
-    """Whose credential this is, and what it may do."""
 
 
 class OpenIdInfo(Answer, signin.OpenIdInfo):
@@ -117,6 +117,14 @@ class Preview(Answer, erasure.ErasurePreview):
 
 class ErasureEvent(Answer, erasure.ErasureEvent):
     """Something that happened to a request."""
+
+
+class Note(Answer, erasure.Note):
+    """What staff wrote about a request."""
+
+
+class Count(Answer, erasure.ErasureCount):
+    """How many requests there are, by what they need."""
 
 
 class Delivery(Answer, erasure.ErasureDelivery):

@@ -20,7 +20,7 @@ from lethe.client.asynchronous.runs import AsyncRuns
 from lethe.client.asynchronous.signin import AsyncBrowserSession
 from lethe.client.asynchronous.work import AsyncWork
 from lethe.client.target import DEFAULT_URL, token_here
-from lethe.client.views import Health
+from lethe.client.views import Health, Me
 from lethe.errors import Refused
 
 
@@ -76,6 +76,10 @@ class AsyncClient:
             if refused.status == 503 and "checks" in refused.problem:
                 return Health.read(refused.problem)
             raise
+
+    async def me(self) -> Me:
+        """Whose token this is, and what it may do."""
+        return Me.read(await self.request("GET", "/v1/me"))
 
     async def metrics(self) -> str:
         """Figures of this replica, as Prometheus reads them."""

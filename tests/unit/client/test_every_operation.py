@@ -58,6 +58,7 @@ HANDLES = {
 CALLS: dict[str, Callable[[Any], Any] | tuple[str, str, tuple[Any, ...]]] = {
     "get_health": lambda c: c.health(),
     "get_readiness": lambda c: c.readiness(),
+    "get_me": lambda c: c.me(),
     "get_metrics": lambda c: c.metrics(),
     "get_problem": lambda c: c.problem("not-found"),
     "create_federation": lambda c: c.federations.create("f", allocation="game"),
@@ -107,9 +108,15 @@ CALLS: dict[str, Callable[[Any], Any] | tuple[str, str, tuple[Any, ...]]] = {
     "discover_erasure": lambda c: c.erasures.discovery(),
     "preview_erasure": lambda c: c.erasures.preview("b", federation=ID, recovery_rounds=2),
     "file_erasure": lambda c: c.erasures.file("b", federation=ID, needs_approval=True),
-    "list_erasures": lambda c: c.erasures.list(federation=ID, status="fenced"),
+    "list_erasures": lambda c: c.erasures.list(
+        federation=ID, status=["fenced"], subject="b", run=ID, due_before=samples.AT, awaiting_my_approval=True
+    ),
+    "count_erasures": lambda c: c.erasures.count(federation=ID, status="fenced"),
     "get_erasure": lambda c: c.erasures.get(ID),
-    "approve_erasure": ("erasures", "approve", ()),
+    "approve_erasure": ("erasures", "approve", ("as asked",)),
+    "extend_erasure": ("erasures", "extend", ("2027-01-31T00:00:00Z", "several runs are paused")),
+    "add_note": ("erasures", "note", ("the letter is in folder 7",)),
+    "list_notes": ("erasures", "notes", ()),
     "deny_erasure": ("erasures", "deny", ("litigation hold",)),
     "cancel_erasure": ("erasures", "cancel", ()),
     "retry_erasure": ("erasures", "retry", ()),
