@@ -17,6 +17,7 @@ from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 
 from coordinator.runtime.openid import OpenId
+from coordinator.runtime.settings import Settings
 from coordinator.store import tables
 from tests.integration.api.site import Site, code_of, opened
 from tests.integration.api.test_acts_over_http import acts, said
@@ -31,6 +32,7 @@ PEOPLE = {
     "carla": {"name": "Carla", "groups": ["everybody"]},
     "dora": {"name": "Dora", "groups": "cn=staff"},
     "emil": {"name": "Emil", "groups": ["abroad"]},
+    "hans": {"name": "Hans", "groups": ["officers", "heads"]},
 }
 
 
@@ -53,6 +55,13 @@ async def browser(site: Site) -> AsyncIterator[httpx.AsyncClient]:
     mounts = {public_url: httpx.ASGITransport(site.app)}
     async with httpx.AsyncClient(mounts=mounts, base_url=public_url, trust_env=False) as http:
         yield http
+
+
+def as_if(site: Site, roles: str) -> None:
+    """The coordinator was started again with other roles."""
+    openid = site.coordinator.openid
+    assert openid is not None
+    openid._settings = Settings.model_validate({**dict(site.coordinator.settings), "openid_roles": roles})
 
 
 def csrf(http: httpx.AsyncClient) -> dict[str, str]:
@@ -127,19 +136,58 @@ async def test_the_one_of_several_federations_that_is_asked_for_counts(site: Sit
 
 
 async def test_what_a_person_lost_at_the_provider_is_revoked_when_they_sign_in(site: Site) -> None:
-    openid = site.coordinator.openid
-    assert openid is not None
     async with browser(site) as http, browser(site) as later:
         await signed_in(http, START, "ben")
         assert (await http.get(SESSION)).json()["role"] == "compliance"
-        grants = site.coordinator.settings.grants
-        lowered = site.coordinator.settings.model_copy(update={"openid_roles": "cn=staff=viewer@cardiology"})
-        assert len(grants) == 4 and len(lowered.model_copy().grants) >= 1
-        lowered.__dict__.pop("grants", None)
-        openid._settings = lowered
+        as_if(site, "cn=staff=viewer@cardiology")
         await signed_in(later, START, "ben")
         assert (await later.get(SESSION)).json()["role"] == "viewer"
         assert code_of(await http.get(SESSION)) == "session-ended"
+
+
+async def filed(http: httpx.AsyncClient, *subjects: str) -> str:
+    """The path of a request that awaits approval."""
+    headers = csrf(http) | {"Idempotency-Key": "one"}
+    answer = await http.post("/v1/erasure-requests", json={"subjects": subjects}, headers=headers)
+    assert answer.status_code == 202 and answer.json()["status"] == "awaiting_approval", answer.text
+    return f"/v1/erasure-requests/{answer.json()['id']}"
+
+
+async def demand_four_eyes(site: Site) -> None:
+    answer = await site.admin.call("PATCH", f"/v1/federations/{site.federation_id}", json={"four_eyes": "all"})
+    assert answer.status_code == 200, answer.text
+
+
+async def test_another_person_decides_what_a_person_filed(site: Site) -> None:
+    await demand_four_eyes(site)
+    await site.enrol("a", "b")
+    async with browser(site) as anna, browser(site) as ben:
+        await signed_in(anna, START, "anna")
+        await signed_in(ben, START, "ben")
+        path = await filed(anna, "b")
+        assert code_of(await anna.post(f"{path}/approve", headers=csrf(anna))) == "four-eyes"
+        assert (await anna.get(path)).json()["approvable_by_me"] is False
+        assert (await ben.get(path)).json()["approvable_by_me"] is True
+        approved = await ben.post(f"{path}/approve", headers=csrf(ben))
+        assert approved.status_code == 200, approved.text
+        assert approved.json()["filed_by"]["person"] == PEOPLE["anna"]["name"]
+        assert approved.json()["decided_by"]["person"] == "Ben"
+
+
+async def test_a_token_that_the_filer_made_in_another_role_is_no_second_pair_of_eyes(site: Site) -> None:
+    await demand_four_eyes(site)
+    await site.enrol("a", "b")
+    async with browser(site) as officer, browser(site) as head:
+        await signed_in(officer, START, "hans")
+        path = await filed(officer, "b")
+        as_if(site, "heads=admin@cardiology")
+        await signed_in(head, START, "hans")
+        address = f"/v1/federations/{site.federation_id}/credentials"
+        made = await head.post(address, json={"role": "compliance"}, headers=csrf(head))
+        assert made.status_code == 201, made.text
+        token = site.actor(made.json()["token"])
+        assert code_of(await token.call("POST", f"{path}/approve")) == "four-eyes"
+        assert code_of(await head.post(f"{path}/approve", headers=csrf(head))) == "four-eyes"
 
 
 @pytest.mark.parametrize(
