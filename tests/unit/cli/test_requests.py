@@ -1,4 +1,4 @@
-"""What `lethe erase list`, `approve`, `deny`, `extend`, `note`, `lethe me` and `lethe federations four-eyes` send and print."""
+"""What `lethe erase list`, `approve`, `deny`, `extend`, `note`, `lethe me` and `federations four-eyes` send and show."""
 
 from __future__ import annotations
 
