@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from services.audit.verification import Beside, check
+from tests.e2e.test_officers_way import Officer
 from tests.support.browser import opened_browser
 from tests.support.deployment import Deployment, wait_until
 from tests.support.openid import CLIENT_SECRET, running_provider, settings_of, signed_in
@@ -92,11 +93,26 @@ def test_two_persons_decide_and_the_leaver_is_handed_the_certificate(
             _open_in_a_browser(link, tmp_path)
             (listed,) = huber.call("GET", f"{path}/hand-overs")["items"]
             assert listed["opened_at"] is not None
+            _by_command(deployment, filed["id"])
             huber.call("DELETE", "/v1/browser-session", expect=204)
             weber.call("GET", "/v1/browser-session")
         log = deployment.processes["coordinator"].log.read_text()
     secrets = (CLIENT_SECRET, link["secret_shown_once"], weber.http.cookies["lethe"].partition(".")[2])
     assert "session.begun" in log and not any(secret in log for secret in secrets)
+
+
+def _by_command(deployment: Deployment, request_id: str) -> None:
+    """Make another link, look at it and revoke it."""
+    officer = Officer(deployment, (deployment.directory / "home" / "admin.token").read_text().strip())
+    link = officer.run("certificates", "hand-over", request_id, "--days", "3").strip()
+    secret = link.rpartition(".")[2]
+    assert link.startswith(f"{deployment.url()}/hand-over#")
+    listed = [json.loads(one) for one in officer.run("certificates", "hand-overs", request_id, "--json").splitlines()]
+    assert [one["opened_at"] is None for one in listed] == [True, False] and secret not in str(listed)
+    officer.run("certificates", "revoke-hand-over", listed[0]["id"])
+    officer.run("certificates", "revoke-hand-over", listed[1]["id"], fails=True)
+    opened = httpx.post(f"{deployment.url()}/v1/hand-overs/{listed[0]['id']}:open", json={"secret": secret})
+    assert opened.status_code == 410 and opened.json()["code"] == "link-expired"
 
 
 def _open_in_a_browser(link: dict[str, Any], folder: Path) -> None:

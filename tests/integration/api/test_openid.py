@@ -61,7 +61,7 @@ def as_if(site: Site, roles: str) -> None:
     """The coordinator was started again with other roles."""
     openid = site.coordinator.openid
     assert openid is not None
-    openid._settings = Settings.model_validate({**dict(site.coordinator.settings), "openid_roles": roles})
+    openid._settings = Settings.model_validate(site.coordinator.settings.model_dump() | {"openid_roles": roles})
 
 
 def csrf(http: httpx.AsyncClient) -> dict[str, str]:
