@@ -18,6 +18,7 @@ REVISIONS: Final = (
     "0013",
     "0014",
     "0015",
+    "0016",
 )
 """All revisions in their order. A released one is never edited: `frozen.sha256` has its digest."""
 NEWEST: Final = REVISIONS[-1]

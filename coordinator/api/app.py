@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from coordinator.api import (
     acts,
     blobs,
+    browser_sessions,
     checkpoints,
     clients,
     documentation,
@@ -25,9 +26,11 @@ from coordinator.api import (
     events,
     exclusions,
     federations,
+    hand_overs,
     health,
     incentives,
     me,
+    openid,
     pages,
     problems,
     progress,
@@ -75,6 +78,10 @@ _ROUTERS: Final = (
     pages.router,
     acts.router,
     system.router,
+    browser_sessions.router,
+    openid.router,
+    hand_overs.router,
+    hand_overs.open_router,
     health.router,
     documentation.router,
 )
@@ -99,7 +106,7 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     coordinator.observers.append(metrics.observe)
     app.state.context = Context(
         coordinator,
-        Authenticator(coordinator.database, coordinator.bus),
+        Authenticator(coordinator.database, coordinator.bus, coordinator.browser_sessions),
         ClaimProbe(coordinator.database, coordinator.set_aside),
         metrics,
         Limits(coordinator.settings),

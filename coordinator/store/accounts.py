@@ -37,6 +37,7 @@ class KnownCredential:
     revoked_at: datetime | None
     superseded_at: datetime | None
     dropped_at: datetime | None
+    subject: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,17 @@ class NewCredential:
     client_id: UUID | None = None
     created_by: UUID | None = None
     """The credential that it was created, or rotated, with."""
+    subject: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PersonsCredential:
+    """Of somebody who signs in with OpenID Connect."""
+
+    id: UUID
+    role: str
+    federation_id: UUID
+    label: str
 
 
 _c = t.credentials.c
@@ -57,7 +69,7 @@ _KNOWN = prepared(
     sa.select(_c.id, _c.role, _c.label, _c.federation_id, _c.client_id)
     .add_columns(t.clients.c.name.label("client_name"), t.clients.c.status.label("client_status"))
     .add_columns(t.clients.c.needed_by, _c.secret_hash, _c.revoked_at)
-    .add_columns(t.clients.c.superseded_at, t.clients.c.dropped_at)
+    .add_columns(t.clients.c.superseded_at, t.clients.c.dropped_at, _c.subject)
     .outerjoin(t.clients, t.clients.c.id == _c.client_id)
     .where(_c.id == sa.bindparam("credential"))
 )
@@ -134,13 +146,31 @@ async def active_credentials(connection: AsyncConnection, client_id: UUID) -> li
     )
 
 
+async def federation_named(connection: AsyncConnection, name: str) -> UUID | None:
+    return (await connection.execute(sa.select(t.federations.c.id).where(t.federations.c.name == name))).scalar()
+
+
+async def persons_credentials(connection: AsyncConnection, subject: str) -> list[PersonsCredential]:
+    """Those that a person can sign in as: one for each role in a federation."""
+    own = sa.select(_c.id, _c.role, _c.federation_id, _c.label).where(_c.subject == subject, _c.revoked_at.is_(None))
+    return [PersonsCredential(*row) for row in await connection.execute(own)]
+
+
+async def relabel_credential(connection: AsyncConnection, credential_id: UUID, label: str) -> None:
+    await connection.execute(t.credentials.update().where(_c.id == credential_id).values(label=label))
+
+
 async def makers(connection: AsyncConnection, credential_id: UUID) -> tuple[UUID, ...]:
-    """The credentials that made it: with which it was created or rotated, those with which that one was, and so on."""
+    """The credentials that made it: with which it was created or rotated, those with which that one was, and so on. A
+    person made it with all that they have: who signs in has a credential for each role."""
     own = sa.select(_c.created_by).where(_c.id == credential_id, _c.created_by.is_not(None))
     found = own.cte("makers", recursive=True)
     earlier = sa.select(_c.created_by).join(found, found.c.created_by == _c.id).where(_c.created_by.is_not(None))
     rows = await connection.execute(sa.select(found.union(earlier)))  # no row twice: it ends also where it is a circle
-    return tuple(rows.scalars())
+    made_by = set(rows.scalars())
+    persons = sa.select(_c.subject).where(_c.id.in_(made_by), _c.subject.is_not(None))
+    same = await connection.execute(sa.select(_c.id).where(_c.subject.in_(persons)))
+    return tuple(sorted(made_by | set(same.scalars())))
 
 
 async def set_four_eyes(connection: AsyncConnection, federation_id: UUID, four_eyes: FourEyes) -> None:

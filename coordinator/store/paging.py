@@ -73,7 +73,7 @@ async def page_by_time(
 
 
 def _instant_and_key(cursor: str) -> tuple[datetime, UUID]:
-    instant, _, key = str(_decode(cursor, str)).partition(" ")
+    instant, _, key = str(decode(cursor, str)).partition(" ")
     try:
         at = datetime.fromisoformat(instant)
         if at.tzinfo is None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from coordinator.store import act_tables as a
+from coordinator.store import signin_tables as s
 from coordinator.store import tables as t
 
 _NAME: Final = (
@@ -124,7 +125,15 @@ _by_reason: Final[dict[str, tuple[sa.Column[Any], ...]]] = {
         a.act_chains.c.before,
         a.act_chains.c.head,
     ),
-    _SECRET: (t.credentials.c.secret_hash, t.tasks.c.lease_token, t.jobs.c.lease_token, t.erasures.c.salt),
+    _SECRET: (
+        t.credentials.c.secret_hash,
+        t.tasks.c.lease_token,
+        t.jobs.c.lease_token,
+        t.erasures.c.salt,
+        s.browser_sessions.c.secret_hash,
+        s.hand_overs.c.secret_hash,
+    ),
+    "a member of staff, as the provider that they sign in with names them": (t.credentials.c.subject,),
     _REQUEST: (
         t.erasures.c.regulation,
         t.erasures.c.requested_by,
