@@ -113,7 +113,7 @@ async def test_the_filer_cannot_approve_and_a_second_credential_can(site: Site) 
     about = await acts(site, 2, about=filed["id"])
     assert [act["entry"]["act"] for act in about[:2]] == ["erasure.filed", "erasure.approved"]
     assert said(about[1], "words") == [{"text": "the letter is signed"}]
-    events = (await other.get(f"{REQUESTS}/{filed['id']}/events"))["items"]
+    events = (await other.get(f"{REQUESTS}/{filed['id']}/events", headers={"Accept": "application/json"}))["items"]
     assert {"decision": "approved", "role": "compliance", "credential_id": credential_of(other)} in [
         event["data"] for event in events
     ]
