@@ -161,7 +161,8 @@ async def test_only_an_admin_changes_the_rule_and_it_is_an_act(small_site: Site)
     site = small_site
     operator, path = await site.staff("operator"), f"/v1/federations/{site.federation_id}"
     assert code_of(await operator.call("PATCH", path, json={"four_eyes": "off"})) == "forbidden"
-    for nonsense in ({"four_eyes": "some"}, {}, {"incentives": {}}):
+    wrong: tuple[dict[str, Any], ...] = ({"four_eyes": "some"}, {}, {"incentives": {}})
+    for nonsense in wrong:
         assert code_of(await site.admin.call("PATCH", path, json=nonsense)) == "invalid-request"
     await demand(site, "all")
     assert (await operator.get(path))["four_eyes"] == "all"
