@@ -18,8 +18,8 @@ from coordinator.runtime.shell import Shell
 from coordinator.store import accounts, blobs, due, outbox, read_permissions, retention, schema, slices
 from coordinator.store import tables as t
 from coordinator.store.database import Database
-from coordinator.store.prepared import driver
 from coordinator.store.rows import to_row
+from coordinator.store.sqlite import driver
 from services.wire.v1.resources import FederationCreate
 from services.wire.v1.runs import RunSpec
 
