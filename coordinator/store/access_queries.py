@@ -11,9 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.store import tables as t
-from coordinator.store.prepared import prepared
 
-_NOTHING = prepared(t.jobs.update().where(sa.false()).values(attempt=t.jobs.c.attempt))
+_NOTHING = t.jobs.update().where(sa.false()).values(attempt=t.jobs.c.attempt)
 
 
 async def takes_writes(connection: AsyncConnection) -> None:
@@ -21,10 +20,8 @@ async def takes_writes(connection: AsyncConnection) -> None:
     await connection.execute(_NOTHING, {})
 
 
-_HOLDS_TASK = prepared(
-    sa.select(
-        sa.exists().where(t.tasks.c.client_id == sa.bindparam("client"), t.tasks.c.status == "leased").label("holds")
-    )
+_HOLDS_TASK = sa.select(
+    sa.exists().where(t.tasks.c.client_id == sa.bindparam("client"), t.tasks.c.status == "leased").label("holds")
 )
 
 
@@ -32,11 +29,9 @@ async def holds_task(connection: AsyncConnection, client_id: UUID) -> bool:
     return bool((await connection.execute(_HOLDS_TASK, {"client": client_id})).scalar())
 
 
-_STORED = prepared(
-    sa.select(
-        t.blobs.c.federation_id, t.blobs.c.client_id, sa.func.sum(t.blobs.c.num_bytes).label("num_bytes")
-    ).group_by(t.blobs.c.federation_id, t.blobs.c.client_id)
-)
+_STORED = sa.select(
+    t.blobs.c.federation_id, t.blobs.c.client_id, sa.func.sum(t.blobs.c.num_bytes).label("num_bytes")
+).group_by(t.blobs.c.federation_id, t.blobs.c.client_id)
 
 
 async def stored_bytes(connection: AsyncConnection) -> list[tuple[UUID, UUID | None, int]]:

@@ -13,7 +13,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.store import tables as t
 from coordinator.store.paging import Position, page
-from coordinator.store.prepared import prepared
 from services.core.errors import Rejected
 from services.wire.v1.people import FourEyes
 from services.wire.v1.resources import Client, ClientCreate, Credential, Federation, FederationCreate, Page
@@ -65,7 +64,7 @@ class PersonsCredential:
 
 
 _c = t.credentials.c
-_KNOWN = prepared(
+_KNOWN = (
     sa.select(_c.id, _c.role, _c.label, _c.federation_id, _c.client_id)
     .add_columns(t.clients.c.name.label("client_name"), t.clients.c.status.label("client_status"))
     .add_columns(t.clients.c.needed_by, _c.secret_hash, _c.revoked_at)

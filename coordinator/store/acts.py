@@ -14,7 +14,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.store import act_tables as t
 from coordinator.store.paging import Position, page, page_by_time
-from coordinator.store.prepared import prepared
 from services.core.errors import Rejected
 from services.wire.v1.acts import ActAbout, ActEntry, ActGap, ActPart
 from services.wire.v1.resources import Page
@@ -22,7 +21,7 @@ from services.wire.v1.resources import Page
 FILED: Final = "erasure.filed"
 NOTED: Final = "erasure.noted"
 _a, _c = t.acts.c, t.act_chains.c
-_BEGIN = prepared(insert(t.act_chains).on_conflict_do_nothing())
+_BEGIN = insert(t.act_chains).on_conflict_do_nothing()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.entities import Blob
 from coordinator.store import tables as t
-from coordinator.store.prepared import prepared
 from coordinator.store.rows import listed, to_entity, to_row
 
 b = t.blobs.c
@@ -45,7 +44,7 @@ class HeldTask:
     epoch: int
 
 
-_HELD = prepared(
+_HELD = (
     sa.select(t.tasks.c.id, t.tasks.c.client_id, t.tasks.c.cohort_id, t.tasks.c.epoch)
     .join(t.cohorts, t.cohorts.c.id == t.tasks.c.cohort_id)
     .where(
@@ -57,12 +56,12 @@ _HELD = prepared(
 )
 _STORED_FIRST: Final = b.status.desc()
 """Beside a plain blob there may be the one that it is being sealed as."""
-_OF_TASKS = prepared(
+_OF_TASKS = (
     sa.select(t.blobs)
     .where(b.origin_id.in_(_ids), b.digest.in_(_digests), b.origin == "task", b.status != "dropping")
     .order_by(_STORED_FIRST)
 )
-_OF_OPERATORS = prepared(
+_OF_OPERATORS = (
     sa.select(t.blobs)
     .where(
         b.federation_id.in_(sa.bindparam("owners", expanding=True)),
@@ -72,7 +71,7 @@ _OF_OPERATORS = prepared(
     )
     .order_by(_STORED_FIRST)
 )
-_ANNOUNCE = prepared(insert(t.blobs).on_conflict_do_nothing())
+_ANNOUNCE = insert(t.blobs).on_conflict_do_nothing()
 
 
 async def held_tasks(connection: AsyncConnection, client_ids: Collection[UUID]) -> list[HeldTask]:
@@ -101,12 +100,10 @@ async def announce(connection: AsyncConnection, blobs: Sequence[Blob]) -> None:
         await connection.execute(_ANNOUNCE, [to_row(blob) for blob in blobs])
 
 
-_HELD_JOB = prepared(
-    sa.select(t.jobs.c.id).where(
-        t.jobs.c.id == sa.bindparam("job"),
-        t.jobs.c.lease_token == sa.bindparam("token"),
-        t.jobs.c.status == "leased",
-    )
+_HELD_JOB = sa.select(t.jobs.c.id).where(
+    t.jobs.c.id == sa.bindparam("job"),
+    t.jobs.c.lease_token == sa.bindparam("token"),
+    t.jobs.c.status == "leased",
 )
 
 
@@ -118,13 +115,11 @@ async def announce_output(connection: AsyncConnection, blob: Blob, token: str) -
     return True
 
 
-_OF_ANY_TASK = prepared(
-    sa.select(b.federation_id, b.digest).where(
-        b.federation_id.in_(sa.bindparam("owners", expanding=True)),
-        b.digest.in_(_digests),
-        b.origin == "task",
-        b.status == "stored",
-    )
+_OF_ANY_TASK = sa.select(b.federation_id, b.digest).where(
+    b.federation_id.in_(sa.bindparam("owners", expanding=True)),
+    b.digest.in_(_digests),
+    b.origin == "task",
+    b.status == "stored",
 )
 
 
@@ -135,7 +130,7 @@ async def are_updates(connection: AsyncConnection, wanted: Collection[tuple[UUID
     return {(row.federation_id, row.digest) for row in rows}.intersection(wanted)
 
 
-_USED_KEY = prepared(
+_USED_KEY = (
     sa.select(b.id).where((b.key_name == sa.bindparam("name")) | (b.client_key_name == sa.bindparam("name"))).limit(1)
 )
 
@@ -148,8 +143,8 @@ async def is_key_used(connection: AsyncConnection, name: str) -> bool:
 # --- finding ----------------------------------------------------------------------------------------------------------
 
 
-_STORED = prepared(sa.select(t.blobs).where(_is_named, IS_STORED).order_by(b.created_at, b.id))
-_BY_ID = prepared(sa.select(t.blobs).where(b.id.in_(_ids)))
+_STORED = sa.select(t.blobs).where(_is_named, IS_STORED).order_by(b.created_at, b.id)
+_BY_ID = sa.select(t.blobs).where(b.id.in_(_ids))
 
 
 async def stored(connection: AsyncConnection, federation_id: UUID, digests: Collection[str]) -> dict[str, list[Blob]]:
@@ -169,13 +164,13 @@ async def by_id(connection: AsyncConnection, ids: Collection[UUID]) -> list[Blob
 # --- giving up --------------------------------------------------------------------------------------------------------
 
 
-_DROP = prepared(t.blobs.update().where(b.id.in_(_ids)).values(status="dropping"))
-_GIVE_UP = prepared(t.blobs.update().where(b.id.in_(_ids), b.status == "arriving").values(status="dropping"))
-_DROPPED = prepared(
+_DROP = t.blobs.update().where(b.id.in_(_ids)).values(status="dropping")
+_GIVE_UP = t.blobs.update().where(b.id.in_(_ids), b.status == "arriving").values(status="dropping")
+_DROPPED = (
     sa.select(t.blobs).where(sa.text("blobs.status <> 'stored'"), b.status == "dropping").limit(sa.bindparam("most"))
 )
-_REMOVE = prepared(t.blobs.delete().where(b.id.in_(_ids), b.status == "dropping"))
-_SHARED = prepared(sa.select(b.digest).where(_is_named, b.data_key.is_(None), b.status != "dropping").distinct())
+_REMOVE = t.blobs.delete().where(b.id.in_(_ids), b.status == "dropping")
+_SHARED = sa.select(b.digest).where(_is_named, b.data_key.is_(None), b.status != "dropping").distinct()
 
 
 async def drop(connection: AsyncConnection, ids: Sequence[UUID]) -> None:
@@ -207,7 +202,7 @@ async def still_shared(connection: AsyncConnection, federation_id: UUID, digests
     return set(rows.scalars())
 
 
-_OF_UPDATES = prepared(
+_OF_UPDATES = (
     sa.select(b.id)
     .join(t.updates, t.updates.c.task_id == b.origin_id)
     .where(t.updates.c.id.in_(_ids), b.origin == "task", b.status != "dropping")
@@ -238,7 +233,7 @@ async def abandoned(
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 
-_UNDER_OTHERS = prepared(
+_UNDER_OTHERS = (
     sa.select(t.blobs)
     .where(
         b.cohort_id == sa.bindparam("cohort"),
@@ -247,7 +242,7 @@ _UNDER_OTHERS = prepared(
     )
     .limit(sa.bindparam("most"))
 )
-_WRAP_AGAIN = prepared(
+_WRAP_AGAIN = (
     t.blobs.update()
     .where(b.id == sa.bindparam("blob"), b.key_name == sa.bindparam("old"))
     .values(data_key=sa.bindparam("wrapped"), key_name=sa.bindparam("new"))
@@ -267,7 +262,7 @@ async def wrap_again(connection: AsyncConnection, blob: Blob, wrapped: bytes, ke
     await connection.execute(_WRAP_AGAIN, {"blob": blob.id, "old": blob.key_name, "wrapped": wrapped, "new": key_name})
 
 
-_PLAIN = prepared(sa.select(b.id).where(b.data_key.is_(None)).limit(1))
+_PLAIN = sa.select(b.id).where(b.data_key.is_(None)).limit(1)
 
 
 async def are_any_plain(connection: AsyncConnection) -> bool:
@@ -276,8 +271,8 @@ async def are_any_plain(connection: AsyncConnection) -> bool:
 
 
 _HEX_ID: Final = re.compile("[0-9a-f]{32}")
-_KNOWN = prepared(sa.select(b.id).where(b.id.in_(_ids)))
-_KNOWN_PLAIN = prepared(sa.select(b.digest).where(_is_named, b.data_key.is_(None)))
+_KNOWN = sa.select(b.id).where(b.id.in_(_ids))
+_KNOWN_PLAIN = sa.select(b.digest).where(_is_named, b.data_key.is_(None))
 
 
 async def unannounced(connection: AsyncConnection, federation_id: UUID, names: Collection[str]) -> set[str]:

@@ -13,17 +13,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.engine.messages import DeadlinePassed, LeaseRanOut, Message
 from coordinator.engine.work import MAX_BACKOFF
 from coordinator.store import tables as t
-from coordinator.store.prepared import prepared
 from coordinator.store.rows import listed
 
 DUE_AT_ONCE = 200
 _most: sa.BindParameter[int] = sa.bindparam("most", type_=sa.Integer)
-_LAPSED = prepared(
+_LAPSED = (
     sa.select(t.tasks.c.id, t.tasks.c.lease_token, t.tasks.c.run_id)
     .where(t.IS_LEASED_TASK, t.tasks.c.due_at <= sa.bindparam("now"))
     .limit(_most)
 )
-_PASSED = prepared(
+_PASSED = (
     sa.select(t.rounds.c.id, t.rounds.c.run_id)
     .join(t.runs, t.runs.c.id == t.rounds.c.run_id)
     .where(t.rounds.c.status == "open", t.rounds.c.due_at <= sa.bindparam("now"), t.runs.c.status == "running")
@@ -50,7 +49,7 @@ async def due_messages(connection: AsyncConnection, now: datetime, most: int = D
 
 
 _last_end = sa.func.max(t.tasks.c.due_at, type_=t.tasks.c.due_at.type).label("last_end")
-_LAST_ENDS = prepared(sa.select(t.tasks.c.run_id, _last_end).where(t.IS_LEASED_TASK).group_by(t.tasks.c.run_id))
+_LAST_ENDS = sa.select(t.tasks.c.run_id, _last_end).where(t.IS_LEASED_TASK).group_by(t.tasks.c.run_id)
 
 
 async def leases_from_ahead(connection: AsyncConnection, now: datetime) -> list[Due]:
@@ -66,7 +65,7 @@ async def leases_from_ahead(connection: AsyncConnection, now: datetime) -> list[
     return due
 
 
-_CLAIMABLE = prepared(
+_CLAIMABLE = (
     sa.select(t.tasks.c.client_id, t.tasks.c.run_id)
     .join(t.runs, t.runs.c.id == t.tasks.c.run_id)
     .where(
@@ -98,7 +97,7 @@ async def claimable_clients(
     return list({row.client_id: None for row in found if row.run_id not in without})
 
 
-_TO_CLAIM_FROM = prepared(
+_TO_CLAIM_FROM = (
     sa.select(t.tasks.c.run_id)
     .join(t.runs, t.runs.c.id == t.tasks.c.run_id)
     .where(
@@ -116,7 +115,7 @@ async def runs_to_claim_from(connection: AsyncConnection, client_id: UUID) -> li
     return sorted((await connection.execute(_TO_CLAIM_FROM, {"client": client_id})).scalars())
 
 
-_HELD_FOR_STORAGE = prepared(sa.select(t.runs.c.id).where(t.runs.c.status == "paused", t.runs.c.hold == "storage-full"))
+_HELD_FOR_STORAGE = sa.select(t.runs.c.id).where(t.runs.c.status == "paused", t.runs.c.hold == "storage-full")
 
 
 async def runs_held_for_storage(connection: AsyncConnection) -> list[UUID]:
@@ -124,7 +123,7 @@ async def runs_held_for_storage(connection: AsyncConnection) -> list[UUID]:
 
 
 _BUSY = t.cohorts.c.phase.in_(("starting", "asking", "computing"))
-_IN_LOCKSTEP = prepared(
+_IN_LOCKSTEP = (
     sa.select(t.cohorts.c.run_id)
     .join(t.runs, t.runs.c.id == t.cohorts.c.run_id)
     .where(t.cohorts.c.is_lockstep, t.runs.c.status == "running")
@@ -138,11 +137,9 @@ async def runs_in_lockstep(connection: AsyncConnection) -> list[UUID]:
     return sorted(set((await connection.execute(_IN_LOCKSTEP)).scalars()))
 
 
-_UNDER_WAY = prepared(
-    sa.select(t.erasures.c.id).where(
-        t.erasures.c.status.in_(("fenced", "executing", "requires_action"))
-        | ((t.erasures.c.status == "received") & t.erasures.c.reason.is_not(None))  # until its workers have confirmed
-    )
+_UNDER_WAY = sa.select(t.erasures.c.id).where(
+    t.erasures.c.status.in_(("fenced", "executing", "requires_action"))
+    | ((t.erasures.c.status == "received") & t.erasures.c.reason.is_not(None))  # until its workers have confirmed
 )
 
 

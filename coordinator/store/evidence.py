@@ -16,11 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.engine.entities import SETTLED
 from coordinator.store import tables as t
 from coordinator.store.gate import Mark
-from coordinator.store.prepared import prepared
 
 _state = t.evidence_state
-_REPORT_ONCE = prepared(insert(t.incidents).on_conflict_do_nothing())
-_MARK = prepared(sa.select(_state.c.num_tombstones, _state.c.digest))
+_REPORT_ONCE = insert(t.incidents).on_conflict_do_nothing()
+_MARK = sa.select(_state.c.num_tombstones, _state.c.digest)
 
 
 class Incident(NamedTuple):

@@ -12,16 +12,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.journal import Entry
 from coordinator.store import tables as t
-from coordinator.store.prepared import prepared
 
 _heads, _log = t.journal_heads, t.erasure_log
-_BUMP = prepared(
+_BUMP = (
     _heads.update()
     .where(_heads.c.run_id == sa.bindparam("run"))
     .values(seq=_heads.c.seq + sa.bindparam("count", type_=sa.Integer))
     .returning(_heads.c.seq)
 )
-_WRITE = prepared(t.journal.insert())
+_WRITE = t.journal.insert()
 
 
 async def write(connection: AsyncConnection, entries: Sequence[Entry], now: datetime) -> None:

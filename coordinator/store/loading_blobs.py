@@ -8,36 +8,33 @@ from coordinator.engine.entities import Blob, Facts
 from coordinator.store import superseded
 from coordinator.store import tables as t
 from coordinator.store.loading import Loading
-from coordinator.store.prepared import prepared
 from coordinator.store.rows import listed, to_entity
 
 _own: sa.ColumnElement[bool] = t.blobs.c.federation_id.in_(
     sa.bindparam("owners", expanding=True)
 ) & t.blobs.c.digest.in_(sa.bindparam("digests", expanding=True))
-_FACTS = prepared(
-    sa.select(
-        t.blobs.c.federation_id,
-        t.blobs.c.digest,
-        t.blobs.c.num_bytes,
-        t.blobs.c.layout_digest,
-        t.blobs.c.updatable_digest,
-        t.blobs.c.finite,
-    ).where(_own, t.blobs.c.status == "stored")
-)
-_BLOBS = prepared(  # locked: whoever gives one up meanwhile has done so, or finds it recorded
+_FACTS = sa.select(
+    t.blobs.c.federation_id,
+    t.blobs.c.digest,
+    t.blobs.c.num_bytes,
+    t.blobs.c.layout_digest,
+    t.blobs.c.updatable_digest,
+    t.blobs.c.finite,
+).where(_own, t.blobs.c.status == "stored")
+_BLOBS = (  # locked: whoever gives one up meanwhile has done so, or finds it recorded
     sa.select(t.blobs)
     .where(t.blobs.c.id.in_(sa.bindparam("keys", expanding=True)))
     .order_by(t.blobs.c.id)
     .with_for_update()
 )
-_UPLOADS = prepared(
+_UPLOADS = (
     sa.select(t.blobs)
     .where(t.blobs.c.origin_id.in_(sa.bindparam("keys", expanding=True)), t.blobs.c.status == "stored")
     .order_by(t.blobs.c.id)
     .with_for_update(read=True, key_share=True)
 )
 """Whoever is about to name a blob holds off those who would give it up; see `references`."""
-_NAMED_BLOBS = prepared(
+_NAMED_BLOBS = (
     sa.select(t.blobs)
     .where(_own, t.blobs.c.origin != "copy", t.blobs.c.status == "stored")
     .order_by(t.blobs.c.id)

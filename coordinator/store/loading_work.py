@@ -27,7 +27,6 @@ from coordinator.engine.families import NEWCOMER
 from coordinator.engine.needs import Needs
 from coordinator.store import tables as t
 from coordinator.store.loading import Loading
-from coordinator.store.prepared import prepared
 from coordinator.store.rows import columns_of, fetch_by, listed, to_entity
 from services.methods.catalogue import WALK_THEIR_HISTORY
 
@@ -35,11 +34,9 @@ _OPEN = ("standby", "ready", "leased")
 _c = t.tasks.c
 _keys: sa.BindParameter[UUID] = sa.bindparam("keys", expanding=True)
 _CLAIMABLE = _c.client_id.in_(_keys) & t.IS_CLAIMABLE_OR_LEASED & (_c.status == "ready")
-_BUFFERED = prepared(
-    sa.select(*columns_of(Update)).where(t.updates.c.cohort_id.in_(_keys), t.updates.c.status == "buffered")
-)
-_TASKS_TO_CLAIM = prepared(sa.select(t.tasks).where(_CLAIMABLE))
-_OPEN_TASKS = prepared(sa.select(t.tasks).where(_c.cohort_id.in_(_keys), t.IS_OPEN_TASK))
+_BUFFERED = sa.select(*columns_of(Update)).where(t.updates.c.cohort_id.in_(_keys), t.updates.c.status == "buffered")
+_TASKS_TO_CLAIM = sa.select(t.tasks).where(_CLAIMABLE)
+_OPEN_TASKS = sa.select(t.tasks).where(_c.cohort_id.in_(_keys), t.IS_OPEN_TASK)
 
 
 def _locking(cohort_ids: Any) -> sa.Select[Any]:
@@ -50,12 +47,12 @@ def _locking(cohort_ids: Any) -> sa.Select[Any]:
 
 
 _LOCK_BY: Final = {
-    "tasks": prepared(_locking(sa.select(_c.cohort_id).where(_c.id.in_(_keys)))),
-    "rounds": prepared(_locking(sa.select(t.rounds.c.cohort_id).where(t.rounds.c.id.in_(_keys)))),
-    "jobs": prepared(_locking(sa.select(t.jobs.c.cohort_id).where(t.jobs.c.id.in_(_keys)))),
-    "programs": prepared(_locking(_keys)),
-    "runs": prepared(_locking(sa.select(t.cohorts.c.id).where(t.cohorts.c.run_id.in_(_keys)))),
-    "claimants": prepared(_locking(sa.select(_c.cohort_id).where(_CLAIMABLE))),
+    "tasks": _locking(sa.select(_c.cohort_id).where(_c.id.in_(_keys))),
+    "rounds": _locking(sa.select(t.rounds.c.cohort_id).where(t.rounds.c.id.in_(_keys))),
+    "jobs": _locking(sa.select(t.jobs.c.cohort_id).where(t.jobs.c.id.in_(_keys))),
+    "programs": _locking(_keys),
+    "runs": _locking(sa.select(t.cohorts.c.id).where(t.cohorts.c.run_id.in_(_keys))),
+    "claimants": _locking(sa.select(_c.cohort_id).where(_CLAIMABLE)),
 }
 """What messages name cohorts by."""
 

@@ -12,7 +12,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.entities import Job
 from coordinator.store import tables as t
-from coordinator.store.prepared import prepared
 from coordinator.store.rows import to_entity
 
 SHORTEST_LEASE_S: Final = 30.0
@@ -49,8 +48,8 @@ _TAKE = (
         attempt=t.jobs.c.attempt + 1,
     )
 )
-_LEASE = prepared(_TAKE.returning(t.jobs))
-_LEASE_UNREAD = prepared(_TAKE.returning(t.jobs.c.id, t.jobs.c.num_failures))
+_LEASE = _TAKE.returning(t.jobs)
+_LEASE_UNREAD = _TAKE.returning(t.jobs.c.id, t.jobs.c.num_failures)
 
 
 async def lease_job(
@@ -88,16 +87,14 @@ async def lease_unread(
 
 _OWN = (t.jobs.c.id == sa.bindparam("job")) & (t.jobs.c.lease_token == sa.bindparam("token"))
 _HELD = t.jobs.update().where(_OWN, t.jobs.c.status == "leased")
-_RENEW = prepared(_HELD.values(due_at=sa.bindparam("until", type_=t.jobs.c.due_at.type)))
-_RETURN = prepared(
-    _HELD.values(
-        status="ready",
-        due_at=sa.bindparam("until", type_=t.jobs.c.due_at.type),
-        num_failures=t.jobs.c.num_failures + sa.bindparam("failures", type_=sa.Integer),
-        error=sa.bindparam("error"),
-    )
+_RENEW = _HELD.values(due_at=sa.bindparam("until", type_=t.jobs.c.due_at.type))
+_RETURN = _HELD.values(
+    status="ready",
+    due_at=sa.bindparam("until", type_=t.jobs.c.due_at.type),
+    num_failures=t.jobs.c.num_failures + sa.bindparam("failures", type_=sa.Integer),
+    error=sa.bindparam("error"),
 )
-_FINISH = prepared(t.jobs.update().where(_OWN).values(status="done", due_at=None))
+_FINISH = t.jobs.update().where(_OWN).values(status="done", due_at=None)
 
 
 async def renew_job(connection: AsyncConnection, job_id: UUID, token: str, until: datetime) -> bool:
@@ -113,7 +110,7 @@ async def return_job(
     await connection.execute(_RETURN, returned)
 
 
-_HURRY = prepared(
+_HURRY = (
     t.jobs.update()
     .where(
         t.jobs.c.kind.in_(sa.bindparam("kinds", expanding=True)),
@@ -134,7 +131,7 @@ async def finish_chore(connection: AsyncConnection, job_id: UUID, token: str) ->
     await connection.execute(_FINISH, {"job": job_id, "token": token})
 
 
-_WAITING_JOB = prepared(
+_WAITING_JOB = (
     sa.select(t.jobs.c.id)
     .where(
         t.jobs.c.kind.in_(sa.bindparam("kinds", expanding=True)),

@@ -17,14 +17,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.entities import Blob
 from coordinator.store import tables as t
-from coordinator.store.prepared import prepared
 from coordinator.store.rows import FIELDS, listed, to_entity
 
 b = t.blobs.c
 _NUM_FIELDS: Final = len(FIELDS["blobs"])
 _is_named = (b.federation_id == sa.bindparam("owner")) & (b.digest == sa.bindparam("digest")) & (b.status == "stored")
 _newest = (b.created_at.desc(), b.id)
-_HANDED_OUT = prepared(
+_HANDED_OUT = (
     sa.select(t.clients.c.id.label("holder"), t.blobs)
     .join(t.tasks, t.tasks.c.client_id == t.clients.c.id)
     .join(t.blobs, b.federation_id == t.clients.c.federation_id)
@@ -91,7 +90,7 @@ _erased_by = (
     .limit(1)
     .scalar_subquery()
 )
-_CANDIDATES = prepared(
+_CANDIDATES = (
     sa.select(
         t.blobs,
         _served.label("is_served"),
@@ -178,7 +177,7 @@ async def _purged_by(connection: AsyncConnection, federation_id: UUID, digest: s
     return found[0] if found and None not in found else None
 
 
-_LIVE_MODEL = prepared(sa.select(t.blobs).where(_is_named, b.origin == "job", _served).order_by(*_newest))
+_LIVE_MODEL = sa.select(t.blobs).where(_is_named, b.origin == "job", _served).order_by(*_newest)
 
 
 async def served_model(connection: AsyncConnection, federation_id: UUID, digest: str) -> Blob | None:
@@ -215,10 +214,8 @@ _is_derived = sa.case(
     (b.origin == "operator", sa.false()),
     else_=_is_of_leaver | (~_in_served & _is_trained_on_superseded & ~_is_after),
 )
-_LEFT = prepared(
-    sa.select(b.digest, b.origin, _is_derived.label("is_derived")).where(
-        b.federation_id == sa.bindparam("owner"), b.digest.in_(sa.bindparam("digests", expanding=True))
-    )
+_LEFT = sa.select(b.digest, b.origin, _is_derived.label("is_derived")).where(
+    b.federation_id == sa.bindparam("owner"), b.digest.in_(sa.bindparam("digests", expanding=True))
 )
 _LOOKED_UP_AT_ONCE: Final = 5000
 

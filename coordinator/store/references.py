@@ -19,7 +19,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.store import act_tables as a
 from coordinator.store import blobs
 from coordinator.store import tables as t
-from coordinator.store.prepared import prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +133,8 @@ NAMES_NO_BLOB: Final[dict[sa.Column[Any], str]] = {
 """Why the bytes are not needed for the sake of these."""
 
 _is_text = {reference: isinstance(reference.column.type, sa.JSON) for reference in NAMED_BY}
-_NAMED = prepared(sa.union_all(*(reference.found for reference, is_text in _is_text.items() if not is_text)))
-_MENTIONS = prepared(sa.union_all(*(reference.found for reference, is_text in _is_text.items() if is_text)))
+_NAMED = sa.union_all(*(reference.found for reference, is_text in _is_text.items() if not is_text))
+_MENTIONS = sa.union_all(*(reference.found for reference, is_text in _is_text.items() if is_text))
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -152,13 +151,11 @@ async def named(connection: AsyncConnection, federation_id: UUID, digests: Colle
     return wanted & found
 
 
-_MADE = prepared(
-    sa.select(t.blobs.c.id, t.blobs.c.digest).where(
-        t.blobs.c.federation_id == _owner,
-        t.blobs.c.digest.in_(_digests),
-        t.blobs.c.origin == "job",
-        t.blobs.c.status == "stored",
-    )
+_MADE = sa.select(t.blobs.c.id, t.blobs.c.digest).where(
+    t.blobs.c.federation_id == _owner,
+    t.blobs.c.digest.in_(_digests),
+    t.blobs.c.origin == "job",
+    t.blobs.c.status == "stored",
 )
 
 

@@ -10,10 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.store import blobs, references
 from coordinator.store import tables as t
-from coordinator.store.prepared import prepared
 from coordinator.store.warm import cold
 
-_COLLECTIONS = prepared(
+_COLLECTIONS = (
     sa.select(t.jobs.c.id, t.jobs.c.params)
     .where(
         t.jobs.c.cohort_id == sa.bindparam("cohort"),
@@ -24,7 +23,7 @@ _COLLECTIONS = prepared(
     )
     .with_for_update(skip_locked=True)
 )
-_DONE = prepared(t.jobs.update().where(t.jobs.c.id.in_(sa.bindparam("jobs", expanding=True))).values(status="done"))
+_DONE = t.jobs.update().where(t.jobs.c.id.in_(sa.bindparam("jobs", expanding=True))).values(status="done")
 
 
 async def take_collections(connection: AsyncConnection, cohort_id: UUID, epoch: int) -> list[int]:
@@ -41,7 +40,7 @@ _is_kept_otherwise = sa.exists().where(
     _kept.update_id == t.updates.c.id,
     (_kept.status == "sealing") | ((_kept.status == "stored") & (_kept.digest == _kept.source)),
 )
-_COLLECTABLE = prepared(
+_COLLECTABLE = (
     sa.select(t.updates.c.id, t.updates.c.digest)
     .join(t.rounds, t.rounds.c.id == t.updates.c.consumed_by)
     .where(
@@ -68,10 +67,10 @@ async def updates_to_collect(
 
 _ids: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
 _DROP_UPDATES = cold(  # those that wait in a buffer are remembered, but not those that are consumed
-    prepared(t.updates.update().where(t.updates.c.id.in_(_ids), t.updates.c.status == "consumed").values(stored=False))
+    t.updates.update().where(t.updates.c.id.in_(_ids), t.updates.c.status == "consumed").values(stored=False)
 )
 _made_of = t.contributions.c
-_CALIBRATED = prepared(sa.select(_made_of.digest).where(_made_of.update_id.in_(_ids), _made_of.digest.is_not(None)))
+_CALIBRATED = sa.select(_made_of.digest).where(_made_of.update_id.in_(_ids), _made_of.digest.is_not(None))
 
 
 async def forget_updates(connection: AsyncConnection, federation_id: UUID, found: list[tuple[UUID, str]]) -> None:

@@ -14,7 +14,6 @@ from coordinator.engine import entities
 from coordinator.engine.entities import Entity, State
 from coordinator.store import tables
 from coordinator.store.codecs import CODECS
-from coordinator.store.prepared import prepared
 from coordinator.store.warm import Known
 
 E = TypeVar("E", bound=Entity)
@@ -111,7 +110,7 @@ def _select(table: sa.Table, lock: bool) -> sa.Select[Any]:
 
 @lru_cache(maxsize=256)
 def _select_by(table: sa.Table, column: sa.Column[Any], lock: bool) -> sa.Select[Any]:
-    return prepared(_select(table, lock).where(column.in_(sa.bindparam("keys", expanding=True))))
+    return _select(table, lock).where(column.in_(sa.bindparam("keys", expanding=True)))
 
 
 async def write_changes(connection: AsyncConnection, before: State, after: State, known: Known) -> None:
@@ -159,12 +158,12 @@ def _differ(one: Any, other: Any) -> bool:
 
 @lru_cache(maxsize=64)
 def _insert_statement(table: sa.Table) -> sa.Insert:
-    return prepared(table.insert())
+    return table.insert()
 
 
 @lru_cache(maxsize=512)
 def _update_statement(table: sa.Table, names: tuple[str, ...]) -> sa.Update:
-    return prepared(
+    return (
         table.update()
         .where(*(column == sa.bindparam(f"_{column.name}") for column in table.primary_key.columns))
         .values({name: sa.bindparam(f"_{name}") for name in names})

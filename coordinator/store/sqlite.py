@@ -20,7 +20,6 @@ from sqlalchemy.pool import NullPool, StaticPool
 
 from coordinator.store.documents import from_text, to_text
 from coordinator.store.gate import MARK_QUERY, Gate, Mark
-from coordinator.store.prepared import Found, Plans, driver, run
 from services.core.private_files import FILE_MODE
 
 T = TypeVar("T")
@@ -43,15 +42,12 @@ class LogInUse(Exception):
 class SqliteConnection:
     """The part of SQLAlchemy's `AsyncConnection` that the store uses."""
 
-    def __init__(self, connection: sa.Connection, plans: Plans) -> None:
-        self._connection, self._plans = connection, plans
-        self.driver = driver(connection)
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection, self.driver = connection, driver(connection)
 
     async def execute(
         self, statement: sa.Executable, parameters: Mapping[str, Any] | list[Mapping[str, Any]] | None = None
-    ) -> sa.CursorResult[Any] | Found:
-        if plan := self._plans.find(statement, parameters):
-            return plan.run(self.driver, parameters)
+    ) -> sa.CursorResult[Any]:
         return self._connection.execute(statement, parameters)
 
     def close(self) -> None:
@@ -81,7 +77,6 @@ class Sqlite:
         self._file: tuple[int, int] | None = None
         self._outdated: list[SqliteConnection] = []
         """Connections to a file that is not there any more; others may still use them."""
-        self._plans = Plans()
         self.num_opened = 0
         """Connections that were made so far."""
 
@@ -143,7 +138,7 @@ class Sqlite:
             opened = self._engine.connect()
             self.num_opened += 1
             opened.begin()  # says nothing to SQLite: whoever uses it finds a transaction and leaves its end to us
-            connection = self._open[use] = SqliteConnection(opened, self._plans)
+            connection = self._open[use] = SqliteConnection(opened)
             self._file = self._file or file_of(self._path)
             self._gate.admits(lambda: _mark_of(connection.driver))
         try:
@@ -154,6 +149,21 @@ class Sqlite:
                 with suppress(sa.exc.SQLAlchemyError):
                     connection.close()
             raise
+
+
+def driver(connection: sa.Connection) -> sqlite3.Connection:
+    """The driver's own connection below SQLAlchemy's."""
+    own = connection.connection.driver_connection
+    assert isinstance(own, sqlite3.Connection)
+    return own
+
+
+def run(connection: sqlite3.Connection, text: str) -> Any:
+    """One word to the driver, like COMMIT; the first row of its answer."""
+    try:
+        return connection.execute(text).fetchone()
+    except sqlite3.Error as error:
+        raise sa.exc.DBAPIError.instance(text, None, error, sqlite3.Error, hide_parameters=True) from error
 
 
 def _connect(path: str, is_scratch: bool) -> sqlite3.Connection:
@@ -181,10 +191,10 @@ def file_of(path: str) -> tuple[int, int] | None:
 
 def _mark_of(connection: sqlite3.Connection) -> Mark | None:
     try:
-        row = connection.execute(MARK_QUERY).fetchone()
-    except sqlite3.OperationalError as error:
+        row = run(connection, MARK_QUERY)
+    except OperationalError as error:
         if "no such table" not in str(error):
-            raise sa.exc.DBAPIError.instance(MARK_QUERY, None, error, sqlite3.Error, hide_parameters=True) from error
+            raise
         return None  # an older schema: whoever compares says so
     return None if row is None else Mark(*row)
 
@@ -227,9 +237,5 @@ async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
 
 def _empty_log(connection: sqlite3.Connection) -> bool:
     """False: somebody is in the way."""
-    text = "PRAGMA wal_checkpoint(TRUNCATE)"
-    try:
-        is_busy, _, _ = connection.execute(text).fetchone()
-    except sqlite3.Error as error:
-        raise sa.exc.DBAPIError.instance(text, None, error, sqlite3.Error, hide_parameters=True) from error
+    is_busy, _, _ = run(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
     return not is_busy

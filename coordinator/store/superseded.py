@@ -9,16 +9,15 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.store import tables as t
-from coordinator.store.prepared import prepared
 from coordinator.store.rows import listed
 
 _digests: sa.BindParameter[str] = sa.bindparam("digests", expanding=True)
-_MODELS = prepared(
+_MODELS = (
     sa.select(t.runs.c.federation_id, t.checkpoints.c.digest, t.checkpoints.c.superseded_by)
     .join(t.runs, t.runs.c.id == t.checkpoints.c.run_id)
     .where(t.checkpoints.c.digest.in_(_digests))
 )
-_PURGED = prepared(
+_PURGED = (
     sa.select(t.erasures.c.federation_id, t.artefacts.c.digest, t.artefacts.c.kind)
     .join(t.erasures, t.erasures.c.id == t.artefacts.c.erasure_id)
     .where(t.artefacts.c.digest.in_(_digests), t.artefacts.c.kind.in_(("step", "update", "history", "upload")))

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    ColumnElement,
     DateTime,
     Float,
     ForeignKey,
@@ -25,12 +26,14 @@ from sqlalchemy import (
     UniqueConstraint,
     Uuid,
     false,
+    literal_column,
     text,
     true,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Dialect
-from sqlalchemy.types import TypeDecorator
+from sqlalchemy.sql.operators import OperatorType
+from sqlalchemy.types import Concatenable, TypeDecorator
 
 from services.audit.predicate import ArtefactKind, Disposition
 from services.wire.v1.erasure import ErasureStatus
@@ -60,6 +63,23 @@ class Instant(TypeDecorator[datetime]):
             return None
         instant: datetime = value
         return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+
+
+class Word(String):
+    """One of a few words, like a status. Those that it is compared with stand in the statement itself: with a parameter
+    a database does not use a partial index, and SQLite compiles the statement anew each time to see whether it can."""
+
+    class comparator_factory(Concatenable.Comparator[str]):
+        def operate(self, op: OperatorType, *other: Any, **settings: Any) -> ColumnElement[Any]:
+            return super().operate(op, *map(_spelt_out, other), **settings)
+
+
+def _spelt_out(value: Any) -> Any:
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_spelt_out(one) for one in value]
+    if isinstance(value, str) and value.isascii() and value.replace("-", "_").isidentifier():
+        return literal_column(f"'{value}'", String)
+    return value
 
 
 Json = JSON().with_variant(JSONB(), "postgresql")
@@ -244,7 +264,7 @@ rounds = Table(
     Column("epoch", Integer, nullable=False),
     Column("number", Integer, nullable=False),
     Column("kind", String(16), nullable=False),
-    Column("status", String(16), nullable=False),
+    Column("status", Word(16), nullable=False),
     Column("model_digest", String(71), nullable=False),
     Column("quorum", Integer, nullable=False),
     Column("num_selected", Integer, nullable=False),
@@ -276,7 +296,7 @@ tasks = Table(
     Column("client_id", Uuid, ForeignKey("clients.id"), nullable=False),
     Column("client_name", String(63), nullable=False),
     Column("kind", String(16), nullable=False),
-    Column("status", String(16), nullable=False),
+    Column("status", Word(16), nullable=False),
     Column("epoch", Integer, nullable=False),
     Column("round", Integer, nullable=False),
     Column("base_round", Integer, nullable=False),
@@ -356,7 +376,7 @@ jobs = Table(
     Column("kernel", String(40)),
     Column("params", Json, nullable=False),
     Column("inputs", Json, nullable=False),
-    Column("status", String(16), nullable=False),
+    Column("status", Word(16), nullable=False),
     Column("created_at", Instant, nullable=False),
     Column("lease_token", String(64)),
     Column("due_at", Instant),
@@ -454,7 +474,7 @@ erasures = Table(
     metadata,
     Column("id", Uuid, primary_key=True),
     Column("federation_id", Uuid, ForeignKey("federations.id"), nullable=False, index=True),
-    Column("status", String(20), nullable=False),
+    Column("status", Word(20), nullable=False),
     Column("scope", String(16), nullable=False),
     Column("samples", Json, nullable=False),
     Column("method", String(40), nullable=False),
@@ -608,7 +628,7 @@ blobs = Table(
     # Also the name that the bytes lie under. The row is written before the first of them.
     Column("id", Uuid, primary_key=True),
     Column("federation_id", Uuid, ForeignKey("federations.id"), nullable=False),
-    Column("origin", String(8), nullable=False),
+    Column("origin", Word(8), nullable=False),
     Column("origin_id", Uuid, index=True),
     Column("client_id", Uuid, ForeignKey("clients.id"), index=True),
     Column("cohort_id", Uuid, ForeignKey("cohorts.id"), index=True),
@@ -618,7 +638,7 @@ blobs = Table(
     Column("layout_digest", String(71)),
     Column("updatable_digest", String(71)),
     Column("finite", Boolean),
-    Column("status", String(10), nullable=False),
+    Column("status", Word(10), nullable=False),
     Column("key_name", String(100), index=True),
     Column("client_key_name", String(100)),
     # Of the bytes, itself sealed under the keys that are named; none while they lie plain, as older versions left them.

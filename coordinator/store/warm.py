@@ -23,7 +23,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.entities import OPEN_TASK, Cohort, Entity, Member, Round, Run, Task, Update
 from coordinator.store import tables as t
-from coordinator.store.prepared import prepared
 
 MOST_ROWS: Final = 3_000_000
 """Of all cohorts together; those that were not used for the longest time are forgotten first."""
@@ -180,9 +179,9 @@ class Known:
 
 _is_it = t.cohorts.c.id == sa.bindparam("cohort")
 _new: sa.BindParameter[UUID] = sa.bindparam("new", type_=t.cohorts.c.stamp.type)
-_RENEW = prepared(t.cohorts.update().where(_is_it).values(stamp=_new))
-_RENEW_MEMBERS = prepared(t.cohorts.update().where(_is_it).values(members_stamp=_new))
-_RENEW_OF_RUNS = prepared(
+_RENEW = t.cohorts.update().where(_is_it).values(stamp=_new)
+_RENEW_MEMBERS = t.cohorts.update().where(_is_it).values(members_stamp=_new)
+_RENEW_OF_RUNS = (
     t.cohorts.update().where(t.cohorts.c.run_id.in_(sa.bindparam("runs", expanding=True))).values(stamp=_new)
 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 EMPTY: Final = hashlib.sha256(b"").digest()
@@ -57,13 +57,6 @@ class Tree:
     def _extend(self, first: int, end: int, sibling: bytes) -> None:
         for position in range(bisect_left(self._wanted, first), bisect_left(self._wanted, end)):
             self.paths[self._wanted[position]].append(sibling)
-
-
-def root_of(leaves: Iterable[bytes]) -> bytes:
-    tree = Tree()
-    for leaf in leaves:
-        tree.add(leaf)
-    return tree.root()
 
 
 def root_by_path(leaf: bytes, index: int, num_leaves: int, path: Sequence[bytes]) -> bytes:

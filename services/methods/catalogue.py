@@ -79,7 +79,6 @@ CLIENT_WORK: Final[Mapping[str, ClientWork]] = {
     **{kind: work for method in METHODS.values() for kind, work in method.client_work.items()},
     **shared.WORK_OF_AUDITS,
 }
-TRAIN_IN_ROUNDS: Final = frozenset(name for name, method in TRAINING.items() if method.trains_in_rounds)
 WALK_THEIR_HISTORY: Final = frozenset(name for name, method in TRAINING.items() if method.walks_its_history)
 
 

@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from services.selection.lots import grouped, in_turns, lot
 from services.selection.question import Question
+from services.tensors import codec
 from services.tensors.codec import Array
-from services.tensors.streams import Stored
+from services.tensors.streams import Stored, Writable
 from services.tensors.updates import Updates, measure_products
 
 Doubles = npt.NDArray[np.float64]
@@ -60,13 +61,23 @@ class Profile:
         is_known_K[at] = old.is_known_K
         return cls(products_KK, is_known_K, rows)
 
+    @classmethod
+    def kept(cls, question: Question, inputs: Mapping[str, Stored], out: Writable) -> Profile:
+        """From the question's state; without one, measured and written as its state."""
+        if question.state is not None:
+            return cls.read(codec.read(inputs[question.state]), question)
+        profile = cls.of(question, inputs)
+        codec.write(out, profile.tensors)
+        return profile
+
     @property
     def tensors(self) -> dict[str, Array]:
         return {PRODUCTS: self.products_KK, IS_KNOWN: self.is_known_K}
 
     def known(self, members: list[str]) -> tuple[list[str], Doubles]:
         """Those of the members who have a profile, and the products among them."""
-        rows = [row for row, name in enumerate(self.clients) if name in set(members) and self.is_known_K[row]]
+        wanted = set(members)
+        rows = [row for row, name in enumerate(self.clients) if name in wanted and self.is_known_K[row]]
         return [self.clients[row] for row in rows], self.products_KK[np.ix_(rows, rows)]
 
 

@@ -6,10 +6,12 @@ import sqlite3
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.bus.local import LocalBus
 from coordinator.engine.entities import Job
@@ -18,14 +20,15 @@ from coordinator.runtime.shell import Shell
 from coordinator.store import accounts, blobs, due, outbox, read_permissions, retention, schema, slices
 from coordinator.store import tables as t
 from coordinator.store.database import Database
-from coordinator.store.prepared import driver
 from coordinator.store.rows import to_row
+from coordinator.store.sqlite import driver
 from services.wire.v1.resources import FederationCreate
 from services.wire.v1.runs import RunSpec
 
 pytestmark = pytest.mark.anyio
 FEDERATION = UUID(int=1)
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
+OF_OPEN_WORK = ("ix_jobs_open", "ix_tasks_claimable", "ix_tasks_due")
 
 
 def job(number: int, kind: str) -> Job:
@@ -86,18 +89,23 @@ async def test_postgres_waits_for_the_disk_except_in_haste(postgres_url: str) ->
         await database.close()
 
 
+async def look_for_work(connection: AsyncConnection) -> None:
+    client = UUID(int=2)
+    await outbox.has_job(connection, ("kernel",), NOW)
+    await outbox.lease_job(connection, ("kernel",), NOW, 1.0, "token")
+    await due.due_messages(connection, NOW)
+    await due.claimable_clients(connection, [client], NOW)
+    await blobs.held_tasks(connection, [client])
+    await slices.load(connection, [ClaimTasks(client)])
+
+
 async def test_looking_for_work_does_not_go_through_what_is_done(database: Database) -> None:
     """Each statement has an index that holds open work only."""
-    client, executed = UUID(int=2), list[str]()
+    executed = list[str]()
     async with database.write() as connection:
         own = await connection.run_sync(driver)
         own.set_trace_callback(executed.append)
-        await outbox.has_job(connection, ("kernel",), NOW)
-        await outbox.lease_job(connection, ("kernel",), NOW, 1.0, "token")
-        await due.due_messages(connection, NOW)
-        await due.claimable_clients(connection, [client], NOW)
-        await blobs.held_tasks(connection, [client])
-        await slices.load(connection, [ClaimTasks(client)])
+        await look_for_work(connection)
         own.set_trace_callback(None)
         looks = [sql for sql in executed if " jobs" in sql or " tasks" in sql]
         plans = [[detail for *_, detail in own.execute(f"EXPLAIN QUERY PLAN {sql}")] for sql in looks]
@@ -105,7 +113,30 @@ async def test_looking_for_work_does_not_go_through_what_is_done(database: Datab
     for sql, plan in zip(looks, plans, strict=True):
         of_work = [step for step in plan if step.startswith(("SCAN jobs", "SCAN tasks", "SEARCH tasks"))]
         assert of_work, (sql, plan)
-        assert any(name in of_work[0] for name in ("ix_jobs_open", "ix_tasks_claimable", "ix_tasks_due")), (sql, plan)
+        assert any(name in of_work[0] for name in OF_OPEN_WORK), (sql, plan)
+
+
+async def test_looking_for_work_does_not_go_through_what_is_done_on_postgres(postgres_url: str) -> None:
+    """Whatever the values of parameters are: conditions of the indexes stand in the statements."""
+    database, executed = Database(postgres_url), list[tuple[str, Any]]()
+
+    def note(connection: Any, cursor: Any, statement: str, parameters: Any, *more: Any) -> None:
+        executed.append((statement, parameters))
+
+    try:
+        async with database.write() as connection:
+            await connection.execute(sa.text("SET LOCAL enable_seqscan TO off"))  # its tables are empty
+            sa.event.listen(connection.sync_connection, "before_cursor_execute", note)
+            await look_for_work(connection)
+            sa.event.remove(connection.sync_connection, "before_cursor_execute", note)
+            looks = [(sql, values) for sql, values in executed if "FROM jobs" in sql or "FROM tasks" in sql]
+            for sql, values in looks:
+                plan = "\n".join((await connection.exec_driver_sql(f"EXPLAIN {sql}", values)).scalars())
+                assert "Seq Scan" not in plan, (sql, plan)
+                assert any(name in plan for name in (*OF_OPEN_WORK, "ix_tasks_open", "uq_tasks_one_open")), (sql, plan)
+    finally:
+        await database.close()
+    assert len(looks) >= 6
 
 
 async def test_looking_for_work_compiles_nothing_anew(database: Database) -> None:

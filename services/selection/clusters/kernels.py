@@ -19,7 +19,6 @@ from services.selection.profile import (
     with_strangers,
 )
 from services.selection.question import Question, answer
-from services.tensors import codec
 from services.tensors.streams import Stored, Writable
 
 MAX_ITERATIONS: Final = 300
@@ -28,11 +27,7 @@ MAX_ITERATIONS: Final = 300
 def clusters_order(params: Mapping[str, Any], inputs: Mapping[str, Stored], out: Writable) -> dict[str, float]:
     """Kernel. params: a Question. Writes the profile as its state, once."""
     question = Question.model_validate(params)
-    if question.state is None:
-        profile = Profile.of(question, inputs)
-        codec.write(out, profile.tensors)
-    else:
-        profile = Profile.read(codec.read(inputs[question.state]), question)
+    profile = Profile.kept(question, inputs, out)
     known, products_KK = profile.known(question.members)
     label_K = np.zeros(0, np.int64)
     if known:

@@ -21,18 +21,13 @@ from services.selection.profile import (
     with_strangers,
 )
 from services.selection.question import Question, answer
-from services.tensors import codec
 from services.tensors.streams import Stored, Writable
 
 
 def k_center_order(params: Mapping[str, Any], inputs: Mapping[str, Stored], out: Writable) -> dict[str, float]:
     """Kernel. params: a Question. Writes the profile as its state, once."""
     question = Question.model_validate(params)
-    if question.state is None:
-        profile = Profile.of(question, inputs)
-        codec.write(out, profile.tensors)
-    else:
-        profile = Profile.read(codec.read(inputs[question.state]), question)
+    profile = Profile.kept(question, inputs, out)
     group_of = groups(question, profile)
     return answer(by_lot_in_groups(question, group_of), num_groups=float(len(set(group_of.values()))))
 

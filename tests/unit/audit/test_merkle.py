@@ -7,13 +7,20 @@ import hashlib
 
 import pytest
 
-from services.audit.merkle import EMPTY, Tree, inner_hash, leaf_hash, root_by_path, root_of
+from services.audit.merkle import EMPTY, Tree, inner_hash, leaf_hash, root_by_path
 
 SIZES = range(1, 40)
 
 
 def leaves_of(size: int) -> list[bytes]:
     return [leaf_hash(b"%d" % number) for number in range(size)]
+
+
+def root_of(leaves: list[bytes]) -> bytes:
+    tree = Tree()
+    for leaf in leaves:
+        tree.add(leaf)
+    return tree.root()
 
 
 def defined_root(leaves: list[bytes]) -> bytes:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from coordinator.store import prepared, sqlite
+from coordinator.store import sqlite
 from coordinator.store.sqlite import Sqlite
 
 pytestmark = pytest.mark.anyio
@@ -69,7 +69,7 @@ async def test_only_a_commit_in_haste_does_not_wait_for_the_disk(database: Sqlit
 
 
 async def test_a_cancelled_commit_is_carried_to_its_end(database: Sqlite, monkeypatch: pytest.MonkeyPatch) -> None:
-    may_end, at_once = threading.Event(), prepared.run
+    may_end, at_once = threading.Event(), sqlite.run
 
     def slowly(connection: sqlite3.Connection, text: str) -> None:
         if text == "COMMIT":
