@@ -54,7 +54,7 @@ Fallback = Annotated[
 Ground = Annotated[
     str | None,
     typer.Option(
-        help="Why, by GDPR Art. 17(1): not_necessary, withdrawal, objection, unlawful, legal_obligation, child or other."
+        help="By GDPR Art. 17(1): not_necessary, withdrawal, objection, unlawful, legal_obligation, child or other."
     ),
 ]
 RequestId = Annotated[
