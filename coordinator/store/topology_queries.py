@@ -39,7 +39,7 @@ async def topology(connection: AsyncConnection, run_id: UUID, within: UUID | Non
     fences = await _fences(connection, run_id)
     hidden = await named_after_the_erased(connection, run_id)
     topology = run.spec["topology"]
-    anchors = await _anchors(connection, run_id) if topology["kind"] == "clusters" else None
+    anchors = await _anchors(connection, run_id)
     return RunTopology(
         run_id=run_id,
         kind=topology["kind"],
@@ -94,7 +94,7 @@ async def _fences(connection: AsyncConnection, run_id: UUID) -> dict[UUID, list[
 
 
 async def _anchors(connection: AsyncConnection, run_id: UUID) -> Anchors | None:
-    """What the clusters were made around, if they were made by measuring."""
+    """What cohorts were made around, if they were made by measuring."""
     c = t.cohorts.c
     profiles = sa.select(c.program_state).where(c.run_id == run_id, c.kind == "profile").order_by(c.id)
     for state in (await connection.execute(profiles)).scalars():

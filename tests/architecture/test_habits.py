@@ -98,6 +98,8 @@ COMMITS = {
     "coordinator/api/health.py",  # asks whether the database takes writes; changes nothing
     "coordinator/runtime/accounts.py",
     "coordinator/runtime/acts.py",
+    "coordinator/runtime/browser_sessions.py",
+    "coordinator/runtime/openid.py",
     "coordinator/runtime/certificate_issuer.py",
     "coordinator/runtime/erasure_steps.py",
     "coordinator/runtime/evidence.py",

@@ -17,7 +17,7 @@ MOST_LINES_OF_A_MODULE: Final = 450
 LARGER_MODULES: Final = {
     # looked up in one place: everything that can happen, and the whole schema
     "coordinator/engine/messages.py": 589,
-    "coordinator/store/tables.py": 730,
+    "coordinator/store/tables.py": 756,
     # every column that an erasure scrubs, in one list
     "coordinator/store/scrubbing.py": 461,
 }
