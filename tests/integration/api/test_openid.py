@@ -29,7 +29,7 @@ from tests.support.openid import CLIENT_ID, CLIENT_SECRET, Running, running_prov
 pytestmark = pytest.mark.anyio
 SESSION, START = "/v1/browser-session", "/v1/openid/start?return_to=/requests%3Fstatus%3Dfenced"
 ROLES = "officers=compliance@cardiology, cn=staff=viewer@cardiology, heads=admin@cardiology, abroad=operator@oncology"
-PEOPLE = {
+PEOPLE: dict[str, dict[str, Any]] = {
     "anna": {"name": "Anna <b>Arzt</b>", "groups": ["everybody", "officers"]},
     "ben": {"name": "Ben", "groups": ["officers", "cn=staff"]},
     "carla": {"name": "Carla", "groups": ["everybody"]},
