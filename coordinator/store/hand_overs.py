@@ -58,5 +58,5 @@ async def _settle(connection: AsyncConnection, hand_over_id: UUID, **values: dat
     return bool((await connection.execute(t.hand_overs.update().where(is_open).values(values))).rowcount)
 
 
-def _hand_over(row: sa.Row[Any]) -> HandOver:
+def _hand_over(row: Any) -> HandOver:
     return HandOver(**{name: row._mapping[name] for name in HandOver.model_fields})
