@@ -98,10 +98,12 @@ COMMITS = {
     "coordinator/api/health.py",  # asks whether the database takes writes; changes nothing
     "coordinator/runtime/accounts.py",
     "coordinator/runtime/acts.py",
+    "coordinator/runtime/browser_sessions.py",
     "coordinator/runtime/certificate_issuer.py",
     "coordinator/runtime/erasure_steps.py",
     "coordinator/runtime/evidence.py",
     "coordinator/runtime/kept_updates.py",
+    "coordinator/runtime/openid.py",
     "coordinator/runtime/webhooks.py",
     "coordinator/runtime/presence.py",
     "coordinator/runtime/pump.py",
