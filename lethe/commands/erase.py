@@ -51,6 +51,12 @@ Approximate = Annotated[
 Fallback = Annotated[
     bool, typer.Option("--or-retrain", help="Train again if an approximate method gives up or its audit fails.")
 ]
+Ground = Annotated[
+    str | None,
+    typer.Option(
+        help="By GDPR Art. 17(1): not_necessary, withdrawal, objection, unlawful, legal_obligation, child or other."
+    ),
+]
 RequestId = Annotated[
     str, typer.Argument(metavar="ID|CLIENT", help="The request's id, or the name of a client whom it is about.")
 ]
@@ -76,13 +82,7 @@ def erase(
     approve_first: Annotated[
         bool, typer.Option("--approve-first", help="Do nothing until `lethe erase approve`.")
     ] = False,
-    ground: Annotated[
-        str | None,
-        typer.Option(
-            help="Why, by GDPR Art. 17(1): not_necessary, withdrawal, objection, unlawful, legal_obligation, child or "
-            "other."
-        ),
-    ] = None,
+    ground: Ground = None,
     ref: Annotated[str | None, typer.Option(help="Its name elsewhere, like the number of a ticket.")] = None,
     note: Annotated[str | None, typer.Option(help="The first note, for those who decide.")] = None,
     callback: Annotated[

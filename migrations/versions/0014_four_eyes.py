@@ -6,6 +6,8 @@ which credential made which; and whether a federation demands that somebody else
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
@@ -16,7 +18,7 @@ branch_labels = None
 depends_on = None
 
 JSON = sa.JSON().with_variant(JSONB(), "postgresql")
-ADDED = {
+ADDED: dict[str, sa.types.TypeEngine[Any]] = {
     "ground": sa.String(length=20),
     "external_ref": sa.String(length=200),
     "filed_by": JSON,

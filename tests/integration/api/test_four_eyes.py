@@ -113,7 +113,7 @@ async def test_the_filer_cannot_approve_and_a_second_credential_can(site: Site) 
     about = await acts(site, 2, about=filed["id"])
     assert [act["entry"]["act"] for act in about[:2]] == ["erasure.filed", "erasure.approved"]
     assert said(about[1], "words") == [{"text": "the letter is signed"}]
-    events = (await other.get(f"{REQUESTS}/{filed['id']}/events"))["items"]
+    events = (await other.get(f"{REQUESTS}/{filed['id']}/events", headers={"Accept": "application/json"}))["items"]
     assert {"decision": "approved", "role": "compliance", "credential_id": credential_of(other)} in [
         event["data"] for event in events
     ]
@@ -161,7 +161,8 @@ async def test_only_an_admin_changes_the_rule_and_it_is_an_act(small_site: Site)
     site = small_site
     operator, path = await site.staff("operator"), f"/v1/federations/{site.federation_id}"
     assert code_of(await operator.call("PATCH", path, json={"four_eyes": "off"})) == "forbidden"
-    for nonsense in ({"four_eyes": "some"}, {}, {"incentives": {}}):
+    wrong: tuple[dict[str, Any], ...] = ({"four_eyes": "some"}, {}, {"incentives": {}})
+    for nonsense in wrong:
         assert code_of(await site.admin.call("PATCH", path, json=nonsense)) == "invalid-request"
     await demand(site, "all")
     assert (await operator.get(path))["four_eyes"] == "all"

@@ -1,4 +1,4 @@
-"""What `lethe erase list`, `approve`, `deny`, `extend`, `note`, `lethe me` and `federations four-eyes` send and show."""
+"""What `lethe erase list`, `approve`, `deny`, `extend`, `note`, `me` and `federations four-eyes` send and print."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 import type { Client, ClientMeta, Options as Options2, RequestResult, ServerSentEventsResult, TDataShape } from './client';
 import { client } from './client.gen';
-import type { AcknowledgeExclusionsData, AcknowledgeExclusionsErrors, AcknowledgeExclusionsResponses, AppendToBlobData, AppendToBlobErrors, AppendToBlobResponses, ApproveErasureData, ApproveErasureErrors, ApproveErasureResponses, CancelErasureData, CancelErasureErrors, CancelErasureResponses, CancelRunData, CancelRunErrors, CancelRunResponses, ChangeFederationData, ChangeFederationErrors, ChangeFederationResponses, ClaimTasksData, ClaimTasksErrors, ClaimTasksResponses, ConfirmDroppedModelsData, ConfirmDroppedModelsErrors, ConfirmDroppedModelsResponses, CreateClientData, CreateClientErrors, CreateClientResponses, CreateCredentialData, CreateCredentialErrors, CreateCredentialResponses, CreateFederationData, CreateFederationErrors, CreateFederationResponses, CreateRunData, CreateRunErrors, CreateRunResponses, DenyErasureData, DenyErasureErrors, DenyErasureResponses, DiscoverErasureData, DiscoverErasureErrors, DiscoverErasureResponses, DownloadModelData, DownloadModelErrors, DownloadModelResponses, FileErasureData, FileErasureErrors, FileErasureResponses, GetActsHeadData, GetActsHeadErrors, GetActsHeadResponses, GetArtefactsData, GetArtefactsErrors, GetArtefactsResponses, GetBlobData, GetBlobErrors, GetBlobResponses, GetCertificateData, GetCertificateErrors, GetCertificatePageData, GetCertificatePageErrors, GetCertificatePageResponses, GetCertificateResponses, GetCheckpointData, GetCheckpointErrors, GetCheckpointResponses, GetClientData, GetClientErrors, GetClientResponses, GetCohortData, GetCohortErrors, GetCohortResponses, GetErasureData, GetErasureErrors, GetErasureResponses, GetExclusionsData, GetExclusionsErrors, GetExclusionsResponses, GetFederationData, GetFederationErrors, GetFederationResponses, GetHealthData, GetHealthResponses, GetLineageData, GetLineageErrors, GetLineageResponses, GetMetricsData, GetMetricsResponses, GetOpeningData, GetOpeningErrors, GetOpeningResponses, GetProblemData, GetProblemErrors, GetProblemResponses, GetReadinessData, GetReadinessErrors, GetReadinessResponses, GetRunData, GetRunErrors, GetRunResponses, GetSupersededModelsData, GetSupersededModelsErrors, GetSupersededModelsResponses, HeadBlobData, HeadBlobErrors, HeadBlobResponses, JoinRunData, JoinRunErrors, JoinRunResponses, ListActsData, ListActsErrors, ListActsResponses, ListCheckpointsData, ListCheckpointsErrors, ListCheckpointsResponses, ListClientsData, ListClientsErrors, ListClientsResponses, ListCohortsData, ListCohortsErrors, ListCohortsResponses, ListCredentialsData, ListCredentialsErrors, ListCredentialsResponses, ListDeliveriesData, ListDeliveriesErrors, ListDeliveriesResponses, ListErasureEventsData, ListErasureEventsErrors, ListErasureEventsResponses, ListErasuresData, ListErasuresErrors, ListErasuresResponses, ListEventsData, ListEventsErrors, ListEventsResponses, ListFederationsData, ListFederationsErrors, ListFederationsResponses, ListHistoriesData, ListHistoriesErrors, ListHistoriesResponses, ListKeptUpdatesData, ListKeptUpdatesErrors, ListKeptUpdatesResponses, ListLedgerData, ListLedgerErrors, ListLedgerResponses, ListMembersData, ListMembersErrors, ListMembersResponses, ListOwnLedgerData, ListOwnLedgerErrors, ListOwnLedgerResponses, ListPeriodsData, ListPeriodsErrors, ListPeriodsResponses, ListRoundsData, ListRoundsErrors, ListRoundsResponses, ListRunsData, ListRunsErrors, ListRunsResponses, ListTasksData, ListTasksErrors, ListTasksResponses, OpenSessionData, OpenSessionErrors, OpenSessionResponses, PauseRunData, PauseRunErrors, PauseRunResponses, PreviewErasureData, PreviewErasureErrors, PreviewErasureResponses, PreviewPeriodData, PreviewPeriodErrors, PreviewPeriodResponses, PutBlobData, PutBlobErrors, PutBlobResponses, RecoverRunData, RecoverRunErrors, RecoverRunResponses, RemoveClientData, RemoveClientErrors, RemoveClientResponses, RenewLeaseData, RenewLeaseErrors, RenewLeaseResponses, ReportFailureData, ReportFailureErrors, ReportFailureResponses, ResumeRunData, ResumeRunErrors, ResumeRunResponses, RetryErasureData, RetryErasureErrors, RetryErasureResponses, RevokeCredentialData, RevokeCredentialErrors, RevokeCredentialResponses, RotateClientCredentialData, RotateClientCredentialErrors, RotateClientCredentialResponses, StreamErasureEventsData, StreamErasureEventsErrors, StreamErasureEventsResponse, StreamErasureEventsResponses, StreamEventsData, StreamEventsErrors, StreamEventsResponse, StreamEventsResponses, SubmitResultData, SubmitResultErrors, SubmitResultResponses, ValidateRunData, ValidateRunErrors, ValidateRunResponses } from './types.gen';
+import type { AcknowledgeExclusionsData, AcknowledgeExclusionsErrors, AcknowledgeExclusionsResponses, AddNoteData, AddNoteErrors, AddNoteResponses, AppendToBlobData, AppendToBlobErrors, AppendToBlobResponses, ApproveErasureData, ApproveErasureErrors, ApproveErasureResponses, CancelErasureData, CancelErasureErrors, CancelErasureResponses, CancelRunData, CancelRunErrors, CancelRunResponses, ChangeFederationData, ChangeFederationErrors, ChangeFederationResponses, ClaimTasksData, ClaimTasksErrors, ClaimTasksResponses, ConfirmDroppedModelsData, ConfirmDroppedModelsErrors, ConfirmDroppedModelsResponses, CountErasuresData, CountErasuresErrors, CountErasuresResponses, CreateClientData, CreateClientErrors, CreateClientResponses, CreateCredentialData, CreateCredentialErrors, CreateCredentialResponses, CreateFederationData, CreateFederationErrors, CreateFederationResponses, CreateRunData, CreateRunErrors, CreateRunResponses, DenyErasureData, DenyErasureErrors, DenyErasureResponses, DiscoverErasureData, DiscoverErasureErrors, DiscoverErasureResponses, DownloadModelData, DownloadModelErrors, DownloadModelResponses, ExtendErasureData, ExtendErasureErrors, ExtendErasureResponses, FileErasureData, FileErasureErrors, FileErasureResponses, GetActsHeadData, GetActsHeadErrors, GetActsHeadResponses, GetArtefactsData, GetArtefactsErrors, GetArtefactsResponses, GetBlobData, GetBlobErrors, GetBlobResponses, GetCertificateData, GetCertificateErrors, GetCertificatePageData, GetCertificatePageErrors, GetCertificatePageResponses, GetCertificateResponses, GetCheckpointData, GetCheckpointErrors, GetCheckpointResponses, GetClientData, GetClientErrors, GetClientResponses, GetCohortData, GetCohortErrors, GetCohortResponses, GetErasureData, GetErasureErrors, GetErasureResponses, GetExclusionsData, GetExclusionsErrors, GetExclusionsResponses, GetFederationData, GetFederationErrors, GetFederationResponses, GetHealthData, GetHealthResponses, GetLineageData, GetLineageErrors, GetLineageResponses, GetMeData, GetMeErrors, GetMeResponses, GetMetricsData, GetMetricsResponses, GetOpeningData, GetOpeningErrors, GetOpeningResponses, GetProblemData, GetProblemErrors, GetProblemResponses, GetReadinessData, GetReadinessErrors, GetReadinessResponses, GetRunData, GetRunErrors, GetRunResponses, GetSupersededModelsData, GetSupersededModelsErrors, GetSupersededModelsResponses, HeadBlobData, HeadBlobErrors, HeadBlobResponses, JoinRunData, JoinRunErrors, JoinRunResponses, ListActsData, ListActsErrors, ListActsResponses, ListCheckpointsData, ListCheckpointsErrors, ListCheckpointsResponses, ListClientsData, ListClientsErrors, ListClientsResponses, ListCohortsData, ListCohortsErrors, ListCohortsResponses, ListCredentialsData, ListCredentialsErrors, ListCredentialsResponses, ListDeliveriesData, ListDeliveriesErrors, ListDeliveriesResponses, ListErasureEventsData, ListErasureEventsErrors, ListErasureEventsResponses, ListErasuresData, ListErasuresErrors, ListErasuresResponses, ListEventsData, ListEventsErrors, ListEventsResponses, ListFederationsData, ListFederationsErrors, ListFederationsResponses, ListHistoriesData, ListHistoriesErrors, ListHistoriesResponses, ListKeptUpdatesData, ListKeptUpdatesErrors, ListKeptUpdatesResponses, ListLedgerData, ListLedgerErrors, ListLedgerResponses, ListMembersData, ListMembersErrors, ListMembersResponses, ListNotesData, ListNotesErrors, ListNotesResponses, ListOwnLedgerData, ListOwnLedgerErrors, ListOwnLedgerResponses, ListPeriodsData, ListPeriodsErrors, ListPeriodsResponses, ListRoundsData, ListRoundsErrors, ListRoundsResponses, ListRunsData, ListRunsErrors, ListRunsResponses, ListTasksData, ListTasksErrors, ListTasksResponses, OpenSessionData, OpenSessionErrors, OpenSessionResponses, PauseRunData, PauseRunErrors, PauseRunResponses, PreviewErasureData, PreviewErasureErrors, PreviewErasureResponses, PreviewPeriodData, PreviewPeriodErrors, PreviewPeriodResponses, PutBlobData, PutBlobErrors, PutBlobResponses, RecoverRunData, RecoverRunErrors, RecoverRunResponses, RemoveClientData, RemoveClientErrors, RemoveClientResponses, RenewLeaseData, RenewLeaseErrors, RenewLeaseResponses, ReportFailureData, ReportFailureErrors, ReportFailureResponses, ResumeRunData, ResumeRunErrors, ResumeRunResponses, RetryErasureData, RetryErasureErrors, RetryErasureResponses, RevokeCredentialData, RevokeCredentialErrors, RevokeCredentialResponses, RotateClientCredentialData, RotateClientCredentialErrors, RotateClientCredentialResponses, StreamErasureEventsData, StreamErasureEventsErrors, StreamErasureEventsResponse, StreamErasureEventsResponses, StreamEventsData, StreamEventsErrors, StreamEventsResponse, StreamEventsResponses, SubmitResultData, SubmitResultErrors, SubmitResultResponses, ValidateRunData, ValidateRunErrors, ValidateRunResponses } from './types.gen';
 
 export type Options<TData extends TDataShape = TDataShape, ThrowOnError extends boolean = boolean, TResponse = unknown> = Options2<TData, ThrowOnError, TResponse> & {
     /**
@@ -188,7 +188,7 @@ export const revokeCredential = <ThrowOnError extends boolean = false>(options: 
 /**
  * List Erasures
  *
- * Newest first. A client sees the requests that are about it alone.
+ * Newest first, unless another order is asked for. A client sees the requests that are about it alone.
  */
 export const listErasures = <ThrowOnError extends boolean = false>(options?: Options<ListErasuresData, ThrowOnError>): RequestResult<ListErasuresResponses, ListErasuresErrors, ThrowOnError> => (options?.client ?? client).get<ListErasuresResponses, ListErasuresErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],
@@ -223,12 +223,17 @@ export const getErasure = <ThrowOnError extends boolean = false>(options: Option
 /**
  * Approve Erasure
  *
- * Carry out a request that awaits approval.
+ * Carry out a request that awaits approval. Where its federation demands four eyes, somebody else than the filer
+ * has to.
  */
 export const approveErasure = <ThrowOnError extends boolean = false>(options: Options<ApproveErasureData, ThrowOnError>): RequestResult<ApproveErasureResponses, ApproveErasureErrors, ThrowOnError> => (options.client ?? client).post<ApproveErasureResponses, ApproveErasureErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],
     url: '/v1/erasure-requests/{erasure_id}/approve',
-    ...options
+    ...options,
+    headers: {
+        'Content-Type': 'application/json',
+        ...options.headers
+    }
 });
 
 /**
@@ -325,6 +330,48 @@ export const streamErasureEvents = <ThrowOnError extends boolean = false>(option
 });
 
 /**
+ * Extend Erasure
+ *
+ * Move the legal deadline, once, with the reason that the requester is told.
+ */
+export const extendErasure = <ThrowOnError extends boolean = false>(options: Options<ExtendErasureData, ThrowOnError>): RequestResult<ExtendErasureResponses, ExtendErasureErrors, ThrowOnError> => (options.client ?? client).post<ExtendErasureResponses, ExtendErasureErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/erasure-requests/{erasure_id}/extend',
+    ...options,
+    headers: {
+        'Content-Type': 'application/json',
+        ...options.headers
+    }
+});
+
+/**
+ * List Notes
+ *
+ * What staff wrote about the request, oldest first. Notes are entries of the log of acts, and kept like these.
+ */
+export const listNotes = <ThrowOnError extends boolean = false>(options: Options<ListNotesData, ThrowOnError>): RequestResult<ListNotesResponses, ListNotesErrors, ThrowOnError> => (options.client ?? client).get<ListNotesResponses, ListNotesErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/erasure-requests/{erasure_id}/notes',
+    ...options
+});
+
+/**
+ * Add Note
+ *
+ * Write something about the request, for those who decide. It can be read by nobody once a client that the request
+ * is about was erased.
+ */
+export const addNote = <ThrowOnError extends boolean = false>(options: Options<AddNoteData, ThrowOnError>): RequestResult<AddNoteResponses, AddNoteErrors, ThrowOnError> => (options.client ?? client).post<AddNoteResponses, AddNoteErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/erasure-requests/{erasure_id}/notes',
+    ...options,
+    headers: {
+        'Content-Type': 'application/json',
+        ...options.headers
+    }
+});
+
+/**
  * Get Opening
  *
  * With it anybody can check whom the certificate is about. For whoever may file such a request; a client's own.
@@ -343,6 +390,17 @@ export const getOpening = <ThrowOnError extends boolean = false>(options: Option
 export const retryErasure = <ThrowOnError extends boolean = false>(options: Options<RetryErasureData, ThrowOnError>): RequestResult<RetryErasureResponses, RetryErasureErrors, ThrowOnError> => (options.client ?? client).post<RetryErasureResponses, RetryErasureErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],
     url: '/v1/erasure-requests/{erasure_id}/retry',
+    ...options
+});
+
+/**
+ * Count Erasures
+ *
+ * How many requests a listing with these filters has, by what they need.
+ */
+export const countErasures = <ThrowOnError extends boolean = false>(options?: Options<CountErasuresData, ThrowOnError>): RequestResult<CountErasuresResponses, CountErasuresErrors, ThrowOnError> => (options?.client ?? client).get<CountErasuresResponses, CountErasuresErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/erasure-requests:count',
     ...options
 });
 
@@ -434,7 +492,8 @@ export const getFederation = <ThrowOnError extends boolean = false>(options: Opt
 /**
  * Change Federation
  *
- * Divide clients among jobs in another way, from now on: a new period begins.
+ * Divide clients among jobs in another way, from now on: a new period begins. Or, as an admin, say which requests
+ * to forget somebody else than the filer has to approve.
  */
 export const changeFederation = <ThrowOnError extends boolean = false>(options: Options<ChangeFederationData, ThrowOnError>): RequestResult<ChangeFederationResponses, ChangeFederationErrors, ThrowOnError> => (options.client ?? client).patch<ChangeFederationResponses, ChangeFederationErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],
@@ -558,6 +617,17 @@ export const previewPeriod = <ThrowOnError extends boolean = false>(options: Opt
 export const listOwnLedger = <ThrowOnError extends boolean = false>(options?: Options<ListOwnLedgerData, ThrowOnError>): RequestResult<ListOwnLedgerResponses, ListOwnLedgerErrors, ThrowOnError> => (options?.client ?? client).get<ListOwnLedgerResponses, ListOwnLedgerErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],
     url: '/v1/ledger',
+    ...options
+});
+
+/**
+ * Get Me
+ *
+ * Whose credential this is. An erased client's says until when it can still read its own request.
+ */
+export const getMe = <ThrowOnError extends boolean = false>(options?: Options<GetMeData, ThrowOnError>): RequestResult<GetMeResponses, GetMeErrors, ThrowOnError> => (options?.client ?? client).get<GetMeResponses, GetMeErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/me',
     ...options
 });
 

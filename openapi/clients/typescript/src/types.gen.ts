@@ -119,6 +119,34 @@ export type ActWords = {
 };
 
 /**
+ * Actor
+ *
+ * Whoever filed, decided or wrote something, as it was named then.
+ */
+export type Actor = {
+    /**
+     * Credential Id
+     */
+    credential_id: string;
+    /**
+     * Label
+     *
+     * Of the credential; null for a client's own.
+     */
+    label?: string | null;
+    /**
+     * Person
+     *
+     * Who signed in with OpenID Connect.
+     */
+    person?: string | null;
+    /**
+     * Role
+     */
+    role: string;
+};
+
+/**
  * Ascend
  *
  * The leaver's task: climb from the model that it is given, inside a ball around it.
@@ -1038,6 +1066,52 @@ export type Dqn = {
 };
 
 /**
+ * ErasureApproval
+ */
+export type ErasureApproval = {
+    /**
+     * Reason
+     */
+    reason?: string | null;
+};
+
+/**
+ * ErasureCount
+ *
+ * How many requests there are among those that the filters let through.
+ */
+export type ErasureCount = {
+    /**
+     * Awaiting My Approval
+     */
+    awaiting_my_approval: number;
+    /**
+     * By Status
+     *
+     * Statuses that no request has are left out.
+     */
+    by_status: {
+        [key: string]: number;
+    };
+    /**
+     * Due Within 7 Days
+     *
+     * Not over, with the deadline in the next seven days.
+     */
+    due_within_7_days: number;
+    /**
+     * Overdue
+     *
+     * Past their legal deadline, and not over.
+     */
+    overdue: number;
+    /**
+     * Total
+     */
+    total: number;
+};
+
+/**
  * ErasureCreate
  *
  * A request to forget clients.
@@ -1054,6 +1128,12 @@ export type ErasureCreate = {
      */
     callbacks?: Array<Callback>;
     /**
+     * External Ref
+     *
+     * Its name elsewhere, like the number of a ticket.
+     */
+    external_ref?: string | null;
+    /**
      * Fallback
      *
      * When an approximate method gives up or its audit fails: train again without the client. When absent the request requires action.
@@ -1063,6 +1143,12 @@ export type ErasureCreate = {
      * Federation Id
      */
     federation_id?: string | null;
+    /**
+     * Ground
+     *
+     * Which of GDPR Art. 17(1) it rests on, or another.
+     */
+    ground?: 'not_necessary' | 'withdrawal' | 'objection' | 'unlawful' | 'legal_obligation' | 'child' | 'other' | null;
     /**
      * Guarantee
      */
@@ -1082,9 +1168,15 @@ export type ErasureCreate = {
     /**
      * Needs Approval
      *
-     * Do nothing until somebody else has approved it.
+     * Do nothing until it is approved; a federation may demand that of every request.
      */
     needs_approval?: boolean;
+    /**
+     * Note
+     *
+     * The first note; those who decide read it.
+     */
+    note?: string | null;
     /**
      * Params
      *
@@ -1266,6 +1358,26 @@ export type ErasureExclusion = {
 };
 
 /**
+ * ErasureExtend
+ *
+ * One extension of the legal deadline, as GDPR Art. 12(3) knows it.
+ */
+export type ErasureExtend = {
+    /**
+     * Reason
+     *
+     * What the requester is told.
+     */
+    reason: string;
+    /**
+     * Until
+     *
+     * After the deadline that it has.
+     */
+    until: string;
+};
+
+/**
  * ErasureLine
  *
  * What the request does to one cohort, and how far that is.
@@ -1425,6 +1537,12 @@ export type ErasurePreview = {
      */
     chosen: string;
     /**
+     * Needs Approval
+     *
+     * Whether the federation demands that somebody else approves such a request.
+     */
+    needs_approval?: boolean;
+    /**
      * Options
      */
     options: Array<ErasureOption>;
@@ -1523,6 +1641,12 @@ export type ErasurePreviewRequest = {
  */
 export type ErasureRequest = {
     /**
+     * Approvable By Me
+     *
+     * Whether whoever reads this may decide it now.
+     */
+    approvable_by_me?: boolean;
+    /**
      * Chosen
      *
      * The method that it is carried out with: settled at the fence, by the state of that moment.
@@ -1543,6 +1667,19 @@ export type ErasureRequest = {
      */
     days_left: number | null;
     /**
+     * Decided At
+     */
+    decided_at?: string | null;
+    decided_by?: Actor | null;
+    /**
+     * Decision
+     */
+    decision?: 'approved' | 'denied' | null;
+    /**
+     * Decision Reason
+     */
+    decision_reason?: string | null;
+    /**
      * Duplicate Of
      *
      * The request that was already forgetting the same clients.
@@ -1554,6 +1691,16 @@ export type ErasureRequest = {
      * With scope samples, from the fence on: one per client.
      */
     exclusions: Array<ErasureExclusion>;
+    /**
+     * Of the legal deadline.
+     */
+    extension?: Extension | null;
+    /**
+     * External Ref
+     *
+     * Its name elsewhere, like the number of a ticket.
+     */
+    external_ref?: string | null;
     /**
      * Fallback
      */
@@ -1569,11 +1716,25 @@ export type ErasureRequest = {
      */
     fenced_at: string | null;
     /**
+     * Null where an older release did not record it.
+     */
+    filed_by?: Actor | null;
+    /**
      * First Clean At
      *
      * When every touched cohort served a model without the client.
      */
     first_clean_at: string | null;
+    /**
+     * Four Eyes
+     *
+     * Whether that must be somebody else than who filed it.
+     */
+    four_eyes?: boolean;
+    /**
+     * Ground
+     */
+    ground?: 'not_necessary' | 'withdrawal' | 'objection' | 'unlawful' | 'legal_obligation' | 'child' | 'other' | null;
     /**
      * Guarantee
      */
@@ -1596,6 +1757,12 @@ export type ErasureRequest = {
      * As asked for.
      */
     method: string;
+    /**
+     * Needs Approval
+     *
+     * Whether somebody had, or has, to approve it.
+     */
+    needs_approval?: boolean;
     /**
      * Params
      */
@@ -1774,6 +1941,29 @@ export type ExclusionsAcknowledgement = {
      * Samples that the client's data set does not have.
      */
     unknown?: Array<UnknownSamples>;
+};
+
+/**
+ * Extension
+ */
+export type Extension = {
+    /**
+     * At
+     */
+    at: string;
+    by: Actor;
+    /**
+     * Deadline Before
+     */
+    deadline_before: string;
+    /**
+     * Reason
+     */
+    reason: string;
+    /**
+     * Until
+     */
+    until: string;
 };
 
 /**
@@ -1975,6 +2165,12 @@ export type Federation = {
      */
     created_at: string;
     /**
+     * Four Eyes
+     *
+     * Which requests to forget somebody else than the filer has to approve.
+     */
+    four_eyes?: 'off' | 'asked' | 'all';
+    /**
      * Id
      */
     id: string;
@@ -1991,7 +2187,7 @@ export type Federation = {
 /**
  * FederationChange
  *
- * Begins a new period.
+ * What is left out stays as it is. Another allocation begins a new period.
  */
 export type FederationChange = {
     /**
@@ -1999,7 +2195,13 @@ export type FederationChange = {
      *
      * How clients are divided among runs and requests to forget that go on at the same time; null: every client serves all of them.
      */
-    allocation: 'game' | 'random' | 'round_robin' | 'greedy' | null;
+    allocation?: 'game' | 'random' | 'round_robin' | 'greedy' | null;
+    /**
+     * Four Eyes
+     *
+     * Whether somebody else than the filer has to approve requests to forget that are filed from now on; an admin may change it.
+     */
+    four_eyes?: 'off' | 'asked' | 'all' | null;
     /**
      * When absent: `{"reward": "paper", "pool": 100.0, "fixed": 0.0, "prices": {"megabyte": 1.0, "second": 0.01, "stored_megabyte": 0.01}, "loss": 0.5, "populations": 3, "learning_rate": 0.001, "periods": 3000, "tolerance": 1e-06, "at_least": 1, "seed": 0}`.
      */
@@ -2016,6 +2218,12 @@ export type FederationCreate = {
      * How clients are divided among runs and requests to forget that go on at the same time; every client serves all of them when absent.
      */
     allocation?: 'game' | 'random' | 'round_robin' | 'greedy' | null;
+    /**
+     * Four Eyes
+     *
+     * Whether somebody else than the filer has to approve requests to forget: `off`, `asked` (those that ask for approval) or `all` (every request needs approval).
+     */
+    four_eyes?: 'off' | 'asked' | 'all';
     /**
      * What jobs pay, for the allocation.
      */
@@ -2448,6 +2656,62 @@ export type LocalTraining = {
 };
 
 /**
+ * Me
+ *
+ * Whose credential this is, and what it may do.
+ */
+export type Me = {
+    /**
+     * Can
+     *
+     * `read` everything in the federation, `train` (enrol clients, create runs), `file` requests to forget, `approve` them, `administer` federations and credentials.
+     */
+    can: Array<'read' | 'train' | 'file' | 'approve' | 'administer'>;
+    /**
+     * Client Id
+     */
+    client_id: string | null;
+    /**
+     * Client Name
+     */
+    client_name: string | null;
+    /**
+     * Credential Id
+     */
+    credential_id: string;
+    /**
+     * Expires At
+     */
+    expires_at: string | null;
+    /**
+     * Federation Id
+     *
+     * Null: every federation.
+     */
+    federation_id: string | null;
+    /**
+     * Label
+     */
+    label: string | null;
+    /**
+     * Person
+     *
+     * Who signed in with OpenID Connect.
+     */
+    person: string | null;
+    /**
+     * Role
+     */
+    role: string;
+    /**
+     * Session
+     *
+     * Whether a browser's session asks, and not a token.
+     */
+    session: boolean;
+};
+
+/**
  * Member
  */
 export type Member = {
@@ -2543,6 +2807,42 @@ export type ModelsDroppedAccepted = {
      * Through
      */
     through: string;
+};
+
+/**
+ * Note
+ *
+ * What staff wrote about a request. It is unreadable once a client that it is about was erased.
+ */
+export type Note = {
+    /**
+     * At
+     */
+    at: string;
+    /**
+     * Null if it cannot be read any more.
+     */
+    by: Actor | null;
+    /**
+     * Id
+     */
+    id: string;
+    /**
+     * Text
+     *
+     * Null if it cannot be read any more.
+     */
+    text: string | null;
+};
+
+/**
+ * NoteCreate
+ */
+export type NoteCreate = {
+    /**
+     * Text
+     */
+    text: string;
 };
 
 /**
@@ -2833,6 +3133,22 @@ export type PageMember = {
      * Items
      */
     items: Array<Member>;
+    /**
+     * Next Cursor
+     *
+     * Pass as `cursor` for the next page; absent on the last.
+     */
+    next_cursor?: string | null;
+};
+
+/**
+ * Page[Note]
+ */
+export type PageNote = {
+    /**
+     * Items
+     */
+    items: Array<Note>;
     /**
      * Next Cursor
      *
@@ -5209,9 +5525,11 @@ export type ListErasuresData = {
          */
         federation_id?: string | null;
         /**
-         * Status
+         * Sort
+         *
+         * `-` begins with the latest.
          */
-        status?: 'received' | 'awaiting_approval' | 'fenced' | 'executing' | 'verifying' | 'completed' | 'denied' | 'cancelled' | 'failed' | 'requires_action' | null;
+        sort?: 'deadline' | '-deadline' | 'created' | '-created';
         /**
          * Cursor
          *
@@ -5222,6 +5540,36 @@ export type ListErasuresData = {
          * Limit
          */
         limit?: number;
+        /**
+         * Status
+         *
+         * Any of these.
+         */
+        status?: Array<'received' | 'awaiting_approval' | 'fenced' | 'executing' | 'verifying' | 'completed' | 'denied' | 'cancelled' | 'failed' | 'requires_action'> | null;
+        /**
+         * Subject
+         *
+         * A client that it is about, by its name.
+         */
+        subject?: string | null;
+        /**
+         * Run
+         *
+         * A run that it touches, or will when it is fenced.
+         */
+        run?: string | null;
+        /**
+         * Due Before
+         *
+         * Not over, and the legal deadline is earlier than this.
+         */
+        due_before?: string | null;
+        /**
+         * Awaiting My Approval
+         *
+         * Only those that you may decide now.
+         */
+        awaiting_my_approval?: boolean;
     };
     url: '/v1/erasure-requests';
 };
@@ -5408,7 +5756,7 @@ export type GetErasureResponses = {
 export type GetErasureResponse = GetErasureResponses[keyof GetErasureResponses];
 
 export type ApproveErasureData = {
-    body?: never;
+    body?: ErasureApproval;
     headers?: {
         /**
          * If-Match
@@ -5433,7 +5781,7 @@ export type ApproveErasureErrors = {
      */
     401: Problem;
     /**
-     * `forbidden`, `client-removed`
+     * `forbidden`, `client-removed`, `four-eyes`
      */
     403: Problem;
     /**
@@ -5452,6 +5800,14 @@ export type ApproveErasureErrors = {
      * `precondition-failed`
      */
     412: Problem;
+    /**
+     * `too-large`
+     */
+    413: Problem;
+    /**
+     * `unsupported-media-type`
+     */
+    415: Problem;
     /**
      * `invalid-request`
      */
@@ -5838,7 +6194,7 @@ export type DenyErasureErrors = {
      */
     401: Problem;
     /**
-     * `forbidden`, `client-removed`
+     * `forbidden`, `client-removed`, `four-eyes`
      */
     403: Problem;
     /**
@@ -6048,6 +6404,227 @@ export type StreamErasureEventsResponses = {
 
 export type StreamErasureEventsResponse = StreamErasureEventsResponses[keyof StreamErasureEventsResponses];
 
+export type ExtendErasureData = {
+    body: ErasureExtend;
+    headers?: {
+        /**
+         * If-Match
+         *
+         * Act only if it still has this ETag.
+         */
+        'if-match'?: string | null;
+    };
+    path: {
+        /**
+         * Erasure Id
+         */
+        erasure_id: string;
+    };
+    query?: never;
+    url: '/v1/erasure-requests/{erasure_id}/extend';
+};
+
+export type ExtendErasureErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`, `client-removed`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `conflict`
+     */
+    409: Problem;
+    /**
+     * `precondition-failed`
+     */
+    412: Problem;
+    /**
+     * `too-large`
+     */
+    413: Problem;
+    /**
+     * `unsupported-media-type`
+     */
+    415: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type ExtendErasureError = ExtendErasureErrors[keyof ExtendErasureErrors];
+
+export type ExtendErasureResponses = {
+    /**
+     * Successful Response
+     */
+    200: ErasureRequest;
+};
+
+export type ExtendErasureResponse = ExtendErasureResponses[keyof ExtendErasureResponses];
+
+export type ListNotesData = {
+    body?: never;
+    path: {
+        /**
+         * Erasure Id
+         */
+        erasure_id: string;
+    };
+    query?: {
+        /**
+         * Cursor
+         *
+         * `next_cursor` of the page before.
+         */
+        cursor?: string | null;
+        /**
+         * Limit
+         */
+        limit?: number;
+    };
+    url: '/v1/erasure-requests/{erasure_id}/notes';
+};
+
+export type ListNotesErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`, `client-removed`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type ListNotesError = ListNotesErrors[keyof ListNotesErrors];
+
+export type ListNotesResponses = {
+    /**
+     * Successful Response
+     */
+    200: PageNote;
+};
+
+export type ListNotesResponse = ListNotesResponses[keyof ListNotesResponses];
+
+export type AddNoteData = {
+    body: NoteCreate;
+    path: {
+        /**
+         * Erasure Id
+         */
+        erasure_id: string;
+    };
+    query?: never;
+    url: '/v1/erasure-requests/{erasure_id}/notes';
+};
+
+export type AddNoteErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`, `client-removed`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `conflict`
+     */
+    409: Problem;
+    /**
+     * `too-large`
+     */
+    413: Problem;
+    /**
+     * `unsupported-media-type`
+     */
+    415: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type AddNoteError = AddNoteErrors[keyof AddNoteErrors];
+
+export type AddNoteResponses = {
+    /**
+     * Successful Response
+     */
+    201: Note;
+};
+
+export type AddNoteResponse = AddNoteResponses[keyof AddNoteResponses];
+
 export type GetOpeningData = {
     body?: never;
     path: {
@@ -6185,6 +6762,94 @@ export type RetryErasureResponses = {
 };
 
 export type RetryErasureResponse = RetryErasureResponses[keyof RetryErasureResponses];
+
+export type CountErasuresData = {
+    body?: never;
+    path?: never;
+    query?: {
+        /**
+         * Federation Id
+         */
+        federation_id?: string | null;
+        /**
+         * Status
+         *
+         * Any of these.
+         */
+        status?: Array<'received' | 'awaiting_approval' | 'fenced' | 'executing' | 'verifying' | 'completed' | 'denied' | 'cancelled' | 'failed' | 'requires_action'> | null;
+        /**
+         * Subject
+         *
+         * A client that it is about, by its name.
+         */
+        subject?: string | null;
+        /**
+         * Run
+         *
+         * A run that it touches, or will when it is fenced.
+         */
+        run?: string | null;
+        /**
+         * Due Before
+         *
+         * Not over, and the legal deadline is earlier than this.
+         */
+        due_before?: string | null;
+        /**
+         * Awaiting My Approval
+         *
+         * Only those that you may decide now.
+         */
+        awaiting_my_approval?: boolean;
+    };
+    url: '/v1/erasure-requests:count';
+};
+
+export type CountErasuresErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`, `client-removed`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type CountErasuresError = CountErasuresErrors[keyof CountErasuresErrors];
+
+export type CountErasuresResponses = {
+    /**
+     * Successful Response
+     */
+    200: ErasureCount;
+};
+
+export type CountErasuresResponse = CountErasuresResponses[keyof CountErasuresResponses];
 
 export type PreviewErasureData = {
     body: ErasurePreviewRequest;
@@ -7340,6 +8005,55 @@ export type ListOwnLedgerResponses = {
 };
 
 export type ListOwnLedgerResponse = ListOwnLedgerResponses[keyof ListOwnLedgerResponses];
+
+export type GetMeData = {
+    body?: never;
+    path?: never;
+    query?: never;
+    url: '/v1/me';
+};
+
+export type GetMeErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`, `client-removed`
+     */
+    403: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type GetMeError = GetMeErrors[keyof GetMeErrors];
+
+export type GetMeResponses = {
+    /**
+     * Successful Response
+     */
+    200: Me;
+};
+
+export type GetMeResponse = GetMeResponses[keyof GetMeResponses];
 
 export type GetProblemData = {
     body?: never;
