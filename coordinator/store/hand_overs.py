@@ -33,7 +33,7 @@ async def add(connection: AsyncConnection, new: HandOver, secret_hash: str) -> N
 
 
 async def find(connection: AsyncConnection, hand_over_id: UUID) -> KnownHandOver | None:
-    row = (await connection.execute(_JOINED.where(_h.id == hand_over_id))).first()
+    row: Any = (await connection.execute(_JOINED.where(_h.id == hand_over_id))).first()
     return None if row is None else KnownHandOver(_hand_over(row), row.federation_id, row.secret_hash)
 
 

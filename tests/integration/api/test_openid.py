@@ -24,12 +24,12 @@ from coordinator.runtime.settings import Settings
 from coordinator.store import tables
 from tests.integration.api.site import Site, code_of, opened
 from tests.integration.api.test_acts_over_http import acts, said
-from tests.support.openid import CLIENT_ID, CLIENT_SECRET, Running, running_provider, settings_of, signed_in
+from tests.support.openid import CLIENT_ID, CLIENT_SECRET, People, Running, running_provider, settings_of, signed_in
 
 pytestmark = pytest.mark.anyio
 SESSION, START = "/v1/browser-session", "/v1/openid/start?return_to=/requests%3Fstatus%3Dfenced"
 ROLES = "officers=compliance@cardiology, cn=staff=viewer@cardiology, heads=admin@cardiology, abroad=operator@oncology"
-PEOPLE: dict[str, dict[str, Any]] = {
+PEOPLE: People = {
     "anna": {"name": "Anna <b>Arzt</b>", "groups": ["everybody", "officers"]},
     "ben": {"name": "Ben", "groups": ["officers", "cn=staff"]},
     "carla": {"name": "Carla", "groups": ["everybody"]},

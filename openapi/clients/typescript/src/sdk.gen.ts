@@ -2,7 +2,7 @@
 
 import type { Client, ClientMeta, Options as Options2, RequestResult, ServerSentEventsResult, TDataShape } from './client';
 import { client } from './client.gen';
-import type { AcknowledgeExclusionsData, AcknowledgeExclusionsErrors, AcknowledgeExclusionsResponses, AddNoteData, AddNoteErrors, AddNoteResponses, AppendToBlobData, AppendToBlobErrors, AppendToBlobResponses, ApproveErasureData, ApproveErasureErrors, ApproveErasureResponses, CancelErasureData, CancelErasureErrors, CancelErasureResponses, CancelRunData, CancelRunErrors, CancelRunResponses, ChangeFederationData, ChangeFederationErrors, ChangeFederationResponses, ClaimTasksData, ClaimTasksErrors, ClaimTasksResponses, ConfirmDroppedModelsData, ConfirmDroppedModelsErrors, ConfirmDroppedModelsResponses, CountErasuresData, CountErasuresErrors, CountErasuresResponses, CreateClientData, CreateClientErrors, CreateClientResponses, CreateCredentialData, CreateCredentialErrors, CreateCredentialResponses, CreateFederationData, CreateFederationErrors, CreateFederationResponses, CreateRunData, CreateRunErrors, CreateRunResponses, DenyErasureData, DenyErasureErrors, DenyErasureResponses, DiscoverErasureData, DiscoverErasureErrors, DiscoverErasureResponses, DownloadModelData, DownloadModelErrors, DownloadModelResponses, ExtendErasureData, ExtendErasureErrors, ExtendErasureResponses, FileErasureData, FileErasureErrors, FileErasureResponses, GetActsHeadData, GetActsHeadErrors, GetActsHeadResponses, GetArtefactsData, GetArtefactsErrors, GetArtefactsResponses, GetBlobData, GetBlobErrors, GetBlobResponses, GetCertificateData, GetCertificateErrors, GetCertificatePageData, GetCertificatePageErrors, GetCertificatePageResponses, GetCertificateResponses, GetCheckpointData, GetCheckpointErrors, GetCheckpointResponses, GetClientData, GetClientErrors, GetClientResponses, GetCohortData, GetCohortErrors, GetCohortResponses, GetErasureData, GetErasureErrors, GetErasureResponses, GetExclusionsData, GetExclusionsErrors, GetExclusionsResponses, GetFederationData, GetFederationErrors, GetFederationResponses, GetHealthData, GetHealthResponses, GetLineageData, GetLineageErrors, GetLineageResponses, GetMeData, GetMeErrors, GetMeResponses, GetMetricsData, GetMetricsResponses, GetOpeningData, GetOpeningErrors, GetOpeningResponses, GetProblemData, GetProblemErrors, GetProblemResponses, GetReadinessData, GetReadinessErrors, GetReadinessResponses, GetRunData, GetRunErrors, GetRunResponses, GetSupersededModelsData, GetSupersededModelsErrors, GetSupersededModelsResponses, HeadBlobData, HeadBlobErrors, HeadBlobResponses, JoinRunData, JoinRunErrors, JoinRunResponses, ListActsData, ListActsErrors, ListActsResponses, ListCheckpointsData, ListCheckpointsErrors, ListCheckpointsResponses, ListClientsData, ListClientsErrors, ListClientsResponses, ListCohortsData, ListCohortsErrors, ListCohortsResponses, ListCredentialsData, ListCredentialsErrors, ListCredentialsResponses, ListDeliveriesData, ListDeliveriesErrors, ListDeliveriesResponses, ListErasureEventsData, ListErasureEventsErrors, ListErasureEventsResponses, ListErasuresData, ListErasuresErrors, ListErasuresResponses, ListEventsData, ListEventsErrors, ListEventsResponses, ListFederationsData, ListFederationsErrors, ListFederationsResponses, ListHistoriesData, ListHistoriesErrors, ListHistoriesResponses, ListKeptUpdatesData, ListKeptUpdatesErrors, ListKeptUpdatesResponses, ListLedgerData, ListLedgerErrors, ListLedgerResponses, ListMembersData, ListMembersErrors, ListMembersResponses, ListNotesData, ListNotesErrors, ListNotesResponses, ListOwnLedgerData, ListOwnLedgerErrors, ListOwnLedgerResponses, ListPeriodsData, ListPeriodsErrors, ListPeriodsResponses, ListRoundsData, ListRoundsErrors, ListRoundsResponses, ListRunsData, ListRunsErrors, ListRunsResponses, ListTasksData, ListTasksErrors, ListTasksResponses, OpenSessionData, OpenSessionErrors, OpenSessionResponses, PauseRunData, PauseRunErrors, PauseRunResponses, PreviewErasureData, PreviewErasureErrors, PreviewErasureResponses, PreviewPeriodData, PreviewPeriodErrors, PreviewPeriodResponses, PutBlobData, PutBlobErrors, PutBlobResponses, RecoverRunData, RecoverRunErrors, RecoverRunResponses, RemoveClientData, RemoveClientErrors, RemoveClientResponses, RenewLeaseData, RenewLeaseErrors, RenewLeaseResponses, ReportFailureData, ReportFailureErrors, ReportFailureResponses, ResumeRunData, ResumeRunErrors, ResumeRunResponses, RetryErasureData, RetryErasureErrors, RetryErasureResponses, RevokeCredentialData, RevokeCredentialErrors, RevokeCredentialResponses, RotateClientCredentialData, RotateClientCredentialErrors, RotateClientCredentialResponses, StreamErasureEventsData, StreamErasureEventsErrors, StreamErasureEventsResponse, StreamErasureEventsResponses, StreamEventsData, StreamEventsErrors, StreamEventsResponse, StreamEventsResponses, SubmitResultData, SubmitResultErrors, SubmitResultResponses, ValidateRunData, ValidateRunErrors, ValidateRunResponses } from './types.gen';
+import type { AcknowledgeExclusionsData, AcknowledgeExclusionsErrors, AcknowledgeExclusionsResponses, AddNoteData, AddNoteErrors, AddNoteResponses, AppendToBlobData, AppendToBlobErrors, AppendToBlobResponses, ApproveErasureData, ApproveErasureErrors, ApproveErasureResponses, BeginBrowserSessionData, BeginBrowserSessionErrors, BeginBrowserSessionResponses, CancelErasureData, CancelErasureErrors, CancelErasureResponses, CancelRunData, CancelRunErrors, CancelRunResponses, ChangeFederationData, ChangeFederationErrors, ChangeFederationResponses, ClaimTasksData, ClaimTasksErrors, ClaimTasksResponses, ConfirmDroppedModelsData, ConfirmDroppedModelsErrors, ConfirmDroppedModelsResponses, CountErasuresData, CountErasuresErrors, CountErasuresResponses, CreateClientData, CreateClientErrors, CreateClientResponses, CreateCredentialData, CreateCredentialErrors, CreateCredentialResponses, CreateFederationData, CreateFederationErrors, CreateFederationResponses, CreateHandOverData, CreateHandOverErrors, CreateHandOverResponses, CreateRunData, CreateRunErrors, CreateRunResponses, DenyErasureData, DenyErasureErrors, DenyErasureResponses, DiscoverErasureData, DiscoverErasureErrors, DiscoverErasureResponses, DownloadModelData, DownloadModelErrors, DownloadModelResponses, EndBrowserSessionData, EndBrowserSessionErrors, EndBrowserSessionResponses, ExtendErasureData, ExtendErasureErrors, ExtendErasureResponses, FileErasureData, FileErasureErrors, FileErasureResponses, GetActsHeadData, GetActsHeadErrors, GetActsHeadResponses, GetArtefactsData, GetArtefactsErrors, GetArtefactsResponses, GetBlobData, GetBlobErrors, GetBlobResponses, GetBrowserSessionData, GetBrowserSessionErrors, GetBrowserSessionResponses, GetCertificateData, GetCertificateErrors, GetCertificatePageData, GetCertificatePageErrors, GetCertificatePageResponses, GetCertificateResponses, GetCheckpointData, GetCheckpointErrors, GetCheckpointResponses, GetClientData, GetClientErrors, GetClientResponses, GetCohortData, GetCohortErrors, GetCohortResponses, GetErasureData, GetErasureErrors, GetErasureResponses, GetExclusionsData, GetExclusionsErrors, GetExclusionsResponses, GetFederationData, GetFederationErrors, GetFederationResponses, GetHealthData, GetHealthResponses, GetLineageData, GetLineageErrors, GetLineageResponses, GetMeData, GetMeErrors, GetMeResponses, GetMetricsData, GetMetricsResponses, GetOpenidData, GetOpenidErrors, GetOpenidResponses, GetOpeningData, GetOpeningErrors, GetOpeningResponses, GetProblemData, GetProblemErrors, GetProblemResponses, GetReadinessData, GetReadinessErrors, GetReadinessResponses, GetRunData, GetRunErrors, GetRunResponses, GetSupersededModelsData, GetSupersededModelsErrors, GetSupersededModelsResponses, HeadBlobData, HeadBlobErrors, HeadBlobResponses, JoinRunData, JoinRunErrors, JoinRunResponses, ListActsData, ListActsErrors, ListActsResponses, ListCheckpointsData, ListCheckpointsErrors, ListCheckpointsResponses, ListClientsData, ListClientsErrors, ListClientsResponses, ListCohortsData, ListCohortsErrors, ListCohortsResponses, ListCredentialsData, ListCredentialsErrors, ListCredentialsResponses, ListDeliveriesData, ListDeliveriesErrors, ListDeliveriesResponses, ListErasureEventsData, ListErasureEventsErrors, ListErasureEventsResponses, ListErasuresData, ListErasuresErrors, ListErasuresResponses, ListEventsData, ListEventsErrors, ListEventsResponses, ListFederationsData, ListFederationsErrors, ListFederationsResponses, ListHandOversData, ListHandOversErrors, ListHandOversResponses, ListHistoriesData, ListHistoriesErrors, ListHistoriesResponses, ListKeptUpdatesData, ListKeptUpdatesErrors, ListKeptUpdatesResponses, ListLedgerData, ListLedgerErrors, ListLedgerResponses, ListMembersData, ListMembersErrors, ListMembersResponses, ListNotesData, ListNotesErrors, ListNotesResponses, ListOwnLedgerData, ListOwnLedgerErrors, ListOwnLedgerResponses, ListPeriodsData, ListPeriodsErrors, ListPeriodsResponses, ListRoundsData, ListRoundsErrors, ListRoundsResponses, ListRunsData, ListRunsErrors, ListRunsResponses, ListTasksData, ListTasksErrors, ListTasksResponses, OpenHandOverData, OpenHandOverErrors, OpenHandOverResponses, OpenSessionData, OpenSessionErrors, OpenSessionResponses, PauseRunData, PauseRunErrors, PauseRunResponses, PreviewErasureData, PreviewErasureErrors, PreviewErasureResponses, PreviewPeriodData, PreviewPeriodErrors, PreviewPeriodResponses, PutBlobData, PutBlobErrors, PutBlobResponses, RecoverRunData, RecoverRunErrors, RecoverRunResponses, RemoveClientData, RemoveClientErrors, RemoveClientResponses, RenewLeaseData, RenewLeaseErrors, RenewLeaseResponses, ReportFailureData, ReportFailureErrors, ReportFailureResponses, ResumeRunData, ResumeRunErrors, ResumeRunResponses, RetryErasureData, RetryErasureErrors, RetryErasureResponses, RevokeCredentialData, RevokeCredentialErrors, RevokeCredentialResponses, RevokeHandOverData, RevokeHandOverErrors, RevokeHandOverResponses, RotateClientCredentialData, RotateClientCredentialErrors, RotateClientCredentialResponses, StreamErasureEventsData, StreamErasureEventsErrors, StreamErasureEventsResponse, StreamErasureEventsResponses, StreamEventsData, StreamEventsErrors, StreamEventsResponse, StreamEventsResponses, SubmitResultData, SubmitResultErrors, SubmitResultResponses, ValidateRunData, ValidateRunErrors, ValidateRunResponses } from './types.gen';
 
 export type Options<TData extends TDataShape = TDataShape, ThrowOnError extends boolean = boolean, TResponse = unknown> = Options2<TData, ThrowOnError, TResponse> & {
     /**
@@ -91,6 +91,43 @@ export const putBlob = <ThrowOnError extends boolean = false>(options: Options<P
     ...options,
     headers: {
         'Content-Type': 'application/octet-stream',
+        ...options.headers
+    }
+});
+
+/**
+ * End Browser Session
+ *
+ * Sign out.
+ */
+export const endBrowserSession = <ThrowOnError extends boolean = false>(options?: Options<EndBrowserSessionData, ThrowOnError>): RequestResult<EndBrowserSessionResponses, EndBrowserSessionErrors, ThrowOnError> => (options?.client ?? client).delete<EndBrowserSessionResponses, EndBrowserSessionErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/browser-session',
+    ...options
+});
+
+/**
+ * Get Browser Session
+ *
+ * Who is signed in, and until when at the latest.
+ */
+export const getBrowserSession = <ThrowOnError extends boolean = false>(options?: Options<GetBrowserSessionData, ThrowOnError>): RequestResult<GetBrowserSessionResponses, GetBrowserSessionErrors, ThrowOnError> => (options?.client ?? client).get<GetBrowserSessionResponses, GetBrowserSessionErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/browser-session',
+    ...options
+});
+
+/**
+ * Begin Browser Session
+ *
+ * Exchange a token for two cookies: `__Host-lethe` (without TLS `lethe`), which no script can read, and
+ * `lethe-csrf`, whose value every change has to send as `X-CSRF-Token`.
+ */
+export const beginBrowserSession = <ThrowOnError extends boolean = false>(options: Options<BeginBrowserSessionData, ThrowOnError>): RequestResult<BeginBrowserSessionResponses, BeginBrowserSessionErrors, ThrowOnError> => (options.client ?? client).post<BeginBrowserSessionResponses, BeginBrowserSessionErrors, ThrowOnError>({
+    url: '/v1/browser-session',
+    ...options,
+    headers: {
+        'Content-Type': 'application/json',
         ...options.headers
     }
 });
@@ -342,6 +379,29 @@ export const extendErasure = <ThrowOnError extends boolean = false>(options: Opt
         'Content-Type': 'application/json',
         ...options.headers
     }
+});
+
+/**
+ * Create Hand Over
+ *
+ * Make a link that hands the certificate, its list, its opening and the public key over once. It is shown this
+ * once: send it to the client who left, and to nobody else.
+ */
+export const createHandOver = <ThrowOnError extends boolean = false>(options: Options<CreateHandOverData, ThrowOnError>): RequestResult<CreateHandOverResponses, CreateHandOverErrors, ThrowOnError> => (options.client ?? client).post<CreateHandOverResponses, CreateHandOverErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/erasure-requests/{erasure_id}/hand-over',
+    ...options
+});
+
+/**
+ * List Hand Overs
+ *
+ * The links that were made for the request, newest first: whether and when each was opened.
+ */
+export const listHandOvers = <ThrowOnError extends boolean = false>(options: Options<ListHandOversData, ThrowOnError>): RequestResult<ListHandOversResponses, ListHandOversErrors, ThrowOnError> => (options.client ?? client).get<ListHandOversResponses, ListHandOversErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/erasure-requests/{erasure_id}/hand-overs',
+    ...options
 });
 
 /**
@@ -610,6 +670,31 @@ export const previewPeriod = <ThrowOnError extends boolean = false>(options: Opt
 });
 
 /**
+ * Revoke Hand Over
+ *
+ * Make a link that was not opened yet void.
+ */
+export const revokeHandOver = <ThrowOnError extends boolean = false>(options: Options<RevokeHandOverData, ThrowOnError>): RequestResult<RevokeHandOverResponses, RevokeHandOverErrors, ThrowOnError> => (options.client ?? client).delete<RevokeHandOverResponses, RevokeHandOverErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/hand-overs/{hand_over_id}',
+    ...options
+});
+
+/**
+ * Open Hand Over
+ *
+ * Open a link. Needs no credential but the secret in the body, which is spent with the answer.
+ */
+export const openHandOver = <ThrowOnError extends boolean = false>(options: Options<OpenHandOverData, ThrowOnError>): RequestResult<OpenHandOverResponses, OpenHandOverErrors, ThrowOnError> => (options.client ?? client).post<OpenHandOverResponses, OpenHandOverErrors, ThrowOnError>({
+    url: '/v1/hand-overs/{hand_over_id}:open',
+    ...options,
+    headers: {
+        'Content-Type': 'application/json',
+        ...options.headers
+    }
+});
+
+/**
  * List Own Ledger
  *
  * What the client whose token this is earned and paid.
@@ -630,6 +715,13 @@ export const getMe = <ThrowOnError extends boolean = false>(options?: Options<Ge
     url: '/v1/me',
     ...options
 });
+
+/**
+ * Get Openid
+ *
+ * Whether people can sign in with OpenID Connect here, and what the installation calls it.
+ */
+export const getOpenid = <ThrowOnError extends boolean = false>(options?: Options<GetOpenidData, ThrowOnError>): RequestResult<GetOpenidResponses, GetOpenidErrors, ThrowOnError> => (options?.client ?? client).get<GetOpenidResponses, GetOpenidErrors, ThrowOnError>({ url: '/v1/openid', ...options });
 
 /**
  * Get Problem

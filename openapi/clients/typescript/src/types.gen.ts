@@ -311,6 +311,18 @@ export type BlobInfo = {
 };
 
 /**
+ * BrowserSessionCreate
+ */
+export type BrowserSessionCreate = {
+    /**
+     * Token
+     *
+     * A client's token, or one of staff.
+     */
+    token: string;
+};
+
+/**
  * ByCluster
  */
 export type ByCluster = {
@@ -2247,6 +2259,90 @@ export type Flat = {
 };
 
 /**
+ * HandOver
+ *
+ * A link for whoever a certificate is to be handed to. What it opens is handed over once.
+ */
+export type HandOver = {
+    /**
+     * Created At
+     */
+    created_at: string;
+    /**
+     * Erasure Id
+     */
+    erasure_id: string;
+    /**
+     * Expires At
+     */
+    expires_at: string;
+    /**
+     * Id
+     */
+    id: string;
+    /**
+     * Opened At
+     */
+    opened_at?: string | null;
+    /**
+     * Revoked At
+     */
+    revoked_at?: string | null;
+};
+
+/**
+ * HandOverOpen
+ */
+export type HandOverOpen = {
+    /**
+     * Secret
+     */
+    secret: string;
+};
+
+/**
+ * HandedOver
+ *
+ * What is handed over: each text is a file, to be kept byte for byte.
+ */
+export type HandedOver = {
+    /**
+     * Artefacts
+     *
+     * The list that the certificate commits to; null if it is not kept here.
+     */
+    artefacts: string | null;
+    /**
+     * Certificate
+     *
+     * The DSSE envelope, as it was signed.
+     */
+    certificate: string;
+    /**
+     * Opening
+     *
+     * What shows whom the certificate is about; null if it names several clients, or is not kept here.
+     */
+    opening: string | null;
+    /**
+     * Page
+     *
+     * The same certificate for people: one HTML file that verifies itself.
+     */
+    page: string;
+    /**
+     * Public Key
+     *
+     * The keys that it is verified with, as PEM; compare them with another source.
+     */
+    public_key: string;
+    /**
+     * Request Id
+     */
+    request_id: string;
+};
+
+/**
  * Health
  */
 export type Health = {
@@ -2421,6 +2517,48 @@ export type IssuedCredential = {
      * Token
      */
     token: string;
+};
+
+/**
+ * IssuedHandOver
+ *
+ * The only answer that ever contains the secret; the coordinator keeps its hash.
+ */
+export type IssuedHandOver = {
+    /**
+     * Created At
+     */
+    created_at: string;
+    /**
+     * Erasure Id
+     */
+    erasure_id: string;
+    /**
+     * Expires At
+     */
+    expires_at: string;
+    /**
+     * Id
+     */
+    id: string;
+    /**
+     * Opened At
+     */
+    opened_at?: string | null;
+    /**
+     * Revoked At
+     */
+    revoked_at?: string | null;
+    /**
+     * Secret Shown Once
+     */
+    secret_shown_once: string;
+    /**
+     * Url
+     *
+     * The secret is behind the `#`, which browsers send to nobody.
+     */
+    url: string;
 };
 
 export type JsonValue = unknown;
@@ -2846,6 +2984,24 @@ export type NoteCreate = {
 };
 
 /**
+ * OpenIdInfo
+ *
+ * Whether people can sign in with OpenID Connect here; `/v1/openid/start` is where that begins.
+ */
+export type OpenIdInfo = {
+    /**
+     * Enabled
+     */
+    enabled: boolean;
+    /**
+     * Name
+     *
+     * What the installation calls its provider.
+     */
+    name?: string | null;
+};
+
+/**
  * OversampledTraining
  *
  * Make samples of the class, once for all rounds, and train on them and on the client's own.
@@ -3085,6 +3241,22 @@ export type PageFederation = {
      * Items
      */
     items: Array<Federation>;
+    /**
+     * Next Cursor
+     *
+     * Pass as `cursor` for the next page; absent on the last.
+     */
+    next_cursor?: string | null;
+};
+
+/**
+ * Page[HandOver]
+ */
+export type PageHandOver = {
+    /**
+     * Items
+     */
+    items: Array<HandOver>;
     /**
      * Next Cursor
      *
@@ -4963,6 +5135,161 @@ export type PutBlobResponses = {
 
 export type PutBlobResponse = PutBlobResponses[keyof PutBlobResponses];
 
+export type EndBrowserSessionData = {
+    body?: never;
+    path?: never;
+    query?: never;
+    url: '/v1/browser-session';
+};
+
+export type EndBrowserSessionErrors = {
+    /**
+     * `unauthenticated`, `session-ended`
+     */
+    401: Problem;
+    /**
+     * `forbidden`, `client-removed`, `csrf-failed`
+     */
+    403: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type EndBrowserSessionError = EndBrowserSessionErrors[keyof EndBrowserSessionErrors];
+
+export type EndBrowserSessionResponses = {
+    /**
+     * Successful Response
+     */
+    204: void;
+};
+
+export type EndBrowserSessionResponse = EndBrowserSessionResponses[keyof EndBrowserSessionResponses];
+
+export type GetBrowserSessionData = {
+    body?: never;
+    path?: never;
+    query?: never;
+    url: '/v1/browser-session';
+};
+
+export type GetBrowserSessionErrors = {
+    /**
+     * `unauthenticated`, `session-ended`
+     */
+    401: Problem;
+    /**
+     * `forbidden`, `client-removed`
+     */
+    403: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type GetBrowserSessionError = GetBrowserSessionErrors[keyof GetBrowserSessionErrors];
+
+export type GetBrowserSessionResponses = {
+    /**
+     * Successful Response
+     */
+    200: Me;
+};
+
+export type GetBrowserSessionResponse = GetBrowserSessionResponses[keyof GetBrowserSessionResponses];
+
+export type BeginBrowserSessionData = {
+    body: BrowserSessionCreate;
+    path?: never;
+    query?: never;
+    url: '/v1/browser-session';
+};
+
+export type BeginBrowserSessionErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `client-removed`
+     */
+    403: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `too-large`
+     */
+    413: Problem;
+    /**
+     * `unsupported-media-type`
+     */
+    415: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type BeginBrowserSessionError = BeginBrowserSessionErrors[keyof BeginBrowserSessionErrors];
+
+export type BeginBrowserSessionResponses = {
+    /**
+     * Successful Response
+     */
+    201: Me;
+};
+
+export type BeginBrowserSessionResponse = BeginBrowserSessionResponses[keyof BeginBrowserSessionResponses];
+
 export type GetCheckpointData = {
     body?: never;
     path: {
@@ -6486,6 +6813,144 @@ export type ExtendErasureResponses = {
 
 export type ExtendErasureResponse = ExtendErasureResponses[keyof ExtendErasureResponses];
 
+export type CreateHandOverData = {
+    body?: never;
+    path: {
+        /**
+         * Erasure Id
+         */
+        erasure_id: string;
+    };
+    query?: {
+        /**
+         * Days
+         *
+         * How long the link can be opened.
+         */
+        days?: number;
+    };
+    url: '/v1/erasure-requests/{erasure_id}/hand-over';
+};
+
+export type CreateHandOverErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`, `csrf-failed`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `certificate-not-ready`
+     */
+    409: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type CreateHandOverError = CreateHandOverErrors[keyof CreateHandOverErrors];
+
+export type CreateHandOverResponses = {
+    /**
+     * Successful Response
+     */
+    201: IssuedHandOver;
+};
+
+export type CreateHandOverResponse = CreateHandOverResponses[keyof CreateHandOverResponses];
+
+export type ListHandOversData = {
+    body?: never;
+    path: {
+        /**
+         * Erasure Id
+         */
+        erasure_id: string;
+    };
+    query?: {
+        /**
+         * Cursor
+         *
+         * `next_cursor` of the page before.
+         */
+        cursor?: string | null;
+        /**
+         * Limit
+         */
+        limit?: number;
+    };
+    url: '/v1/erasure-requests/{erasure_id}/hand-overs';
+};
+
+export type ListHandOversErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type ListHandOversError = ListHandOversErrors[keyof ListHandOversErrors];
+
+export type ListHandOversResponses = {
+    /**
+     * Successful Response
+     */
+    200: PageHandOver;
+};
+
+export type ListHandOversResponse = ListHandOversResponses[keyof ListHandOversResponses];
+
 export type ListNotesData = {
     body?: never;
     path: {
@@ -7946,6 +8411,134 @@ export type PreviewPeriodResponses = {
 
 export type PreviewPeriodResponse = PreviewPeriodResponses[keyof PreviewPeriodResponses];
 
+export type RevokeHandOverData = {
+    body?: never;
+    path: {
+        /**
+         * Hand Over Id
+         */
+        hand_over_id: string;
+    };
+    query?: never;
+    url: '/v1/hand-overs/{hand_over_id}';
+};
+
+export type RevokeHandOverErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`, `csrf-failed`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `already-spent`
+     */
+    409: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type RevokeHandOverError = RevokeHandOverErrors[keyof RevokeHandOverErrors];
+
+export type RevokeHandOverResponses = {
+    /**
+     * Successful Response
+     */
+    204: void;
+};
+
+export type RevokeHandOverResponse = RevokeHandOverResponses[keyof RevokeHandOverResponses];
+
+export type OpenHandOverData = {
+    body: HandOverOpen;
+    path: {
+        /**
+         * Hand Over Id
+         */
+        hand_over_id: string;
+    };
+    query?: never;
+    url: '/v1/hand-overs/{hand_over_id}:open';
+};
+
+export type OpenHandOverErrors = {
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `already-spent`
+     */
+    409: Problem;
+    /**
+     * `link-expired`
+     */
+    410: Problem;
+    /**
+     * `too-large`
+     */
+    413: Problem;
+    /**
+     * `unsupported-media-type`
+     */
+    415: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type OpenHandOverError = OpenHandOverErrors[keyof OpenHandOverErrors];
+
+export type OpenHandOverResponses = {
+    /**
+     * Successful Response
+     */
+    200: HandedOver;
+};
+
+export type OpenHandOverResponse = OpenHandOverResponses[keyof OpenHandOverResponses];
+
 export type ListOwnLedgerData = {
     body?: never;
     path?: never;
@@ -8054,6 +8647,47 @@ export type GetMeResponses = {
 };
 
 export type GetMeResponse = GetMeResponses[keyof GetMeResponses];
+
+export type GetOpenidData = {
+    body?: never;
+    path?: never;
+    query?: never;
+    url: '/v1/openid';
+};
+
+export type GetOpenidErrors = {
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type GetOpenidError = GetOpenidErrors[keyof GetOpenidErrors];
+
+export type GetOpenidResponses = {
+    /**
+     * Successful Response
+     */
+    200: OpenIdInfo;
+};
+
+export type GetOpenidResponse = GetOpenidResponses[keyof GetOpenidResponses];
 
 export type GetProblemData = {
     body?: never;
