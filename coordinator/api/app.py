@@ -31,6 +31,7 @@ from coordinator.api import (
     progress,
     runs,
     superseded_models,
+    web,
     work,
 )
 from coordinator.api.auth import Authenticator
@@ -69,6 +70,8 @@ _ROUTERS: Final = (
     acts.router,
     health.router,
     documentation.router,
+    web.router,
+    web.pages,  # last: what nobody else answers
 )
 
 
