@@ -33,6 +33,8 @@ from lethe.commands import (
     models,
     new,
     openapi,
+    operating,
+    run_views,
     runs,
     selection,
     serve,
@@ -124,7 +126,13 @@ app.add_typer(keys.app, name="keys", rich_help_panel=PROCESSES)
 app.add_typer(federations.app, name="federations", rich_help_panel=OPERATION)
 app.add_typer(clients.app, name="clients", rich_help_panel=OPERATION)
 app.add_typer(credentials.app, name="credentials", rich_help_panel=OPERATION)
+runs.app.command("topology", **run_views.TOPOLOGY_HELP)(run_views.topology)
+runs.app.command("series", **run_views.SERIES_HELP)(run_views.series)
+runs.app.command("grid", **run_views.GRID_HELP)(run_views.grid)
 app.add_typer(runs.app, name="runs", rich_help_panel=OPERATION)
+app.command("workers", rich_help_panel=OPERATION, **operating.WORKERS_HELP)(operating.workers)
+app.command("events", rich_help_panel=OPERATION, **operating.EVENTS_HELP)(operating.events)
+app.command("system", rich_help_panel=OPERATION, **operating.SYSTEM_HELP)(operating.system)
 app.add_typer(checkpoints.app, name="checkpoints", rich_help_panel=OPERATION)
 app.add_typer(blobs.app, name="blobs", rich_help_panel=OPERATION)
 app.add_typer(incentives.app, name="incentives", rich_help_panel=OPERATION)

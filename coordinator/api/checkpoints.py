@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 from uuid import UUID
 
 import orjson
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from coordinator.api.auth import Caller, Reader
 from coordinator.api.blob_answers import MEDIA_TYPE, send_blob
 from coordinator.api.bodies import WantedPage, answer, answer_page
 from coordinator.api.problems import problems
-from coordinator.store import lineage, queries
+from coordinator.store import lineage, lineage_edges, queries
 from services.core.errors import Rejected
 from services.wire.v1.resources import Checkpoint, Lineage, Page
+from services.wire.v1.views import LineageEdges
 
 router = APIRouter(prefix="/v1", tags=["checkpoints"])
 _PROBLEMS: Final = problems("unauthenticated", "forbidden", "not-found")
@@ -60,6 +61,19 @@ async def get_lineage(checkpoint_id: UUID, caller: Reader) -> Response:
             clients=descent.clients,
         )
     )
+
+
+@router.get("/checkpoints/{checkpoint_id}/lineage/edges", response_model=LineageEdges, responses=_PROBLEMS)
+async def get_lineage_edges(
+    checkpoint_id: UUID,
+    caller: Reader,
+    depth: Annotated[int, Query(ge=1, le=1000, description="So many steps back.")] = 10,
+    client: Annotated[UUID | None, Query(description="Only updates of this client.")] = None,
+) -> Response:
+    """The models behind this one and the updates in each, as nodes and edges."""
+    async with caller.database.read() as connection:
+        await lineage.checkpoint(connection, checkpoint_id, caller.within)
+        return answer(await lineage_edges.edges(connection, checkpoint_id, depth, client))
 
 
 @router.get(

@@ -1,29 +1,36 @@
-"""The journals of runs and of requests to forget, as pages and as streams. The pages' addresses give streams as well to
-whoever does not ask for JSON: callers from before the streams had addresses of their own do that."""
+"""The journals of runs and of requests to forget, and the feed of a federation, as pages and as streams. The addresses
+of the journals' pages give streams as well to whoever does not ask for JSON: callers from before the streams had
+addresses of their own do that."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 from uuid import UUID
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 
-from coordinator.api.auth import Caller, Follower, Reader
+from coordinator.api.auth import Caller, Follower, Reader, identified
+from coordinator.api.bodies import WantedPage, answer_page
 from coordinator.api.erasures import view_of
 from coordinator.api.problems import problems
 from coordinator.api.streaming import (
+    LARGEST,
     Journal,
     WantedEvents,
     WantedStream,
     answer_journal,
     answer_stream,
+    open_stream,
+    resumed_at,
     stream_responses,
 )
-from coordinator.engine.react import erasure_key, run_key
-from coordinator.store import erasures, queries
-from coordinator.store.paging import Position
+from coordinator.engine.react import erasure_key, federation_key, run_key
+from coordinator.store import accounts, erasures, queries
+from coordinator.store.paging import Position, encode
+from services.core.errors import Rejected
 from services.wire.v1.erasure import ErasureEvent
 from services.wire.v1.resources import Event, Page
+from services.wire.v1.views import FeedEvent
 
 router = APIRouter(prefix="/v1")
 
@@ -107,3 +114,69 @@ async def _of_erasure(caller: Caller, erasure_id: UUID) -> Journal:
             return await erasures.has_settled(connection, erasure_id)
 
     return Journal(erasure_key(erasure_id), page, has_ended)
+
+
+_OF_FEDERATION: Final = ("unauthenticated", "forbidden", "not-found")
+REST_S: Final = 0.1
+"""Events that come closer together than this are told together."""
+
+
+@router.get(
+    "/federations/{federation_id}/events",
+    tags=["events"],
+    response_model=Page[FeedEvent],
+    responses=problems(*_OF_FEDERATION),
+)
+async def list_federation_events(
+    request: Request,
+    federation_id: UUID,
+    caller: Reader,
+    position: WantedPage,
+    after: Annotated[int, Query(ge=0, le=LARGEST, description="Only events with a larger `seq`.")] = 0,
+    newest_first: bool = False,
+) -> Response:
+    """What happened to all runs and requests of the federation. The events of each of them are in their order, and an
+    event that is about a run and a request is told once."""
+    if after and position.cursor is None and not newest_first:
+        position = Position(position.limit, encode(after))
+    async with caller.database.read() as connection:
+        await accounts.federation(connection, federation_id, caller.within)
+    found = await caller.coordinator.feed.page(federation_id, position, newest_first=newest_first)
+    return answer_page(request, found)
+
+
+@router.get(
+    "/federations/{federation_id}/events/stream",
+    tags=["events"],
+    response_class=Response,
+    responses=stream_responses("Never: a federation goes on.", *_OF_FEDERATION),
+)
+async def stream_federation_events(
+    request: Request,
+    federation_id: UUID,
+    caller: Reader,
+    after: Annotated[
+        int | None,
+        Query(ge=0, le=LARGEST, description="Also what happened before, with a larger `seq`; 0: from the beginning."),
+    ] = None,
+    last_event_id: Annotated[str | None, Header(max_length=20, description="Resume after this one.")] = None,
+) -> Response:
+    """What happens to all runs and requests of the federation, from now on. Its numbers hold on every replica: whoever
+    resumes behind the last one that it saw misses nothing and gets nothing twice."""
+    async with caller.database.read() as connection:
+        await accounts.federation(connection, federation_id, caller.within)
+    feed = caller.coordinator.feed
+
+    async def page(position: Position) -> Page[FeedEvent]:
+        return await feed.page(federation_id, position)
+
+    async def is_shut_out() -> bool:
+        try:
+            await identified(request, caller.context)
+        except Rejected:
+            return True
+        return False
+
+    journal = Journal(federation_key(federation_id), page, is_shut_out, REST_S)
+    start = after if after is not None or last_event_id is not None else await feed.head(federation_id)
+    return open_stream(caller.coordinator.bus, journal, resumed_at(last_event_id, start or 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from coordinator.store.paging import Position, encode
 from services.core.errors import Rejected
 from services.wire.v1.erasure import ErasureEvent
 from services.wire.v1.resources import Event, Page
+from services.wire.v1.views import FeedEvent
 
 SSE: Final = "text/event-stream"
 LOOK_EVERY_S: Final = 5.0
@@ -24,6 +26,7 @@ LOOK_EVERY_S: Final = 5.0
 COMMENT_EVERY_S: Final = 15.0
 BATCH: Final = 200
 LARGEST: Final = 2**63 - 1
+AnyEvent = Event | ErasureEvent | FeedEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,10 @@ class Journal:
     key: str
     page: Callable[[Position], Awaitable[Page[Any]]]
     has_ended: Callable[[], Awaitable[bool]]
+    rest_s: float = 0.0
+    """So long nobody looks again who has seen everything."""
 
-    async def after(self, seq: int) -> list[Event | ErasureEvent]:
+    async def after(self, seq: int) -> list[AnyEvent]:
         return (await self.page(Position(BATCH, encode(seq)))).items
 
 
@@ -86,14 +91,18 @@ async def answer_journal(request: Request, bus: Bus, journal: Journal, wanted: J
 
 
 async def answer_stream(bus: Bus, journal: Journal, wanted: JournalRange) -> Response:
-    seen = _resumed_at(wanted.last_event_id, wanted.after)
+    seen = resumed_at(wanted.last_event_id, wanted.after)
     if not await journal.after(seen) and await journal.has_ended():
         return Response(status_code=204)  # tells an EventSource to stop reconnecting
+    return open_stream(bus, journal, seen)
+
+
+def open_stream(bus: Bus, journal: Journal, seen: int) -> Response:
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_stream(bus, journal, seen), headers=headers, media_type=SSE)
 
 
-def _resumed_at(last_event_id: str | None, after: int) -> int:
+def resumed_at(last_event_id: str | None, after: int) -> int:
     if last_event_id is None:
         return after
     if not last_event_id.isdecimal() or int(last_event_id) > LARGEST:
@@ -103,7 +112,7 @@ def _resumed_at(last_event_id: str | None, after: int) -> int:
 
 async def _stream(bus: Bus, journal: Journal, seen: int) -> AsyncIterator[bytes]:
     """Every event after `seen`, as they come; ends when the journal has ended and its last event is out."""
-    yield b"retry: 2000\n\n"
+    yield f"retry: 2000\nid: {seen}\n\n".encode()
     said_at = time.monotonic()
     with bus.waiter(journal.key) as waiter:
         while True:
@@ -112,6 +121,8 @@ async def _stream(bus: Bus, journal: Journal, seen: int) -> AsyncIterator[bytes]
             if events:
                 yield b"".join(map(_frame, events))
                 seen, said_at = events[-1].seq, time.monotonic()
+                if len(events) < BATCH:
+                    await asyncio.sleep(journal.rest_s)
                 continue
             if has_ended:
                 return
@@ -121,5 +132,5 @@ async def _stream(bus: Bus, journal: Journal, seen: int) -> AsyncIterator[bytes]
             await waiter.wait(LOOK_EVERY_S)
 
 
-def _frame(event: Event | ErasureEvent) -> bytes:
+def _frame(event: AnyEvent) -> bytes:
     return f"id: {event.seq}\nevent: {event.type}\ndata: {event.model_dump_json()}\n\n".encode()

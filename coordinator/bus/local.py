@@ -21,6 +21,10 @@ class LocalBus:
         self._cache: OrderedDict[str, tuple[float, bytes]] = OrderedDict()  # expiry and value, least recent first
         self._cached_bytes = 0
 
+    @property
+    def is_up(self) -> bool:
+        return True
+
     async def start(self) -> None:
         pass
 

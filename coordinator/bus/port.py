@@ -18,6 +18,10 @@ ACTS: Final = "acts"
 
 
 class Bus(Protocol):
+    @property
+    def is_up(self) -> bool:
+        """Whether other replicas and what they wrote down can be reached now."""
+
     async def start(self) -> None:
         """Call once on the loop before use. Succeeds, within a second, also when the server behind the bus is away."""
 

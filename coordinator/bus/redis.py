@@ -56,6 +56,10 @@ class RedisBus:
         self._is_closing = False
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def is_up(self) -> bool:
+        return self._is_listening and time.monotonic() >= self._asks_again_at
+
     async def start(self) -> None:
         self._tasks = {asyncio.create_task(self._listen()), asyncio.create_task(self._send())}
         with contextlib.suppress(TimeoutError):

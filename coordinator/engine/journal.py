@@ -29,6 +29,8 @@ ON_THE_WIRE: Final[dict[type[e.Event], str]] = {
     e.AffectedCohortAudited: "LineAudited",
 }
 """Types of entries that readers of the log know by another name than the event's."""
+IN_BOTH: Final = frozenset({"CheckpointsSuperseded", "LineFenced", "LineClean", "LineDone", "LineAudited"})
+"""Types of entries that stand in the journal of a run and in the log of a request."""
 
 
 def entry(event: e.Event, after: State) -> Entry | None:

@@ -51,6 +51,10 @@ def erasure_key(erasure_id: UUID) -> str:
     return f"erasure:{erasure_id}"
 
 
+def federation_key(federation_id: UUID) -> str:
+    return f"federation:{federation_id}"
+
+
 def _announcement(
     after: State, erasure_id: UUID, change: str, status: ErasureStatus, reason: str | None
 ) -> Iterator[Command]:

@@ -84,7 +84,7 @@ def submit_result(draft: Draft, message: m.SubmitResult) -> Accepted | Refused:
             return refusal
         raise Rejected(refusal.code, refusal.detail)
     figures = bounded(message.metrics)
-    _check_result(draft, task, message, figures)
+    num_bytes = _check_result(draft, task, message, figures)
     round = draft.state.rounds[task.round_id]
     if stale := _staleness_refusal(draft, task, round):
         draft.emit(e.UpdateRefused(task.id, round.id, stale.code))
@@ -108,6 +108,7 @@ def submit_result(draft: Draft, message: m.SubmitResult) -> Accepted | Refused:
         metrics=figures,
         received_at=draft.now,
         seconds=max(0.0, (draft.now - task.leased_at).total_seconds()) if task.leased_at is not None else 0.0,
+        num_bytes=num_bytes,
     )
     draft.emit(e.UpdateAccepted(update))
     ledger.charge(draft, update)
@@ -220,14 +221,15 @@ def _replayed(draft: Draft, task: Task, message: m.SubmitResult) -> Accepted:
     return Accepted(update.id)
 
 
-def _check_result(draft: Draft, task: Task, message: m.SubmitResult, figures: Mapping[str, float]) -> None:
+def _check_result(draft: Draft, task: Task, message: m.SubmitResult, figures: Mapping[str, float]) -> int | None:
+    """How large the update is; None of figures."""
     if wrong := impossible(figures):
         raise Rejected("invalid-result", wrong)
     _check_num_samples(draft, task, message.num_samples)
     if task.kind in FIGURES_ONLY:
         if message.digest is not None:
             raise Rejected("invalid-result", f"a task of kind {task.kind} returns figures; leave `update` out")
-        return
+        return None
     if message.digest is None:
         raise Rejected("invalid-result", f"a task of kind {task.kind} must name its uploaded `update`")
     own = [b for b in draft.state.blobs.values() if b.origin_id == task.id and b.digest == message.digest]
@@ -243,6 +245,7 @@ def _check_result(draft: Draft, task: Task, message: m.SubmitResult, figures: Ma
     if blob.layout_digest != model.updatable_digest:
         detail = "an update holds the floating tensors of the model it was trained from: same names, shapes and dtypes"
         raise Rejected("wrong-layout", detail)
+    return blob.num_bytes
 
 
 def _check_num_samples(draft: Draft, task: Task, num_samples: int) -> None:

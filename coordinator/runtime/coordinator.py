@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ from coordinator.keys.directory import DirectoryKeys
 from coordinator.runtime.acts import Acts
 from coordinator.runtime.evidence import Evidence
 from coordinator.runtime.evidence_comparison import EvidenceComparison
+from coordinator.runtime.federation_feed import FederationFeed
 from coordinator.runtime.parts import Parts, Platform
 from coordinator.runtime.plain_blob_upgrade import PlainBlobUpgrade
 from coordinator.runtime.presence import Presence
@@ -56,7 +58,10 @@ class Coordinator(Parts):
             )
         )
         self.presence = Presence(self.database, self.bus)
+        self.feed = FederationFeed(self.database)
         self.quota = quota_of(settings, self.database)
+        self.created_at = time.monotonic()
+        """By the clock that only grows."""
         comparison = EvidenceComparison(self.database, self.bus, self.tombstones, self.signing_keys, self._observe)
         self.evidence = Evidence(self.database, self.bus, self.tombstones, self.signing_keys, comparison)
         self.webhooks = WebhookSender(self.database, self.shell, settings.callback_hosts, self.signing_keys)

@@ -31,7 +31,7 @@ UNKNOWN_DISK_BYTES: Final = 1 << 40
 class Quota:
     def __init__(self, database: Database, client_bytes: int, federation_bytes: int) -> None:
         self._database = database
-        self._client_bytes, self._federation_bytes = client_bytes, federation_bytes
+        self._client_bytes, self.federation_bytes = client_bytes, federation_bytes
         self._stored: Counter[UUID] = Counter()
         """Bytes by federation and by client; an unfinished upload counts with all that it announced."""
         self._arriving: Counter[UUID] = Counter()
@@ -86,8 +86,8 @@ class Quota:
             if have + num_bytes > self._client_bytes:
                 return _exceeded("this client", have, num_bytes, self._client_bytes, "LETHE_CLIENT_QUOTA_BYTES")
         have = self._stored[federation_id] + self._arriving[federation_id]
-        if have + num_bytes > self._federation_bytes:
-            return _exceeded("the federation", have, num_bytes, self._federation_bytes, "LETHE_FEDERATION_QUOTA_BYTES")
+        if have + num_bytes > self.federation_bytes:
+            return _exceeded("the federation", have, num_bytes, self.federation_bytes, "LETHE_FEDERATION_QUOTA_BYTES")
         return None
 
 

@@ -29,7 +29,7 @@ from coordinator.engine.entities import State
 from coordinator.engine.events import Event
 from coordinator.engine.journal import entry
 from coordinator.engine.messages import Envelope, Message, Reply
-from coordinator.engine.react import FollowUp, Wake, erasure_key, react, run_key
+from coordinator.engine.react import FollowUp, Wake, erasure_key, federation_key, react, run_key
 from coordinator.engine.replies import Refused
 from coordinator.runtime.supervision import WorkHealth
 from coordinator.store import acts, inbox, journal
@@ -224,6 +224,9 @@ class Shell:
         await journal.write(connection, entries, now)
         work.wakes.update(run_key(one.run_id) for one in entries if one.run_id is not None)
         work.wakes.update(erasure_key(one.erasure_id) for one in entries if one.erasure_id is not None)
+        runs, erasures = work.state.rows("runs"), work.state.rows("erasures")
+        concerned = (runs.get(one.run_id) or erasures.get(one.erasure_id) for one in entries)
+        work.wakes.update(federation_key(one.federation_id) for one in concerned if one is not None)
         return work, answers
 
     async def _decide_once(self, connection: AsyncConnection, work: _Work, pending: _PendingMessage) -> Answer:

@@ -7,6 +7,7 @@ after a pause that grows until a turn of it goes well. What is down, and why, is
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -25,14 +26,26 @@ class WorkHealth:
     def __init__(self) -> None:
         self.problem: str | None = None
         """Why it is down; None while it is well."""
+        self.since = time.monotonic()
+        """When it last went down or came up."""
         self.num_restarts = 0
         self.was_ok = False
 
     def ok(self) -> None:
-        self.problem, self.was_ok = None, True
+        self.was_ok = True
+        self._note(None)
 
     def waits(self, problem: str) -> None:
         """It is alive, and cannot do its work."""
+        self._note(problem)
+
+    def died(self, problem: str) -> None:
+        self.num_restarts += 1
+        self._note(problem)
+
+    def _note(self, problem: str | None) -> None:
+        if (problem is None) != (self.problem is None):
+            self.since = time.monotonic()
         self.problem = problem
 
 
@@ -71,9 +84,8 @@ class Supervisor:
             health.was_ok = False
             error = await _ended(work, health)
             num_deaths = 1 if health.was_ok else num_deaths + 1
-            health.num_restarts += 1
             pause_s = min(LONGEST_PAUSE_S, self._first_pause_s * 2 ** (num_deaths - 1))
-            health.problem = f"{_described(error)}; it is started again"
+            health.died(f"{_described(error)}; it is started again")
             log.error("background.died", task=name, deaths=num_deaths, pause_s=pause_s, exc_info=error or False)
             if num_deaths == HOPELESS_AFTER:
                 self._on_hopeless(f"{name} died {num_deaths} times in a row: {_described(error)}")

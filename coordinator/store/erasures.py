@@ -71,7 +71,8 @@ async def concerned(connection: AsyncConnection, erasure_id: UUID) -> tuple[UUID
 
 
 async def events(connection: AsyncConnection, erasure_id: UUID, position: Position) -> Page[ErasureEvent]:
-    statement = sa.select(t.erasure_log).where(t.erasure_log.c.erasure_id == erasure_id)
+    shown = [t.erasure_log.c[name] for name in ErasureEvent.model_fields]
+    statement = sa.select(*shown).where(t.erasure_log.c.erasure_id == erasure_id)
     return await page(connection, statement, t.erasure_log.c.seq, position, lambda row: ErasureEvent(**row._mapping))
 
 

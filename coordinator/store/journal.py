@@ -56,4 +56,5 @@ async def _write_to_log(connection: AsyncConnection, erasure_id: UUID, one: Entr
     newest = await connection.execute(sa.select(sa.func.max(_log.c.seq)).where(_log.c.erasure_id == erasure_id))
     seq = int(newest.scalar_one_or_none() or 0) + 1
     row = {"erasure_id": erasure_id, "seq": seq, "at": now, "type": one.type, "data": one.data}
+    row |= {"run_id": one.run_id, "cohort_id": one.cohort_id}
     await connection.execute(_log.insert().values(row))

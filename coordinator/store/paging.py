@@ -40,7 +40,7 @@ async def page(
 ) -> Page[Item]:
     """`key` must be among the statement's columns and unique."""
     if position.cursor is not None:
-        last = _decode(position.cursor, key.type.python_type)
+        last = decode(position.cursor, key.type.python_type)
         statement = statement.where(key < last if newest_first else key > last)
     statement = statement.order_by(key.desc() if newest_first else key).limit(position.limit + 1)
     rows = (await connection.execute(statement)).all()
@@ -53,7 +53,7 @@ def encode(key: UUID | str | int) -> str:
     return base64.urlsafe_b64encode(str(key).encode()).decode().rstrip("=")
 
 
-def _decode(cursor: str, kind: type) -> UUID | str | int:
+def decode(cursor: str, kind: type) -> Any:
     try:
         text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
         if "\0" in text:

@@ -93,7 +93,7 @@ async def tasks(connection: AsyncConnection, run_id: UUID, status: str | None, p
     statement = sa.select(t.tasks).where(t.tasks.c.run_id == run_id)
     if status is not None:
         statement = statement.where(t.tasks.c.status == status)
-    return await page(connection, statement, t.tasks.c.id, position, _task)
+    return await page(connection, statement, t.tasks.c.id, position, task_of)
 
 
 async def events(connection: AsyncConnection, run_id: UUID, position: Position) -> Page[Event]:
@@ -181,7 +181,7 @@ def _round(row: sa.Row[Any]) -> Round:
     return Round(**shown, deadline_at=row.due_at)
 
 
-def _task(row: sa.Row[Any]) -> Task:
+def task_of(row: sa.Row[Any]) -> Task:
     shown = {name: value for name, value in row._mapping.items() if name in Task.model_fields}
     if row.status == "done":  # agents report progress while they train, and nothing when they are through
         shown["progress"] = 1.0

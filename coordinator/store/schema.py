@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 import migrations
-from coordinator.store.act_tables import metadata
 from coordinator.store.database import Database
+from coordinator.store.feed_tables import metadata
 
 if TYPE_CHECKING:
     from alembic.config import Config

@@ -74,6 +74,7 @@ SCRUBBED_KINDS: Final = ("log-tail", "device", "figure", "canary", "failure-reas
 _CLAIMABLE_OR_LEASED: Final = "status IN ('ready', 'leased')"
 _OPEN_TASK: Final = "status IN ('standby', 'ready', 'leased')"
 _LEASED_TASK: Final = "status = 'leased'"
+_FAILED_TASK: Final = "failure IS NOT NULL"
 _OPEN_JOB: Final = "status IN ('ready', 'leased')"
 _OPEN_ROUND: Final = "status = 'open'"
 # A database uses a partial index only for a query that says the index's condition in so many words: not with a
@@ -81,6 +82,7 @@ _OPEN_ROUND: Final = "status = 'open'"
 IS_CLAIMABLE_OR_LEASED: Final = text(f"tasks.{_CLAIMABLE_OR_LEASED}")
 IS_OPEN_TASK: Final = text(f"tasks.{_OPEN_TASK}")
 IS_LEASED_TASK: Final = text(f"tasks.{_LEASED_TASK}")
+IS_FAILED_TASK: Final = text(f"tasks.{_FAILED_TASK}")
 IS_OPEN_JOB: Final = text(f"jobs.{_OPEN_JOB}")
 IS_OPEN_ROUND: Final = text(f"rounds.{_OPEN_ROUND}")
 
@@ -294,6 +296,8 @@ tasks = Table(
     Index("ix_tasks_claimable", "client_id", **_where(_CLAIMABLE_OR_LEASED)),
     Index("ix_tasks_open", "cohort_id", **_where(_OPEN_TASK)),
     Index("ix_tasks_due", "due_at", **_where(_LEASED_TASK)),
+    Index("ix_tasks_of_client", "client_id", "run_id", "round"),
+    Index("ix_tasks_failed", "client_id", **_where(_FAILED_TASK)),
     # A client has at most one piece of open work of a kind in a cohort.
     Index(
         "uq_tasks_one_open",
@@ -328,6 +332,7 @@ updates = Table(
     Column("seconds", Float, nullable=False),
     Column("consumed_by", Uuid, ForeignKey("rounds.id"), index=True),
     Column("stored", Boolean, nullable=False),
+    Column("num_bytes", BigInteger),
     _one_of("status", "buffered", "consumed", "discarded"),
     CheckConstraint("num_samples > 0", name="samples"),
     CheckConstraint("(status = 'consumed') = (consumed_by IS NOT NULL)", name="consumed_once"),
@@ -580,6 +585,8 @@ erasure_log = Table(
     Column("at", Instant, nullable=False),
     Column("type", String(40), nullable=False),
     Column("data", Json, nullable=False),
+    Column("run_id", Uuid),
+    Column("cohort_id", Uuid),
     PrimaryKeyConstraint("erasure_id", "seq"),
 )
 

@@ -76,11 +76,16 @@ def arguments(query: Mapping[str, Any] | None, body: Any, headers: Mapping[str, 
     """Of one request; what is None is left out."""
     found: dict[str, Any] = {"headers": dict(headers or {})}
     if query is not None:
-        found["params"] = {key: str(value) for key, value in query.items() if value is not None}
+        found["params"] = {key: _as_text(value) for key, value in query.items() if value is not None}
     if body is not None:
         found["content"] = json.dumps(_plain(body))
         found["headers"]["Content-Type"] = "application/json"
     return found
+
+
+def _as_text(value: Any) -> str | list[str]:
+    """A list is a parameter that is repeated."""
+    return [str(one) for one in value] if isinstance(value, list) else str(value)
 
 
 def _plain(body: Any) -> Any:

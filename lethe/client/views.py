@@ -6,7 +6,7 @@ from typing import Any
 
 from lethe.client.answers import Answer
 from lethe.client.rendering import table
-from services.wire.v1 import acts, erasure, exclusions, incentives, resources, superseded_models, work
+from services.wire.v1 import acts, erasure, exclusions, incentives, resources, superseded_models, views, work
 
 
 class Federation(Answer, resources.Federation):
@@ -57,6 +57,38 @@ class Event(Answer, resources.Event):
 
 class Lineage(Answer, resources.Lineage):
     """How a checkpoint came to be."""
+
+
+class LineageEdges(Answer, views.LineageEdges):
+    """The models behind a checkpoint and the updates in each, as a graph."""
+
+
+class Topology(Answer, views.RunTopology):
+    """A run as a picture: its cohorts, their members, models and fences."""
+
+
+class RunSeries(Answer, views.RunSeries):
+    """A run as curves."""
+
+
+class Grid(Answer, views.RunGrid):
+    """A run as a grid: which client did what in which round."""
+
+
+class Worker(Answer, views.Worker):
+    """How a client's worker is."""
+
+
+class System(Answer, views.System):
+    """How an installation is."""
+
+
+class FeedEvent(Answer, views.FeedEvent):
+    """Something that happened to a run or a request of a federation."""
+
+
+class VerificationKey(Answer, views.VerificationKey):
+    """A key that certificates are, or were, signed with."""
 
 
 class Member(Answer, resources.Member):

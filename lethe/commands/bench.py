@@ -15,7 +15,7 @@ from lethe.target import examples
 SOURCE_ROOT: Final = Path(__file__).parents[2]
 WHICH: Final = (
     "Which: coordination, training, longpoll, erasure, certificate, assignment, forgetting, recovery, exact, knot, "
-    "selection, incentive, scale, storm."
+    "selection, incentive, scale, views, storm."
 )
 HELP: dict[str, Any] = {
     # What follows the name is the benchmark's own, its --help included.

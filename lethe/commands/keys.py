@@ -10,17 +10,32 @@ import typer
 from lethe.commands import evidence
 from lethe.failures import CommandFailed
 from lethe.process import DatabaseUrl, Home
-from lethe.target import AsJson, examples
+from lethe.target import AsJson, connect, examples
 
 if TYPE_CHECKING:
     from coordinator.runtime.coordinator import Coordinator
 
-app = typer.Typer(no_args_is_help=True, help="The key that certificates are signed with (run where it lies).")
+app = typer.Typer(no_args_is_help=True, help="The keys that certificates are, and were, signed with.")
 
 
 @app.callback()
 def keys() -> None:
     pass
+
+
+@app.command("list", **examples("lethe keys list"))
+def list_(context: typer.Context, json: AsJson = False) -> None:
+    """Every key that the coordinator ever signed with, the one that signs now last (over HTTP)."""
+    from lethe.printing import Column, print_answers, when
+
+    columns: dict[str, Column] = {
+        "key": "key_id",
+        "algorithm": "algorithm",
+        "from": when("from"),
+        "until": when("until"),
+    }
+    with connect(context) as client:
+        print_answers(client.keys(), columns, as_json=json)
 
 
 @app.command(**examples("lethe keys rotate", "lethe keys rotate --lost"))
@@ -32,8 +47,8 @@ def rotate(
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Sign with a new key from now on. Earlier certificates verify on with the old public key, which stays published;
-    give verifiers the new one: lethe certificates key."""
+    """Sign with a new key from now on; run it where the key lies. Earlier certificates verify on with the old public
+    key, which stays published; give verifiers the new one: lethe certificates key."""
     from lethe.printing import print_record
 
     async def carry_out(coordinator: Coordinator) -> dict[str, Any]:

@@ -21,6 +21,7 @@ HELP = examples(
     "lethe verify certificate.json --key lethe.pub.pem --client hospital-b --opening opening.json",
     "lethe verify certificate.json --key lethe.pub.pem --inclusion proof.json",
     "lethe --url https://lethe.example.org verify certificate.json --key lethe.pub.pem --replay",
+    "lethe --url https://lethe.example.org verify certificate.json",
     "lethe verify acts.jsonl --key lethe.pub.pem",
 )
 MARKS: Final = {True: "ok  ", False: "FAIL", None: "n/a "}
@@ -31,7 +32,13 @@ def verify(
     certificate: Annotated[
         Path, typer.Argument(help="The certificate, as it was downloaded; or an export of the log of acts.")
     ],
-    key: Annotated[Path, typer.Option(help="The issuer's public key (PEM); several keys if it is countersigned.")],
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            help="The issuer's public key (PEM); several keys if it is countersigned. When absent, the coordinator is "
+            "asked for every key that it ever signed with."
+        ),
+    ] = None,
     model_digest: Annotated[
         str | None, typer.Option("--model", help="Also: the model with this digest must be one it speaks of.")
     ] = None,
@@ -49,7 +56,8 @@ def verify(
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Verify a certificate of erasure, or an export of the log of acts. Needs no network, unless it is to replay.
+    """Verify a certificate of erasure, or an export of the log of acts. Needs no network, unless it is to replay
+    or the key is not given.
 
     Exit code 0: it holds; 1: it does not, or nothing could be replayed; 2: a file cannot be read; 3: it holds, but the
     list of artefacts is not at hand.
@@ -61,8 +69,9 @@ def verify(
     if (client is None) != (opening is None):
         raise CommandFailed("--client and --opening go together", exit_code=UNUSABLE)
     data = _read(certificate)
+    public_keys = _read(key) if key is not None else _keys_of_coordinator(context)
     if is_export(data):
-        _verify_acts(data, _read(key), json)
+        _verify_acts(data, public_keys, json)
         return
     with ExitStack() as stack:
         beside = Beside(
@@ -71,11 +80,16 @@ def verify(
             client=client,
             opening=_read(opening) if opening else None,
         )
-        verdict = check(data, _read(key), model_digest=model_digest, beside=beside)
+        verdict = check(data, public_keys, model_digest=model_digest, beside=beside)
     outcome = None
     if replay and verdict.valid and verdict.statement is not None:
         outcome = _replay(context, verdict.statement, json)
     (_print_json if json else _print)(verdict, outcome)
+    _judge(verdict, outcome)
+
+
+def _judge(verdict: Verdict, outcome: ReplayOutcome | None) -> None:
+    """The exit code says what the lines before said."""
     _refuse("certificate", verdict)
     if outcome is not None and not outcome.passed:
         raise CommandFailed(f"the replay fails: {outcome.why_not}")
@@ -127,6 +141,19 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise CommandFailed(f"cannot read {path}: {error.strerror or error}", exit_code=UNUSABLE) from error
+
+
+def _keys_of_coordinator(context: typer.Context) -> bytes:
+    """Also those that were rotated out since. Who issued the certificate is then the coordinator's own word."""
+    from lethe.printing import say
+
+    with connect(context) as coordinator:
+        keys = coordinator.keys()
+        say(
+            f"checked with the {len(keys)} keys that {coordinator.url} names as its own: compare the id of the key that"
+        )
+        say("signed with one that you have from elsewhere, or name a file that you trust: --key FILE")
+    return "".join(key.public_key for key in keys).encode()
 
 
 def _replay(context: typer.Context, statement: AnyStatement, quiet: bool) -> ReplayOutcome:

@@ -99,6 +99,7 @@ COMMITS = {
     "coordinator/runtime/certificate_issuer.py",
     "coordinator/runtime/erasure_steps.py",
     "coordinator/runtime/evidence.py",
+    "coordinator/runtime/federation_feed.py",
     "coordinator/runtime/kept_updates.py",
     "coordinator/runtime/webhooks.py",
     "coordinator/runtime/presence.py",

@@ -340,6 +340,8 @@ class Update:
     consumed_by: UUID | None = None
     """The round that used it; for an asynchronous update often a later one than it was asked in."""
     stored: bool = True
+    num_bytes: int | None = None
+    """How large the update was. None of figures, and of what older releases accepted."""
 
     @property
     def key(self) -> UUID:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any
 from uuid import UUID
 
 from lethe.client.answers import Answer, is_id, named, only
 from lethe.client.asynchronous.connection import AsyncConnection
-from lethe.client.views import Federation, Issued
+from lethe.client.views import Federation, FeedEvent, Issued, Task, Worker
 from lethe.errors import NotAllowed, NotFound, Unusable
 from services.wire.v1 import resources
 
@@ -39,6 +40,30 @@ class AsyncFederations:
             raise Unusable(f"there are several federations{named(found)}", next_step="say which: federation=NAME")
         return Federation.read(found[0])
 
+    async def events(
+        self, federation: str | UUID | None = None, *, after: int = 0, newest_first: bool = False
+    ) -> AsyncIterator[FeedEvent]:
+        """What happened to its runs and requests up to now."""
+        path = f"{await self.path_of(federation)}/events"
+        query = {"after": after or None, "newest_first": "true" if newest_first else None, "limit": 200}
+        async for document in self._connection.pages(path, **query):
+            yield FeedEvent.read(document)
+
+    async def follow(
+        self, federation: str | UUID | None = None, *, after: int | None = None
+    ) -> AsyncGenerator[FeedEvent]:
+        """What happens to its runs and requests, for ever, across restarts of the coordinator, too. From now on;
+        `after`: also what happened before, behind this number."""
+        path = await self.path_of(federation)
+        if after is None:
+            query = {"newest_first": "true", "limit": 1}
+            newest = (await self._connection.request("GET", f"{path}/events", query=query))["items"]
+            after = newest[0]["seq"] if newest else 0
+        async with aclosing(self._connection.follow(f"{path}/events/stream", after)) as documents:
+            async for document in documents:
+                if document is not None:
+                    yield FeedEvent.read(document)
+
     async def path_of(self, federation: str | UUID | None) -> str:
         """Where its clients and credentials are."""
         is_known = federation is not None and is_id(federation)
@@ -59,6 +84,11 @@ class AsyncFederations:
 
 class AsyncEnrolledClient(Answer, resources.Client):
     """A data holder with its worker."""
+
+    async def tasks(self) -> AsyncIterator[Task]:
+        """What it was asked in all runs, newest first."""
+        async for document in self._connection.pages(f"/v1/clients/{self.id}/tasks"):
+            yield Task.read(document)
 
     async def rotate(self) -> Issued:
         """A new token; the old one stops working at once."""
@@ -92,6 +122,12 @@ class AsyncClients:
         path = f"{await self._federations.path_of(federation)}/clients"
         async for document in self._connection.pages(path):
             yield AsyncEnrolledClient.read(document, self._connection)
+
+    async def workers(self, *, federation: str | UUID | None = None) -> AsyncIterator[Worker]:
+        """How the worker of each client is, by name."""
+        path = f"{await self._federations.path_of(federation)}/workers"
+        async for document in self._connection.pages(path, limit=200):
+            yield Worker.read(document)
 
     async def get(self, client: str | UUID, *, federation: str | UUID | None = None) -> AsyncEnrolledClient:
         """The one of that name or id."""

@@ -19,7 +19,7 @@ from lethe.client.asynchronous.models import AsyncBlobs, AsyncCheckpoints, Async
 from lethe.client.asynchronous.runs import AsyncRuns
 from lethe.client.asynchronous.work import AsyncWork
 from lethe.client.target import DEFAULT_URL, token_here
-from lethe.client.views import Health
+from lethe.client.views import Health, System, VerificationKey
 from lethe.errors import Refused
 
 
@@ -78,6 +78,14 @@ class AsyncClient:
     async def metrics(self) -> str:
         """Figures of this replica, as Prometheus reads them."""
         return (await self._connection.content("/metrics")).decode()
+
+    async def system(self) -> System:
+        """How the installation is; for its admin."""
+        return System.read(await self.request("GET", "/v1/system"))
+
+    async def keys(self) -> list[VerificationKey]:
+        """Every key that certificates were ever signed with here, the one that signs now last. Answers to anybody."""
+        return [VerificationKey.read(document) for document in await self.request("GET", "/v1/keys")]
 
     async def problem(self, code: str) -> Document:
         """What a problem's code means."""

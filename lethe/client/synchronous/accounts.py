@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from typing import Any
 from uuid import UUID
 
 from lethe.client.answers import Answer, is_id, named, only
 from lethe.client.synchronous.connection import Connection
-from lethe.client.views import Federation, Issued
+from lethe.client.views import Federation, FeedEvent, Issued, Task, Worker
 from lethe.errors import NotAllowed, NotFound, Unusable
 from services.wire.v1 import resources
 
@@ -40,6 +41,28 @@ class Federations:
             raise Unusable(f"there are several federations{named(found)}", next_step="say which: federation=NAME")
         return Federation.read(found[0])
 
+    def events(
+        self, federation: str | UUID | None = None, *, after: int = 0, newest_first: bool = False
+    ) -> Iterator[FeedEvent]:
+        """What happened to its runs and requests up to now."""
+        path = f"{self.path_of(federation)}/events"
+        query = {"after": after or None, "newest_first": "true" if newest_first else None, "limit": 200}
+        for document in self._connection.pages(path, **query):
+            yield FeedEvent.read(document)
+
+    def follow(self, federation: str | UUID | None = None, *, after: int | None = None) -> Generator[FeedEvent]:
+        """What happens to its runs and requests, for ever, across restarts of the coordinator, too. From now on;
+        `after`: also what happened before, behind this number."""
+        path = self.path_of(federation)
+        if after is None:
+            query = {"newest_first": "true", "limit": 1}
+            newest = (self._connection.request("GET", f"{path}/events", query=query))["items"]
+            after = newest[0]["seq"] if newest else 0
+        with closing(self._connection.follow(f"{path}/events/stream", after)) as documents:
+            for document in documents:
+                if document is not None:
+                    yield FeedEvent.read(document)
+
     def path_of(self, federation: str | UUID | None) -> str:
         """Where its clients and credentials are."""
         is_known = federation is not None and is_id(federation)
@@ -60,6 +83,11 @@ class Federations:
 
 class EnrolledClient(Answer, resources.Client):
     """A data holder with its worker."""
+
+    def tasks(self) -> Iterator[Task]:
+        """What it was asked in all runs, newest first."""
+        for document in self._connection.pages(f"/v1/clients/{self.id}/tasks"):
+            yield Task.read(document)
 
     def rotate(self) -> Issued:
         """A new token; the old one stops working at once."""
@@ -93,6 +121,12 @@ class Clients:
         path = f"{self._federations.path_of(federation)}/clients"
         for document in self._connection.pages(path):
             yield EnrolledClient.read(document, self._connection)
+
+    def workers(self, *, federation: str | UUID | None = None) -> Iterator[Worker]:
+        """How the worker of each client is, by name."""
+        path = f"{self._federations.path_of(federation)}/workers"
+        for document in self._connection.pages(path, limit=200):
+            yield Worker.read(document)
 
     def get(self, client: str | UUID, *, federation: str | UUID | None = None) -> EnrolledClient:
         """The one of that name or id."""

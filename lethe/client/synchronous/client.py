@@ -20,7 +20,7 @@ from lethe.client.synchronous.models import Blobs, Checkpoints, Cohorts
 from lethe.client.synchronous.runs import Runs
 from lethe.client.synchronous.work import Work
 from lethe.client.target import DEFAULT_URL, token_here
-from lethe.client.views import Health
+from lethe.client.views import Health, System, VerificationKey
 from lethe.errors import Refused
 
 
@@ -79,6 +79,14 @@ class Client:
     def metrics(self) -> str:
         """Figures of this replica, as Prometheus reads them."""
         return (self._connection.content("/metrics")).decode()
+
+    def system(self) -> System:
+        """How the installation is; for its admin."""
+        return System.read(self.request("GET", "/v1/system"))
+
+    def keys(self) -> list[VerificationKey]:
+        """Every key that certificates were ever signed with here, the one that signs now last. Answers to anybody."""
+        return [VerificationKey.read(document) for document in self.request("GET", "/v1/keys")]
 
     def problem(self, code: str) -> Document:
         """What a problem's code means."""

@@ -11,7 +11,7 @@ from uuid import UUID
 from lethe.client.answers import Answer, is_id
 from lethe.client.http import digest_of
 from lethe.client.synchronous.connection import Connection
-from lethe.client.views import BlobInfo, Lineage, Member
+from lethe.client.views import BlobInfo, Lineage, LineageEdges, Member
 from lethe.errors import NotFound
 from services.wire.v1 import resources
 
@@ -26,6 +26,11 @@ class Checkpoint(Answer, resources.Checkpoint):
     def lineage(self) -> Lineage:
         """Whose updates, with which weights, made it, and from which base."""
         return Lineage.read(self._connection.request("GET", f"/v1/checkpoints/{self.id}/lineage"))
+
+    def lineage_edges(self, *, depth: int = 10, client: str | UUID | None = None) -> LineageEdges:
+        """The models up to so many steps behind it, and what went into each. `client`: only updates of this id."""
+        path, query = f"/v1/checkpoints/{self.id}/lineage/edges", {"depth": depth, "client": client}
+        return LineageEdges.read(self._connection.request("GET", path, query=query))
 
     def download(self, out: str | Path) -> int:
         """Its bytes, as a safetensors file; returns their number."""

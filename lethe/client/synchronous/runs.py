@@ -14,7 +14,18 @@ from lethe.client.series import as_frame, rows_of
 from lethe.client.synchronous.accounts import Federations
 from lethe.client.synchronous.connection import Connection
 from lethe.client.synchronous.models import Blobs, Checkpoint, Cohort
-from lethe.client.views import CohortHistory, Event, KeptUpdate, Round, RunFields, RunValidation, Task
+from lethe.client.views import (
+    CohortHistory,
+    Event,
+    Grid,
+    KeptUpdate,
+    Round,
+    RunFields,
+    RunSeries,
+    RunValidation,
+    Task,
+    Topology,
+)
 from lethe.errors import NotCompleted
 from services.wire.v1.runs import RunSpec
 
@@ -101,6 +112,29 @@ class Run(RunFields):
         """Accuracy, loss and all other figures of each published model: a DataFrame if pandas is there, else a list of
         dictionaries."""
         return as_frame(rows_of([one for one in self.checkpoints()]))
+
+    def topology(self, *, members: int = 50) -> Topology:
+        """All cohorts in one answer. `members`: at most so many of each."""
+        return Topology.read(self._connection.request("GET", f"{self._path}/topology", query={"members": members}))
+
+    def series(self, *metrics: str, cohorts: Sequence[str | UUID] = (), points: int = 400) -> RunSeries:
+        """How figures went, thinned to so many points each: accuracy, loss, seconds and clients when none is named."""
+        query = {"metric": list(metrics) or None, "cohort": list(cohorts) or None, "points": points}
+        return RunSeries.read(self._connection.request("GET", f"{self._path}/series", query=query))
+
+    def grid(
+        self,
+        *,
+        rounds_from: int | None = None,
+        rounds_to: int | None = None,
+        cohort: str | UUID | None = None,
+        clients: int = 100,
+        cursor: str | None = None,
+    ) -> Grid:
+        """Who did what in which round: a page of clients, the newest rounds when none are named."""
+        query = {"rounds_from": rounds_from, "rounds_to": rounds_to, "cohort": cohort}
+        query |= {"clients": clients, "cursor": cursor}
+        return Grid.read(self._connection.request("GET", f"{self._path}/grid", query=query))
 
     # what happens to it
 

@@ -56,6 +56,16 @@ HANDLES = {
 
 # operation: the call; a handle's method is given as (group, method, arguments…)
 CALLS: dict[str, Callable[[Any], Any] | tuple[str, str, tuple[Any, ...]]] = {
+    "get_topology": ("runs", "topology", ()),
+    "get_series": ("runs", "series", ("accuracy", "loss")),
+    "get_grid": ("runs", "grid", ()),
+    "get_lineage_edges": ("checkpoints", "lineage_edges", ()),
+    "list_client_tasks": ("clients", "tasks", ()),
+    "list_workers": lambda c: c.clients.workers(federation=ID),
+    "get_system": lambda c: c.system(),
+    "list_keys": lambda c: c.keys(),
+    "list_federation_events": lambda c: c.federations.events(ID, newest_first=True),
+    "stream_federation_events": lambda c: c.federations.follow(ID, after=3),
     "get_health": lambda c: c.health(),
     "get_readiness": lambda c: c.readiness(),
     "get_metrics": lambda c: c.metrics(),
