@@ -16,6 +16,8 @@ REVISIONS: Final = (
     "0011",
     "0012",
     "0013",
+    "0014",
+    "0015",
     "0016",
 )
 """All revisions in their order. A released one is never edited: `frozen.sha256` has its digest."""

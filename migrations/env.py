@@ -8,7 +8,7 @@ from alembic import context
 from alembic.autogenerate.api import AutogenContext
 
 from coordinator.blobs import postgres as blob_tables
-from coordinator.store import feed_tables
+from coordinator.store import signin_tables
 from coordinator.store.tables import Instant
 
 
@@ -19,7 +19,7 @@ def render_item(kind: str, item: Any, autogen_context: AutogenContext) -> str | 
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=[feed_tables.metadata, blob_tables.metadata],
+    target_metadata=[signin_tables.metadata, blob_tables.metadata],
     render_item=render_item,
     render_as_batch=True,
 )

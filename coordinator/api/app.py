@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from coordinator.api import (
     acts,
     blobs,
+    browser_sessions,
     checkpoints,
     clients,
     documentation,
@@ -24,8 +25,10 @@ from coordinator.api import (
     events,
     exclusions,
     federations,
+    hand_overs,
     health,
     incentives,
+    openid,
     pages,
     problems,
     progress,
@@ -72,6 +75,10 @@ _ROUTERS: Final = (
     pages.router,
     acts.router,
     system.router,
+    browser_sessions.router,
+    openid.router,
+    hand_overs.router,
+    hand_overs.open_router,
     health.router,
     documentation.router,
     web.router,
@@ -98,7 +105,7 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     coordinator.observers.append(metrics.observe)
     app.state.context = Context(
         coordinator,
-        Authenticator(coordinator.database, coordinator.bus),
+        Authenticator(coordinator.database, coordinator.bus, coordinator.browser_sessions),
         ClaimProbe(coordinator.database, coordinator.set_aside),
         metrics,
         Limits(coordinator.settings),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Final, Literal
 from uuid import UUID
@@ -18,10 +18,12 @@ from fastapi import Depends, Request
 from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 
+from coordinator.api import cookies
 from coordinator.api.context import Context, context_of
 from coordinator.bus.port import CREDENTIALS_DROPPED, Bus
 from coordinator.runtime.accounts import hash_of, name_of_client, split_token
 from coordinator.runtime.acts import Act, Actor
+from coordinator.runtime.browser_sessions import BrowserSessions
 from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.shell import Shell
 from coordinator.store import access_queries, accounts
@@ -72,6 +74,12 @@ class Principal:
     """When the token of an erased client is worth nothing any more."""
     superseded_at: datetime | None = None
     """The newest fence since which its worker has not said that it dropped superseded models."""
+    person: str | None = None
+    """The name of who signed in with OpenID Connect."""
+    subject: str | None = None
+    """Issuer and subject of who signed in with OpenID Connect; four eyes tells persons apart by it."""
+    is_session: bool = False
+    """Whether a browser's session asks, and not a token."""
 
     @property
     def name(self) -> str:
@@ -84,57 +92,87 @@ def has_dropped(superseded_at: datetime | None, dropped_at: datetime | None) -> 
     return superseded_at is None or (dropped_at is not None and dropped_at >= superseded_at)
 
 
-class Authenticator:
-    """Tokens to principals; remembers the answer for two seconds."""
+Shown = tuple[Literal["token", "session"], str]
+"""What a request shows of itself: a token, or the cookie of a browser's session."""
 
-    def __init__(self, database: Database, bus: Bus) -> None:
-        self._database = database
-        self._known: dict[str, tuple[float, Principal]] = {}
+
+class Authenticator:
+    """Tokens and sessions to principals; remembers the answer for two seconds."""
+
+    def __init__(self, database: Database, bus: Bus, sessions: BrowserSessions) -> None:
+        self._database, self._sessions = database, sessions
+        self._known: dict[Shown, tuple[float, Principal]] = {}
         self._num_dropped = 0
         bus.subscribe(CREDENTIALS_DROPPED, lambda ids: self.forget(map(UUID, ids.split(","))))
 
     async def principal(self, token: str) -> Principal:
-        expires_at, known = self._known.get(token, (0.0, None))
+        return await self.shown(("token", token))
+
+    async def shown(self, shown: Shown) -> Principal:
+        expires_at, known = self._known.get(shown, (0.0, None))
         if known is not None and time.monotonic() < expires_at:
             return known
-        credential_id, secret = split_token(token)
         num_dropped = self._num_dropped
-        async with self._database.read() as connection:
-            found = await accounts.known_credential(connection, credential_id)
-            ends_at = found.revoked_at if found is not None else None
-            is_over = ends_at is not None and ends_at <= await self._database.about_now(connection)
-        if found is None or is_over or not hmac.compare_digest(found.secret_hash, hash_of(secret)):
-            raise Rejected("unauthenticated", "the token is not valid here, or was revoked; ask for a new one")
-        principal = Principal(
-            credential_id=found.id,
-            role=found.role,  # type: ignore[arg-type]  # the table's own constraint
-            federation_id=found.federation_id,
-            client_id=found.client_id,
-            client_name=found.client_name,
-            label=found.label,
-            is_removed=found.client_status == "removed",
-            is_erased=found.client_status == "erased",
-            is_needed=found.needed_by is not None,
-            ends_at=ends_at,
-            superseded_at=None if has_dropped(found.superseded_at, found.dropped_at) else found.superseded_at,
-        )
+        kind, content = shown
+        principal = await (self._of_token(content) if kind == "token" else self._of_session(content))
         if len(self._known) >= _MOST_CACHED:
             self._known.clear()
         # What is still asked of an erased client may end at any moment; and one may have been erased since it was read.
         if not principal.is_erased and num_dropped == self._num_dropped:
-            self._known[token] = time.monotonic() + CACHED_S, principal
+            self._known[shown] = time.monotonic() + CACHED_S, principal
         return principal
 
-    def has_seen(self, token: str) -> bool:
-        """Whether the token was valid not long ago."""
-        return token in self._known
+    async def _of_token(self, token: str) -> Principal:
+        credential_id, secret = split_token(token)
+        found = await self._credential(credential_id)
+        if found is None or not hmac.compare_digest(found.secret_hash, hash_of(secret)):
+            raise Rejected("unauthenticated", "the token is not valid here, or was revoked; ask for a new one")
+        return _principal(found)
+
+    async def _of_session(self, cookie: str) -> Principal:
+        session = await self._sessions.find(cookie)
+        found = await self._credential(session.credential_id)
+        if found is None:
+            raise Rejected("session-ended", "this session ended with its credential, which was revoked")
+        ends_at = session.ends_at if found.revoked_at is None else min(session.ends_at, found.revoked_at)
+        return replace(_principal(found), is_session=True, ends_at=ends_at)
+
+    async def _credential(self, credential_id: UUID) -> accounts.KnownCredential | None:
+        """None: it is unknown, or over."""
+        async with self._database.read() as connection:
+            found = await accounts.known_credential(connection, credential_id)
+            ends_at = found.revoked_at if found is not None else None
+            is_over = ends_at is not None and ends_at <= await self._database.about_now(connection)
+        return None if is_over else found
+
+    def has_seen(self, shown: Shown) -> bool:
+        """Whether it was valid not long ago."""
+        return shown in self._known
 
     def forget(self, credential_ids: Iterable[UUID]) -> None:
         self._num_dropped += 1
         dropped = set(credential_ids)
-        stale = [token for token, (_, principal) in self._known.items() if principal.credential_id in dropped]
-        for token in stale:
-            del self._known[token]
+        stale = [shown for shown, (_, principal) in self._known.items() if principal.credential_id in dropped]
+        for shown in stale:
+            del self._known[shown]
+
+
+def _principal(found: accounts.KnownCredential) -> Principal:
+    return Principal(
+        credential_id=found.id,
+        role=found.role,  # type: ignore[arg-type]  # the table's own constraint
+        federation_id=found.federation_id,
+        client_id=found.client_id,
+        client_name=found.client_name,
+        label=found.label,
+        is_removed=found.client_status == "removed",
+        is_erased=found.client_status == "erased",
+        is_needed=found.needed_by is not None,
+        ends_at=found.revoked_at,
+        superseded_at=None if has_dropped(found.superseded_at, found.dropped_at) else found.superseded_at,
+        person=found.label if found.subject is not None else None,
+        subject=found.subject,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +189,7 @@ class Caller:
         """As whom the log of acts knows the caller."""
         principal = self.principal
         name = principal.client_name or principal.label
-        return Actor(principal.role, name, principal.credential_id, principal.client_id, self.address)
+        return Actor(principal.role, name, principal.credential_id, principal.client_id, self.address, principal.person)
 
     async def act(
         self,
@@ -254,18 +292,30 @@ def peer_of(request: Request) -> str:
 
 async def identified(request: Request, context: Context) -> Principal:
     """Whose credential it is. An address that shows many wrong ones has to wait, but not those seen to be right."""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    token = token.strip()
-    peer = peer_of(request)
-    if not context.authenticator.has_seen(token):
+    shown, peer = _shown_by(request, context), peer_of(request)
+    if shown is None or not context.authenticator.has_seen(shown):
         context.limits.admit_stranger(peer)
     try:
-        if scheme.lower() != "bearer" or not token:
+        if shown is None:
             raise Rejected("unauthenticated", "send `Authorization: Bearer <token>`")
-        return await context.authenticator.principal(token)
+        principal = await context.authenticator.shown(shown)
+        if principal.is_session:
+            cookies.check_csrf(request, shown[1])
+        return principal
     except Rejected:
         context.limits.count_failure(peer)
         raise
+
+
+def _shown_by(request: Request, context: Context) -> Shown | None:
+    """A token is meant, wherever one is sent: no other page can make a browser send it."""
+    authorization = request.headers.get("authorization")
+    if authorization is None:
+        cookie = cookies.session_cookie(request, context.coordinator.settings)
+        return None if cookie is None else ("session", cookie)
+    scheme, _, token = authorization.partition(" ")
+    token = token.strip()
+    return ("token", token) if scheme.lower() == "bearer" and token else None
 
 
 Reader = Annotated[Caller, Depends(Allow("read"))]

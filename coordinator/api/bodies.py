@@ -12,7 +12,7 @@ from fastapi import Depends, Header, HTTPException, Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from coordinator.api.auth import identified
+from coordinator.api.auth import identified, peer_of
 from coordinator.api.context import context_of
 from coordinator.store.paging import Position
 from services.core.errors import Rejected
@@ -20,6 +20,7 @@ from services.wire.v1.resources import Page
 
 MOST_JSON_BYTES: Final = 1 << 20
 SMALL_JSON_BYTES: Final = 16_384
+STRANGERS_JSON_BYTES: Final = 2_048
 MOST_JSON_DEPTH: Final = 32
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 Item = TypeVar("Item")
@@ -67,6 +68,28 @@ class JsonRoute(APIRoute):
             return await handle(wanted)
 
         return handle_json
+
+
+class StrangersRoute(APIRoute):
+    """For whoever has no credential: a short body of announced length, and nobody may fail here often."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_stranger(request: Request) -> Response:
+            limits, peer = context_of(request).limits, peer_of(request)
+            limits.admit_stranger(peer)
+            announced = request.headers.get("content-length", "0")
+            is_short = announced.isdecimal() and int(announced[:20]) <= STRANGERS_JSON_BYTES
+            if not is_short or "transfer-encoding" in request.headers:
+                raise HTTPException(413, f"a body may have {STRANGERS_JSON_BYTES} bytes here, and says how many it has")
+            try:
+                return await handle(JsonRequest(request.scope, request.receive))
+            except Rejected:
+                limits.count_failure(peer)
+                raise
+
+        return handle_stranger
 
 
 async def _receive(request: JsonRequest) -> None:

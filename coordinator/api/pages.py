@@ -26,7 +26,7 @@ from services.core.errors import InvariantBroken
 router = APIRouter(tags=["erasure"])
 _ALWAYS: Final = ("unauthenticated", "forbidden", "client-removed", "not-found", "certificate-not-ready")
 _HTML: Final = {"content": {"text/html": {"schema": {"type": "string"}}}}
-_HEADERS: Final = {
+PAGE_HEADERS: Final = {
     "Content-Security-Policy": f"{html.policy()}; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -50,19 +50,19 @@ async def get_certificate_page(erasure_id: UUID, caller: Follower) -> Response:
     path = files.list_path(certified.request_id, root) if root is not None else None
     try:
         keys = await asyncio.to_thread(caller.coordinator.signing_keys.public_keys)
-        page = await asyncio.to_thread(_page, certified.envelope, b"".join(map(public_pem, keys)), path)
+        page = await asyncio.to_thread(page_of, certified.envelope, b"".join(map(public_pem, keys)), path)
     except KeyUnreadable as error:
         raise NotReady(described(error)) from error
-    return Response(page, media_type=html.MEDIA_TYPE, headers={**_HEADERS, "Cache-Control": "no-store"})
+    return Response(page, media_type=html.MEDIA_TYPE, headers={**PAGE_HEADERS, "Cache-Control": "no-store"})
 
 
 @router.get("/verify.html", include_in_schema=False)
 async def get_verify_page() -> Response:
     """Verifies certificates in the browser; needs no credential, and as a file no coordinator."""
-    return Response(html.verify_page(), media_type=html.MEDIA_TYPE, headers=_HEADERS)
+    return Response(html.verify_page(), media_type=html.MEDIA_TYPE, headers=PAGE_HEADERS)
 
 
-def _page(envelope: bytes, keys: bytes, listed: Path | None) -> str:
+def page_of(envelope: bytes, keys: bytes, listed: Path | None) -> str:
     with contextlib.ExitStack() as stack:
         artefacts = stack.enter_context(listed.open("rb")) if listed is not None and listed.exists() else None
         try:

@@ -36,7 +36,10 @@ PROBLEMS: Final[dict[str, ProblemType]] = {
     code: ProblemType(status, CODES[code], retry_after_s is not None, retry_after_s)
     for code, status, retry_after_s in (
         ("unauthenticated", 401, None),
+        ("session-ended", 401, None),
         ("forbidden", 403, None),
+        ("csrf-failed", 403, None),
+        ("sign-in-failed", 403, None),
         ("client-removed", 403, None),
         ("client-erased", 403, None),
         ("not-found", 404, None),
@@ -62,6 +65,8 @@ PROBLEMS: Final[dict[str, ProblemType]] = {
         ("callback-refused", 422, None),
         ("superseded", 410, None),
         ("certificate-not-ready", 409, None),
+        ("already-spent", 409, None),
+        ("link-expired", 410, None),
         ("invalid-request", 422, None),
         ("invalid-run", 422, None),
         ("too-large", 413, None),
@@ -122,7 +127,7 @@ def problem(
     all_headers = dict(headers or {})
     if kind.retry_after_s is not None:
         all_headers.setdefault("Retry-After", str(kind.retry_after_s))
-    if code == "unauthenticated":
+    if kind.status == 401:
         all_headers["WWW-Authenticate"] = "Bearer"
     content = document(code, detail, request.url.path, errors)
     return Response(content, kind.status, headers=all_headers, media_type=MEDIA_TYPE)

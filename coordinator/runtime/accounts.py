@@ -11,27 +11,30 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import structlog
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.bus.port import ACTS, CREDENTIALS_DROPPED
+from coordinator.bus.port import CREDENTIALS_DROPPED
 from coordinator.engine.messages import RemoveClient
 from coordinator.runtime.acts import Act, Actor
-from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.settings import Settings, variable_of
 from coordinator.runtime.sweeping import sweep_uploads
-from coordinator.store import accounts, acts
+from coordinator.store import accounts
 from services.core.errors import Rejected
 from services.core.ids import uuid7
 from services.wire.v1.acts import ActAbout
 from services.wire.v1.resources import ClientCreate, CredentialCreate, Federation, FederationCreate, IssuedCredential
+
+if TYPE_CHECKING:
+    from coordinator.runtime.coordinator import Coordinator
 
 log = structlog.get_logger()
 SHORTEST_ADMIN_TOKEN = 16
@@ -64,16 +67,8 @@ async def _new_id(coordinator: Coordinator) -> UUID:
         return uuid7(await coordinator.database.now(connection), os.urandom(10))
 
 
-@asynccontextmanager
-async def _recorded(coordinator: Coordinator, act: Act) -> AsyncIterator[tuple[AsyncConnection, datetime]]:
-    """One transaction and its instant; the act is recorded in it."""
-    sealed = await coordinator.acts.sealed(act)
-    database = coordinator.database
-    async with database.write() as connection:
-        now = await database.now(connection)
-        yield connection, now
-        await acts.add(connection, [sealed], now)
-    coordinator.bus.wake([ACTS])
+def _recorded(coordinator: Coordinator, act: Act) -> AbstractAsyncContextManager[tuple[AsyncConnection, datetime]]:
+    return coordinator.acts.recorded(act)
 
 
 async def _issue(

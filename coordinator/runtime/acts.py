@@ -12,7 +12,7 @@ import base64
 import contextlib
 import os
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -55,6 +55,8 @@ class Actor:
     credential_id: UUID
     client_id: UUID | None
     address: str
+    person: str | None = None
+    """Who signed in with OpenID Connect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class Acts:
         actor, act_id = act.actor, uuid4()
         own = client_key(actor.client_id) if actor.client_id is not None else federation_key(act.federation_id)
         who = {"name": actor.name, "credential": str(actor.credential_id), "from": actor.address}
+        who |= {"person": actor.person} if actor.person is not None else {}
         said: list[tuple[Says, list[KeyName], dict[str, str]]] = [("who", [own], who)]
         for client_id, name in act.whom.items():
             said.append(("whom", [client_key(client_id)], {"client": str(client_id), "name": name}))
@@ -92,6 +95,16 @@ class Acts:
             said.append(("words", [client_key(client_id) for client_id in act.whom] or [own], {"text": act.words}))
         parts = [await self._part(act_id, place, *one) for place, one in enumerate(said)]
         return SealedAct(act_id, act.federation_id, act.name, actor.role, act.about, tuple(parts))
+
+    @contextlib.asynccontextmanager
+    async def recorded(self, act: Act) -> AsyncIterator[tuple[AsyncConnection, datetime]]:
+        """One transaction and its instant; the act is recorded in it."""
+        sealed = await self.sealed(act)
+        async with self._database.write() as connection:
+            now = await self._database.now(connection)
+            yield connection, now
+            await acts.add(connection, [sealed], now)
+        self._bus.wake([ACTS])
 
     async def _part(
         self, act_id: UUID, place: int, says: Says, names: list[KeyName], content: dict[str, str]

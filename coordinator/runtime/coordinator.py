@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 from sqlalchemy import make_url
@@ -18,9 +19,11 @@ from coordinator.bus.port import Bus
 from coordinator.engine.react import NOTICES
 from coordinator.keys.directory import DirectoryKeys
 from coordinator.runtime.acts import Acts
+from coordinator.runtime.browser_sessions import BrowserSessions
 from coordinator.runtime.evidence import Evidence
 from coordinator.runtime.evidence_comparison import EvidenceComparison
 from coordinator.runtime.federation_feed import FederationFeed
+from coordinator.runtime.hand_overs import HandOvers
 from coordinator.runtime.parts import Parts, Platform
 from coordinator.runtime.plain_blob_upgrade import PlainBlobUpgrade
 from coordinator.runtime.presence import Presence
@@ -32,6 +35,9 @@ from coordinator.runtime.webhooks import WebhookSender
 from coordinator.store.database import Database, Unavailable
 from services.core.private_files import make_directory, tighten, tighten_directory
 from services.methods.catalogue import LEFT_OUT
+
+if TYPE_CHECKING:
+    from coordinator.runtime.openid import OpenId
 
 log = structlog.get_logger()
 RETENTION_S = 0.5
@@ -69,6 +75,10 @@ class Coordinator(Parts):
         kept_for = timedelta(days=settings.acts_days) if settings.acts_days is not None else None
         self.acts = Acts(self.database, self.bus, self.sealer, self.signing_keys, kept_for)
         self.supervisor = Supervisor()
+        idle, longest = timedelta(seconds=settings.session_idle_s), timedelta(seconds=settings.session_longest_s)
+        self.browser_sessions = BrowserSessions(self.database, self.bus, self.acts, idle, longest)
+        self.openid = self._openid() if settings.openid_issuer is not None else None
+        self.hand_overs = HandOvers(self.database, self.acts, settings.public_url)
 
     async def start_api(self) -> None:
         """The coordinating role: timers and chores; kernels too unless compute processes do them."""
@@ -121,6 +131,11 @@ class Coordinator(Parts):
                 raise
             except Exception as error:
                 log.error("requests.not-mended", step=step.__name__, exc_info=error)
+
+    def _openid(self) -> OpenId:
+        from coordinator.runtime.openid import OpenId  # imports that a coordinator without people does without
+
+        return OpenId(self.settings, self.database, self.bus, self.acts)
 
     def _start_pump(self, name: str, queue: Queue, *, rest_s: float = 0.0) -> None:
         lease_s = self.settings.kernel_lease_s

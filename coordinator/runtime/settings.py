@@ -6,22 +6,34 @@ This module needs pydantic alone, so that every host, a worker's too, knows the 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from services.models.spec import MAX_PARAMETERS
 
 PREFIX: Final = "LETHE_"
+_ROLES: Final = ("viewer", "operator", "compliance", "admin")
 _MAY_BE_EMPTY: Final = frozenset({"callback_hosts", "trusted_proxies"})
 
 
 def variable_of(field: str) -> str:
     """The environment variable of a setting."""
     return PREFIX + field.upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What people of a group at the OpenID Connect provider are here: a role in one federation, given by its name."""
+
+    group: str
+    role: str
+    federation: str
 
 
 class Settings(BaseModel):
@@ -69,6 +81,26 @@ class Settings(BaseModel):
         description="Hosts that callbacks of erasure requests may go to: names or name:port, comma-separated; none.",
     )
     log_json: bool = False
+
+    # Signing in with a browser.
+    public_url: str | None = Field(
+        default=None, description="The address that people's browsers know, like https://lethe.example.org."
+    )
+    session_idle_s: float = Field(default=3600.0, gt=0, description="A browser's session that idles for so long ends.")
+    session_longest_s: float = Field(default=43200.0, gt=0, description="The longest that it lasts.")
+    openid_issuer: str | None = Field(
+        default=None, description="The address of the OpenID Connect provider; people sign in with tokens when absent."
+    )
+    openid_name: str = Field(default="OpenID Connect", max_length=100, description="What people call it.")
+    openid_client_id: str | None = Field(default=None, description="As whom the coordinator is known to it.")
+    openid_client_secret: SecretStr | None = Field(default=None, description="Its secret there; none when absent.")
+    openid_client_secret_file: Path | None = Field(default=None, description="A file that holds it.")
+    openid_scopes: str = Field(default="openid profile", description="What is asked of the provider.")
+    openid_groups_claim: str = Field(default="groups", description="Where it says what groups a person is in.")
+    openid_roles: str = Field(
+        default="",
+        description="Who may do what: GROUP=ROLE@FEDERATION, comma-separated; of several that fit a person the first.",
+    )
 
     # How much one client, federation or address may take of what all share.
     max_uploads_per_client: int = Field(default=8, ge=1, description="Uploads of one credential at the same time.")
@@ -131,6 +163,47 @@ class Settings(BaseModel):
             raise ValueError("blobs can be kept in Postgres only if LETHE_DATABASE_URL names one: use LETHE_BLOBS=file")
         return self
 
+    @field_validator("public_url", "openid_issuer")
+    @classmethod
+    def _is_address(cls, url: str | None) -> str | None:
+        """Without TLS only on this machine: what goes there are secrets."""
+        if url is None:
+            return None
+        parts = urlsplit(url)
+        is_local = parts.hostname in ("127.0.0.1", "localhost", "::1")
+        if parts.hostname is None or (parts.scheme != "https" and not (parts.scheme == "http" and is_local)):
+            raise ValueError("write https://HOST (http:// only of this machine itself)")
+        if parts.query or parts.fragment or parts.username is not None:
+            raise ValueError("write it without a query, a fragment or a user")
+        return url
+
+    @field_validator("public_url")
+    @classmethod
+    def _has_no_path(cls, url: str | None) -> str | None:
+        if url is not None and urlsplit(url).path.strip("/"):
+            raise ValueError("write it without a path")
+        return url and url.rstrip("/")
+
+    @field_validator("openid_roles")
+    @classmethod
+    def _are_grants(cls, roles: str) -> str:
+        _grants(roles)
+        return roles
+
+    @model_validator(mode="after")
+    def _can_sign_in(self) -> Self:
+        if self.openid_issuer is not None:
+            for name in ("public_url", "openid_client_id", "openid_roles"):
+                if not getattr(self, name):
+                    raise ValueError(f"with LETHE_OPENID_ISSUER, {variable_of(name)} has to be set as well")
+            if "openid" not in self.openid_scopes.split():
+                raise ValueError("LETHE_OPENID_SCOPES has to have openid among them")
+        return self
+
+    @cached_property
+    def grants(self) -> tuple[Grant, ...]:
+        return _grants(self.openid_roles)
+
     @field_validator("trusted_proxies")
     @classmethod
     def _are_networks(cls, proxies: str) -> str:
@@ -156,6 +229,18 @@ class Settings(BaseModel):
     @property
     def blob_path(self) -> Path:
         return self.blob_dir or self.home / "blobs"
+
+
+def _grants(roles: str) -> tuple[Grant, ...]:
+    """The group may be written with `=` in it, like `cn=officers`."""
+    found = []
+    for one in filter(None, (one.strip() for one in roles.split(","))):
+        group, _, granted = one.rpartition("=")
+        role, _, federation = granted.strip().partition("@")
+        if not group.strip() or role not in _ROLES or not federation:
+            raise ValueError(f"{one!r} is not GROUP=ROLE@FEDERATION; ROLE is one of {', '.join(_ROLES)}")
+        found.append(Grant(group.strip(), role, federation))
+    return tuple(found)
 
 
 def _networks(proxies: str) -> tuple[IPv4Network | IPv6Network, ...]:

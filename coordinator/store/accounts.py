@@ -36,6 +36,7 @@ class KnownCredential:
     revoked_at: datetime | None
     superseded_at: datetime | None
     dropped_at: datetime | None
+    subject: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,17 @@ class NewCredential:
     label: str = ""
     federation_id: UUID | None = None
     client_id: UUID | None = None
+    subject: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PersonsCredential:
+    """Of somebody who signs in with OpenID Connect."""
+
+    id: UUID
+    role: str
+    federation_id: UUID
+    label: str
 
 
 _c = t.credentials.c
@@ -54,7 +66,7 @@ _KNOWN = prepared(
     sa.select(_c.id, _c.role, _c.label, _c.federation_id, _c.client_id)
     .add_columns(t.clients.c.name.label("client_name"), t.clients.c.status.label("client_status"))
     .add_columns(t.clients.c.needed_by, _c.secret_hash, _c.revoked_at)
-    .add_columns(t.clients.c.superseded_at, t.clients.c.dropped_at)
+    .add_columns(t.clients.c.superseded_at, t.clients.c.dropped_at, _c.subject)
     .outerjoin(t.clients, t.clients.c.id == _c.client_id)
     .where(_c.id == sa.bindparam("credential"))
 )
@@ -129,6 +141,20 @@ async def active_credentials(connection: AsyncConnection, client_id: UUID) -> li
     return list(
         (await connection.execute(sa.select(c.id).where(c.client_id == client_id, c.revoked_at.is_(None)))).scalars()
     )
+
+
+async def federation_named(connection: AsyncConnection, name: str) -> UUID | None:
+    return (await connection.execute(sa.select(t.federations.c.id).where(t.federations.c.name == name))).scalar()
+
+
+async def persons_credentials(connection: AsyncConnection, subject: str) -> list[PersonsCredential]:
+    """Those that a person can sign in as: one for each role in a federation."""
+    own = sa.select(_c.id, _c.role, _c.federation_id, _c.label).where(_c.subject == subject, _c.revoked_at.is_(None))
+    return [PersonsCredential(*row) for row in await connection.execute(own)]
+
+
+async def relabel_credential(connection: AsyncConnection, credential_id: UUID, label: str) -> None:
+    await connection.execute(t.credentials.update().where(_c.id == credential_id).values(label=label))
 
 
 async def platform_admins(connection: AsyncConnection) -> list[UUID]:

@@ -15,6 +15,9 @@ CODES: Final[dict[str, str]] = {
     # who is asking
     "unauthenticated": "The request carries no valid credential.",
     "forbidden": "The credential is valid but its role does not allow this.",
+    "session-ended": "The browser's session is over; sign in again.",
+    "csrf-failed": "A change through a browser's session needs the header X-CSRF-Token with what its cookie says.",
+    "sign-in-failed": "Signing in with OpenID Connect did not come to its end; begin again.",
     "client-removed": "This client was removed from the federation; its agent must stop.",
     "client-erased": "This client was erased from the federation; its agent must stop.",
     # what is named
@@ -41,6 +44,8 @@ CODES: Final[dict[str, str]] = {
     "method-unavailable": "The erasure method cannot meet the requested guarantee here, or does not apply.",
     "callback-refused": "The coordinator does not post to the host of this callback.",
     "superseded": "This model was superseded by an erasure and is not served any more.",
+    "already-spent": "This link was opened before; it hands over once.",
+    "link-expired": "This link has expired or was revoked.",
     "certificate-not-ready": "The erasure is not completed; there is no certificate yet.",
     # payloads
     "invalid-request": "The request does not fit its schema.",

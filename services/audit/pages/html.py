@@ -14,6 +14,8 @@ from typing import Final
 from services.audit.pages.content import Block, Content, Facts, Grid, Listing, Paragraph, Section
 
 MEDIA_TYPE: Final = "text/html; charset=utf-8"
+VERIFY: Final = "verify.js"
+HAND_OVER: Final = "hand_over.js"
 MARKS: Final = {"good": "✔", "unsure": "●", "bad": "✘"}
 BEYOND: Final = (
     "Checked here are the form and the signatures. lethe verify also checks that the claims do not contradict each "
@@ -63,20 +65,40 @@ def verify_page() -> str:
     return _page("Verify a certificate of erasure", "".join(body))
 
 
-def policy() -> str:
+@cache
+def hand_over_page() -> str:
+    """Opens a link that hands a certificate over: nothing is asked for before the reader presses the button."""
+    body = [
+        "<header><h1>A certificate of erasure for you</h1>",
+        "<p>Somebody sent you this link to hand a certificate over: the signed evidence of what was erased. "
+        "<strong>It can be opened once.</strong> Open it where you can keep files.</p></header>",
+        '<section><p><button id="open" disabled>Open it and hand it over to me</button></p>',
+        '<div id="outcome" role="status"><p>The script of this page, which opens the link, did not run.</p></div>',
+        '<ul id="files"></ul></section>',
+        "<section><h2>What to do with it</h2><p>Keep all files as they are. certificate.html is for reading. "
+        '<a href="/verify.html">verify.html</a> and the command lethe verify check the certificate; compare the '
+        "fingerprint of the public key with one that you got elsewhere.</p></section>",
+    ]
+    return _page("A certificate of erasure for you", "".join(body), HAND_OVER)
+
+
+def policy(script: str = VERIFY) -> str:
     """Of what these pages may load and do."""
-    script, style = _digest(_asset("verify.js")), _digest(_asset("page.css"))
-    return f"default-src 'none'; script-src '{script}'; style-src '{style}'; base-uri 'none'; form-action 'none'"
+    digest, style = _digest(_asset(script)), _digest(_asset("page.css"))
+    asks = "connect-src 'self'; " if script == HAND_OVER else ""
+    return f"default-src 'none'; {asks}script-src '{digest}'; style-src '{style}'; base-uri 'none'; form-action 'none'"
 
 
-def _page(title: str, body: str) -> str:
+def _page(title: str, body: str, script: str = VERIFY) -> str:
     head = (
-        f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy()}">'
+        f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy(script)}">'
         '<meta name="referrer" content="no-referrer"><meta name="viewport" content="width=device-width">'
         f"<title>{escape(title)}</title><style>{_asset('page.css')}</style>"
     )
-    script = f"<script>{_asset('verify.js')}</script>"
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body><main>{body}</main>\n{script}</body></html>\n'
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body><main>{body}</main>\n'
+        f"<script>{_asset(script)}</script></body></html>\n"
+    )
 
 
 @cache

@@ -227,7 +227,7 @@ async def test_an_admin_token_in_the_settings_replaces_the_former_one(tmp_path: 
         await ensure_admin(coordinator)
         await coordinator.close()
     coordinator = Coordinator(Settings(home=tmp_path))
-    authenticator = Authenticator(coordinator.database, coordinator.bus)
+    authenticator = Authenticator(coordinator.database, coordinator.bus, coordinator.browser_sessions)
     assert (await authenticator.principal("second-admin-token")).role == "admin"
     with pytest.raises(Rejected, match="unauthenticated"):
         await authenticator.principal("first-admin-token")
