@@ -24,16 +24,17 @@ from lethe.commands import (
     database,
     demo,
     doctor,
-    erase,
     evidence,
     federations,
     incentives,
     keys,
+    me,
     methods,
     models,
     new,
     openapi,
     operating,
+    requests,
     run_views,
     runs,
     selection,
@@ -129,6 +130,7 @@ app.add_typer(credentials.app, name="credentials", rich_help_panel=OPERATION)
 runs.app.command("topology", **run_views.TOPOLOGY_HELP)(run_views.topology)
 runs.app.command("series", **run_views.SERIES_HELP)(run_views.series)
 runs.app.command("grid", **run_views.GRID_HELP)(run_views.grid)
+app.command("me", rich_help_panel=OPERATION, **me.HELP)(me.me)
 app.add_typer(runs.app, name="runs", rich_help_panel=OPERATION)
 app.command("workers", rich_help_panel=OPERATION, **operating.WORKERS_HELP)(operating.workers)
 app.command("events", rich_help_panel=OPERATION, **operating.EVENTS_HELP)(operating.events)
@@ -136,7 +138,7 @@ app.command("system", rich_help_panel=OPERATION, **operating.SYSTEM_HELP)(operat
 app.add_typer(checkpoints.app, name="checkpoints", rich_help_panel=OPERATION)
 app.add_typer(blobs.app, name="blobs", rich_help_panel=OPERATION)
 app.add_typer(incentives.app, name="incentives", rich_help_panel=OPERATION)
-app.add_typer(erase.app, name="erase", rich_help_panel=FORGETTING)
+app.add_typer(requests.app, name="erase", rich_help_panel=FORGETTING)
 certificates.app.command("show", **show_certificate.SHOW_HELP)(show_certificate.show)
 certificates.app.command("verifier", **show_certificate.VERIFIER_HELP)(show_certificate.verifier)
 app.add_typer(certificates.app, name="certificates", rich_help_panel=FORGETTING)

@@ -21,6 +21,7 @@ from fastapi.security.base import SecurityBase
 from coordinator.api import cookies
 from coordinator.api.context import Context, context_of
 from coordinator.bus.port import CREDENTIALS_DROPPED, Bus
+from coordinator.engine.entities import Party
 from coordinator.runtime.accounts import hash_of, name_of_client, split_token
 from coordinator.runtime.acts import Act, Actor
 from coordinator.runtime.browser_sessions import BrowserSessions
@@ -190,6 +191,24 @@ class Caller:
         principal = self.principal
         name = principal.client_name or principal.label
         return Actor(principal.role, name, principal.credential_id, principal.client_id, self.address, principal.person)
+
+    @property
+    def party(self) -> Party:
+        """As whom requests to forget name the caller."""
+        principal = self.principal
+        label = principal.label or None
+        return Party(principal.credential_id, principal.role, label, principal.person, principal.subject)
+
+    @property
+    def may_decide(self) -> bool:
+        return self.principal.role in ALLOWED["judge"]
+
+    async def makers(self) -> tuple[UUID, ...]:
+        """The credentials that made the caller's, if it may decide anything."""
+        if not self.may_decide:
+            return ()
+        async with self.database.read() as connection:
+            return await accounts.makers(connection, self.principal.credential_id)
 
     async def act(
         self,

@@ -161,6 +161,7 @@ WantedPage = Annotated[Position, Depends(_wanted_page)]
 def answer_page(request: Request, page: Page[Item]) -> Response:
     headers = {}
     if page.next_cursor is not None:
-        query = {**request.query_params, "cursor": page.next_cursor}
+        kept = [(name, value) for name, value in request.query_params.multi_items() if name != "cursor"]
+        query = [*kept, ("cursor", page.next_cursor)]
         headers["Link"] = f'<{request.url.path}?{urlencode(query)}>; rel="next"'
     return answer(page, headers=headers)

@@ -1,29 +1,32 @@
-"""Requests to forget: discover, preview, file, follow, approve, deny, cancel, retry, and the certificate."""
+"""Requests to forget: discover, preview, file, list, follow, and the certificate; erasure_decisions.py has the rest."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import FileResponse
+from pydantic import AwareDatetime
 
-from coordinator.api.auth import ALLOWED, Caller, Follower, Judge, Petitioner, Previewer
+from coordinator.api.auth import ALLOWED, Caller, Follower, Petitioner, Previewer
 from coordinator.api.blob_answers import MEDIA_TYPE as OCTETS
-from coordinator.api.bodies import IfMatch, JsonRoute, WantedPage, answer, answer_page, expected_version
+from coordinator.api.bodies import JsonRoute, WantedPage, answer, answer_page
 from coordinator.api.problems import problems
-from coordinator.engine.messages import ApproveErasure, CancelErasure, DenyErasure, FileErasure, RetryErasure
+from coordinator.engine.erasure.filing import FARTHEST_DEADLINE
+from coordinator.engine.messages import FileErasure
 from coordinator.runtime.evidence import described
 from coordinator.runtime.filing import filing_of
 from coordinator.runtime.preview import preview
 from coordinator.runtime.shell import Replayed
 from coordinator.store import accounts, erasures
+from coordinator.store.acts import FILED
 from coordinator.store.database import NotReady
-from coordinator.store.erasures import Certified, View
+from coordinator.store.erasures import Certified, Filters, View
 from coordinator.store.inbox import InboxKey
 from services.audit import artefact_list, opening
 from services.audit.certificate import PAYLOAD_TYPE, artefact_root
@@ -36,31 +39,22 @@ from services.wire.v1.acts import ActAbout
 from services.wire.v1.erasure import (
     LEGAL_DAYS,
     Discovery,
+    ErasureCount,
     ErasureCreate,
     ErasureDelivery,
-    ErasureDenial,
     ErasurePreview,
     ErasurePreviewRequest,
     ErasureRequest,
     ErasureStatus,
     MethodDescription,
     RecoveryDescription,
+    Sort,
 )
 from services.wire.v1.resources import Page
 
 router = APIRouter(prefix="/v1", tags=["erasure"], route_class=JsonRoute)
-FARTHEST: Final = timedelta(days=3650)
-Judgement = ApproveErasure | DenyErasure | CancelErasure | RetryErasure
-JUDGEMENTS: Final[dict[type[Judgement], str]] = {
-    ApproveErasure: "erasure.approved",
-    DenyErasure: "erasure.denied",
-    CancelErasure: "erasure.cancelled",
-    RetryErasure: "erasure.retried",
-}
-"""As the log of acts calls them."""
 _ENVELOPE: Final = {"type": "object", "required": ["payload", "payloadType", "signatures"]}
 _ALWAYS: Final = ("unauthenticated", "forbidden", "client-removed", "not-found")
-_JUDGING: Final = (*_ALWAYS, "conflict", "precondition-failed")
 _FILING: Final = (
     *_ALWAYS,
     "client-erased",
@@ -145,10 +139,25 @@ async def file_erasure(
     async with caller.database.read() as connection:
         whom = await accounts.client_ids(connection, message.federation_id, body.subjects)
     about = ActAbout(kind="request", id=message.erasure_id)
-    act = await caller.act("erasure.filed", message.federation_id, about, whom=whom)
+    act = await caller.act(FILED, message.federation_id, about, whom=whom, words=body.note)
     reply = await caller.shell.handle_once(message, inbox_key, act)
     erasure_id = reply.made if isinstance(reply, Replayed) else message.erasure_id
-    return await _answer_request(caller, erasure_id, 202)
+    return await answer_request(caller, erasure_id, 202)
+
+
+async def _wanted_filters(
+    status: Annotated[list[ErasureStatus] | None, Query(description="Any of these.", max_length=10)] = None,
+    subject: Annotated[str | None, Query(max_length=63, description="A client that it is about, by its name.")] = None,
+    run: Annotated[UUID | None, Query(description="A run that it touches, or will when it is fenced.")] = None,
+    due_before: Annotated[
+        AwareDatetime | None, Query(description="Not over, and the legal deadline is earlier than this.")
+    ] = None,
+    awaiting_my_approval: Annotated[bool, Query(description="Only those that you may decide now.")] = False,
+) -> Filters:
+    return Filters(tuple(status or ()), subject, run, due_before, awaiting_my_approval)
+
+
+WantedFilters = Annotated[Filters, Depends(_wanted_filters)]
 
 
 @router.get("/erasure-requests", response_model=Page[ErasureRequest], responses=problems(*_ALWAYS))
@@ -156,22 +165,32 @@ async def list_erasures(
     request: Request,
     caller: Follower,
     position: WantedPage,
+    filters: WantedFilters,
     federation_id: UUID | None = None,
-    status: Annotated[ErasureStatus | None, Query()] = None,
+    sort: Annotated[Sort, Query(description="`-` begins with the latest.")] = "-created",
 ) -> Response:
-    """Newest first. A client sees the requests that are about it alone."""
-    within = federation_id if caller.within is None else caller.federation(federation_id)
+    """Newest first, unless another order is asked for. A client sees the requests that are about it alone."""
+    view = await _listed_view(caller, federation_id)
     database = caller.database
     async with database.read() as connection:
         now = await database.now(connection)
-        view = View(within, caller.principal.client_id)
-        page = await erasures.erasures(connection, view, status, position, now)
+        page = await erasures.erasures(connection, view, filters, sort, position, now)
     return answer_page(request, page.model_copy(update={"items": [_explained(caller, one) for one in page.items]}))
+
+
+@router.get("/erasure-requests:count", response_model=ErasureCount, responses=problems(*_ALWAYS))
+async def count_erasures(caller: Follower, filters: WantedFilters, federation_id: UUID | None = None) -> Response:
+    """How many requests a listing with these filters has, by what they need."""
+    view = await _listed_view(caller, federation_id)
+    async with caller.database.read() as connection:
+        now = await caller.database.now(connection)
+        found = await erasures.count(connection, view, filters, now)
+    return answer(found)
 
 
 @router.get("/erasure-requests/{erasure_id}", response_model=ErasureRequest, responses=problems(*_ALWAYS))
 async def get_erasure(erasure_id: UUID, caller: Follower) -> Response:
-    return await _answer_request(caller, erasure_id)
+    return await answer_request(caller, erasure_id)
 
 
 @router.get(
@@ -183,34 +202,6 @@ async def list_deliveries(request: Request, erasure_id: UUID, caller: Follower, 
         await erasures.require(connection, erasure_id, view_of(caller))
         page = await erasures.deliveries(connection, erasure_id, position)
     return answer_page(request, page)
-
-
-@router.post("/erasure-requests/{erasure_id}/approve", response_model=ErasureRequest, responses=problems(*_JUDGING))
-async def approve_erasure(erasure_id: UUID, caller: Judge, if_match: IfMatch = None) -> Response:
-    """Carry out a request that awaits approval."""
-    return await _judge(caller, ApproveErasure(erasure_id, expected_version(if_match)))
-
-
-@router.post(
-    "/erasure-requests/{erasure_id}/deny",
-    response_model=ErasureRequest,
-    responses=problems(*_JUDGING, "too-large", "unsupported-media-type"),
-)
-async def deny_erasure(erasure_id: UUID, body: ErasureDenial, caller: Judge, if_match: IfMatch = None) -> Response:
-    """Refuse a request that awaits approval, with the reason that the requester is told."""
-    return await _judge(caller, DenyErasure(erasure_id, body.reason, expected_version(if_match)))
-
-
-@router.post("/erasure-requests/{erasure_id}/cancel", response_model=ErasureRequest, responses=problems(*_JUDGING))
-async def cancel_erasure(erasure_id: UUID, caller: Judge, if_match: IfMatch = None) -> Response:
-    """Withdraw a request that awaits approval. After the fence there is no way back."""
-    return await _judge(caller, CancelErasure(erasure_id, expected_version(if_match)))
-
-
-@router.post("/erasure-requests/{erasure_id}/retry", response_model=ErasureRequest, responses=problems(*_JUDGING))
-async def retry_erasure(erasure_id: UUID, caller: Judge, if_match: IfMatch = None) -> Response:
-    """Look again at a request that requires action, once what its reason names is mended."""
-    return await _judge(caller, RetryErasure(erasure_id, expected_version(if_match)))
 
 
 @router.get(
@@ -288,6 +279,16 @@ def view_of(caller: Caller) -> View:
     return View(caller.within, caller.principal.client_id)
 
 
+async def _listed_view(caller: Caller, federation_id: UUID | None) -> View:
+    return await _decider_view(caller, federation_id if caller.within is None else caller.federation(federation_id))
+
+
+async def _decider_view(caller: Caller, within: UUID | None) -> View:
+    """With what it takes to say which requests the caller may decide."""
+    decider = caller.party if caller.may_decide else None
+    return View(within, caller.principal.client_id, decider, await caller.makers())
+
+
 async def _message(
     caller: Caller, wanted: ErasurePreviewRequest | ErasureCreate, filed: ErasureCreate | None
 ) -> FileErasure:
@@ -317,6 +318,9 @@ async def _message(
         legal_deadline=message.legal_deadline if filed.legal_deadline is None else _deadline(filed.legal_deadline, now),
         regulation=filed.regulation,
         needs_approval=filed.needs_approval,
+        filed_by=caller.party,
+        ground=filed.ground,
+        external_ref=filed.external_ref,
         callbacks=await _callbacks(caller, filed, message.erasure_id),
     )
 
@@ -332,28 +336,16 @@ async def _callbacks(caller: Caller, filed: ErasureCreate, erasure_id: UUID) -> 
 
 
 def _deadline(wanted: datetime, now: datetime) -> datetime:
-    if not now < wanted <= now + FARTHEST:
+    if not now < wanted <= now + FARTHEST_DEADLINE:
         raise Rejected("invalid-request", "legal_deadline must lie in the future, at most ten years from now")
     return wanted.astimezone(UTC)
 
 
-async def _judge(caller: Caller, message: Judgement) -> Response:
-    coordinator = caller.coordinator
-    async with coordinator.database.read() as connection:
-        await erasures.require(connection, message.erasure_id, view_of(caller))
-        federation_id, whom = await erasures.concerned(connection, message.erasure_id)
-    about = ActAbout(kind="request", id=message.erasure_id)
-    words = message.reason if isinstance(message, DenyErasure) else None
-    act = await caller.act(JUDGEMENTS[type(message)], federation_id, about, whom=whom, words=words)
-    await coordinator.shell.handle(message, act)
-    return await _answer_request(caller, message.erasure_id)
-
-
-async def _answer_request(caller: Caller, erasure_id: UUID, status: int = 200) -> Response:
-    database = caller.database
+async def answer_request(caller: Caller, erasure_id: UUID, status: int = 200) -> Response:
+    database, view = caller.database, await _decider_view(caller, caller.within)
     async with database.read() as connection:
         now = await database.now(connection)
-        found = _explained(caller, await erasures.erasure(connection, erasure_id, view_of(caller), now))
+        found = _explained(caller, await erasures.erasure(connection, erasure_id, view, now))
     headers = {"ETag": f'"{found.version}"'}
     if status == 202:
         headers["Location"] = f"/v1/erasure-requests/{found.id}"

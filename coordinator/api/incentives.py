@@ -7,12 +7,14 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query, Request, Response
 
-from coordinator.api.auth import Operator, Reader, Worker
+from coordinator.api.auth import ALLOWED, Operator, Reader, Worker
 from coordinator.api.bodies import JsonRoute, WantedPage, answer, answer_page
 from coordinator.api.problems import problems
 from coordinator.engine.messages import ChangeAllocation
+from coordinator.runtime.accounts import change_four_eyes
 from coordinator.runtime.incentives import next_period
 from coordinator.store import accounts, incentive_queries
+from services.core.errors import Rejected
 from services.incentive.spec import Incentives, Strategy
 from services.wire.v1.incentives import FederationChange, LedgerEntry, Period
 from services.wire.v1.resources import Federation, Page
@@ -27,11 +29,17 @@ _ALWAYS: Final = ("unauthenticated", "forbidden", "not-found")
     responses=problems(*_ALWAYS, "too-large", "unsupported-media-type"),
 )
 async def change_federation(federation_id: UUID, body: FederationChange, caller: Operator) -> Response:
-    """Divide clients among jobs in another way, from now on: a new period begins."""
+    """Divide clients among jobs in another way, from now on: a new period begins. Or, as an admin, say which requests
+    to forget somebody else than the filer has to approve."""
     async with caller.database.read() as connection:
         await accounts.federation(connection, federation_id, caller.within)
-    act = await caller.act("federation.changed", federation_id)
-    await caller.shell.handle(ChangeAllocation(federation_id, body.allocation, body.incentives), act)
+    if body.four_eyes is not None:
+        if caller.principal.role not in ALLOWED["administer"]:
+            raise Rejected("forbidden", f"a {caller.principal.role} may not change four_eyes; it takes an admin")
+        await change_four_eyes(caller.coordinator, federation_id, body.four_eyes, caller.within, caller.actor)
+    if body.changes_allocation:
+        act = await caller.act("federation.changed", federation_id)
+        await caller.shell.handle(ChangeAllocation(federation_id, body.allocation, body.incentives), act)
     async with caller.database.read() as connection:
         changed = await accounts.federation(connection, federation_id, caller.within)
     return answer(changed)

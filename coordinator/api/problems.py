@@ -42,6 +42,7 @@ PROBLEMS: Final[dict[str, ProblemType]] = {
         ("sign-in-failed", 403, None),
         ("client-removed", 403, None),
         ("client-erased", 403, None),
+        ("four-eyes", 403, None),
         ("not-found", 404, None),
         ("method-not-allowed", 405, None),
         ("conflict", 409, None),

@@ -156,6 +156,8 @@ HANDLERS: Final[Mapping[type[m.Message[Any]], Callable[[Draft, Any], Any]]] = {
     m.RemoveClient: runs.remove_client,
     m.FileErasure: filing.file_erasure,
     m.ApproveErasure: filing.approve_erasure,
+    m.RestoreErasure: filing.restore_erasure,
+    m.ExtendErasure: filing.extend_erasure,
     m.DenyErasure: filing.deny_erasure,
     m.CancelErasure: filing.cancel_erasure,
     m.RetryErasure: filing.retry_erasure,

@@ -266,6 +266,11 @@ def _of_erasure(state: State, event: e.ErasureEvent) -> State:
     match event:
         case e.ErasureFiled(erasure=erasure, subjects=subjects):
             return state.put(erasure, *subjects)
+        case e.ErasureDecided(erasure_id=erasure_id, ruling=ruling):
+            return state.put(replace(state.erasures[erasure_id], ruling=ruling))
+        case e.ErasureExtended(erasure_id=erasure_id, extension=extension):
+            known = state.erasures[erasure_id]
+            return state.put(replace(known, legal_deadline=extension.until, extension=extension))
         case e.ErasureMoved():
             return _move_erasure(state, event)
         case e.ClientErased(client_id=client_id, erasure_id=erasure_id, is_needed=is_needed):

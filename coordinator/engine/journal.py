@@ -130,6 +130,12 @@ def entry(event: e.Event, after: State) -> Entry | None:
         case e.ErasureFiled(erasure=erasure, subjects=subjects):
             data = {"scope": erasure.scope, "method": erasure.method, "num_subjects": len(subjects)}
             return Entry(None, None, kind, data, erasure.id)
+        case e.ErasureDecided(erasure_id=erasure_id, ruling=ruling):
+            data = {"decision": ruling.outcome, "role": ruling.by.role, "credential_id": str(ruling.by.credential_id)}
+            return Entry(None, None, kind, data, erasure_id)
+        case e.ErasureExtended(erasure_id=erasure_id, extension=extension):
+            data = {"until": extension.until.isoformat(), "reason": extension.reason}
+            return Entry(None, None, kind, data, erasure_id)
         case e.ErasureMoved(erasure_id=erasure_id, status=status, reason=reason, chosen=chosen):
             data = {"status": status, "reason": reason} | ({"method": chosen} if chosen is not None else {})
             return Entry(None, None, kind, data, erasure_id)

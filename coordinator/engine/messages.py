@@ -12,13 +12,13 @@ from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 from uuid import UUID
 
-from coordinator.engine.entities import Blob, Client, Erasure, Facts, Federation, Hold, Run
+from coordinator.engine.entities import Blob, Client, Erasure, Facts, Federation, Hold, Party, Run
 from coordinator.engine.erasure.stages import RecoveryWanted
 from coordinator.engine.needs import MAX_NAMED, Needs
 from coordinator.engine.replies import Accepted, FailureNoted, Granted, Renewed
 from services.core.digests import mentioned_in
 from services.incentive.spec import Incentives, Strategy
-from services.wire.v1.erasure import ErasureStatus, Fallback
+from services.wire.v1.erasure import ErasureStatus, Fallback, Ground
 from services.wire.v1.runs import RunSpec, policy_of
 
 Reply = TypeVar("Reply", covariant=True)
@@ -161,6 +161,10 @@ class FileErasure(Message[Erasure]):
     fallback: Fallback | None = None
     audit: Mapping[str, Any] | None = None
     needs_approval: bool = False
+    """Whether it asks for approval; its federation may demand it of every request."""
+    filed_by: Party | None = None
+    ground: Ground | None = None
+    external_ref: str | None = None
     callbacks: tuple[dict[str, Any], ...] = ()
     """Each callback as {url, secret}."""
     offline: tuple[str, ...] = ()
@@ -180,6 +184,10 @@ class FileErasure(Message[Erasure]):
 @dataclass(frozen=True, slots=True)
 class ApproveErasure(Message[Erasure]):
     erasure_id: UUID
+    by: Party
+    made_by: tuple[UUID, ...] = ()
+    """The credentials that made the decider's: who created or rotated it, who made that one, and so on."""
+    reason: str | None = None
     expected_version: int | None = None
 
     def add_needs(self, needs: Needs) -> None:
@@ -190,10 +198,37 @@ class ApproveErasure(Message[Erasure]):
 class DenyErasure(Message[Erasure]):
     erasure_id: UUID
     reason: str
+    by: Party
+    made_by: tuple[UUID, ...] = ()
     expected_version: int | None = None
 
     def add_needs(self, needs: Needs) -> None:
         needs.erasures.add(self.erasure_id)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreErasure(Message[Erasure]):
+    """The log of tombstones has the fence of a request that this database, which was put back, still has as one that
+    awaits approval. It goes on; nobody approves it by that."""
+
+    erasure_id: UUID
+
+    def add_needs(self, needs: Needs) -> None:
+        needs.begun.add(self.erasure_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendErasure(Message[Erasure]):
+    """Grant a request another legal deadline, once."""
+
+    erasure_id: UUID
+    until: datetime
+    reason: str
+    by: Party
+    expected_version: int | None = None
+
+    def add_needs(self, needs: Needs) -> None:
+        needs.announced.add(self.erasure_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,7 +480,7 @@ class AnnounceErasure(Message[None]):
 
     erasure_id: UUID
     change: str
-    """A status, or `first_clean`."""
+    """A status, `first_clean` or `extended`."""
     status: ErasureStatus
     reason: str | None = None
 

@@ -51,8 +51,8 @@ class Needs:
     """Requests whose clients may be told which samples to leave out."""
     leavers: set[tuple[UUID, str]] = field(default_factory=set, metadata=_loads(*_LINEAGE))
     """(federation, client name) whose runs are needed whole, to see what an erasure would do."""
-    filings: set[UUID] = field(default_factory=set, metadata=_loads(*_REQUEST))
-    """Federations whose open requests a new one has to reckon with."""
+    filings: set[UUID] = field(default_factory=set, metadata=_loads("four_eyes", *_REQUEST))
+    """Federations whose open requests a new one has to reckon with, and which of them somebody has to approve."""
     tasks: set[UUID] = field(default_factory=set, metadata=_loads("updates", *_WORK))
     submitted: set[UUID] = field(default_factory=set, metadata=_loads("facts", "updates", *_WORK))
     """Tasks whose model is compared with what was uploaded for them."""

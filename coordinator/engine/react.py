@@ -81,6 +81,9 @@ def react(event: e.Event, after: State) -> Iterator[Command]:
             yield Wake(CLOCK)
         case e.ErasureFiled(erasure=erasure):
             yield from _announcement(after, erasure.id, erasure.status, erasure.status, None)
+        case e.ErasureExtended(erasure_id=erasure_id, extension=extension):
+            status = after.erasures[erasure_id].status
+            yield from _announcement(after, erasure_id, "extended", status, extension.reason)
         case e.ErasureMoved(erasure_id=erasure_id, status=status, reason=reason):
             yield Wake(CLOCK)
             change = "first_clean" if event.first_clean_at is not None else status
@@ -141,6 +144,7 @@ def react(event: e.Event, after: State) -> Iterator[Command]:
             | e.RunReopened()
             | e.RunResized()
             | e.CheckpointsSuperseded()
+            | e.ErasureDecided()
             | e.ClientErased()
             | e.ExclusionsRefused()
             | e.AffectedCohortFenced()

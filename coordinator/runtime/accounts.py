@@ -31,6 +31,7 @@ from coordinator.store import accounts
 from services.core.errors import Rejected
 from services.core.ids import uuid7
 from services.wire.v1.acts import ActAbout
+from services.wire.v1.people import FourEyes
 from services.wire.v1.resources import ClientCreate, CredentialCreate, Federation, FederationCreate, IssuedCredential
 
 if TYPE_CHECKING:
@@ -74,17 +75,25 @@ def _recorded(coordinator: Coordinator, act: Act) -> AbstractAsyncContextManager
 async def _issue(
     connection: AsyncConnection,
     now: datetime,
-    role: str,
     federation_id: UUID,
+    by: Actor,
     client_id: UUID | None = None,
-    label: str = "",
+    wanted: CredentialCreate | None = None,
     credential_id: UUID | None = None,
 ) -> tuple[UUID, str]:
-    """A new credential's id and its token, of which only a hash is stored."""
+    """A new credential's id and its token, of which only a hash is stored. It is a client's, or as `wanted`."""
     credential_id = credential_id or uuid7(now, os.urandom(10))
     token = new_token(credential_id)
-    secret_hash = hash_of(split_token(token)[1])
-    new = accounts.NewCredential(credential_id, role, secret_hash, now, label, federation_id, client_id)
+    new = accounts.NewCredential(
+        credential_id,
+        "client" if wanted is None else wanted.role,
+        hash_of(split_token(token)[1]),
+        now,
+        "" if wanted is None else wanted.label,
+        federation_id,
+        client_id,
+        created_by=by.credential_id,
+    )
     await accounts.add_credential(connection, new)
     return credential_id, token
 
@@ -100,6 +109,17 @@ async def create_federation(coordinator: Coordinator, wanted: FederationCreate, 
     return Federation(id=federation_id, created_at=now, **dict(wanted))
 
 
+async def change_four_eyes(
+    coordinator: Coordinator, federation_id: UUID, four_eyes: FourEyes, within: UUID | None, by: Actor
+) -> None:
+    """For requests to forget that are filed from now on."""
+    act = Act("federation.changed", federation_id, by, words=f"four eyes: {four_eyes}")
+    async with _recorded(coordinator, act) as (connection, _):
+        await accounts.federation(connection, federation_id, within)
+        await accounts.set_four_eyes(connection, federation_id, four_eyes)
+    log.info("federation.changed", federation=str(federation_id), four_eyes=four_eyes)
+
+
 async def enrol_client(
     coordinator: Coordinator, federation_id: UUID, wanted: ClientCreate, within: UUID | None, by: Actor
 ) -> IssuedCredential:
@@ -113,7 +133,7 @@ async def enrol_client(
         async with _recorded(coordinator, act) as (connection, now):
             await accounts.federation(connection, federation_id, within)
             await accounts.add_clients(connection, {wanted.name: client_id}, federation_id, now, wanted)
-            credential_id, token = await _issue(connection, now, "client", federation_id, client_id)
+            credential_id, token = await _issue(connection, now, federation_id, by, client_id)
             client = await accounts.client(connection, client_id, within)
     except IntegrityError:
         raise Rejected(
@@ -132,7 +152,7 @@ async def rotate_client(coordinator: Coordinator, client_id: UUID, within: UUID 
             raise Rejected("conflict", f"client {client.name} was removed; enrol a new one")
         old = await accounts.active_credentials(connection, client_id)
         await accounts.revoke_credentials(connection, old, now)
-        credential_id, token = await _issue(connection, now, "client", client.federation_id, client_id)
+        credential_id, token = await _issue(connection, now, client.federation_id, by, client_id)
     announce_dropped(coordinator, old)
     log.info("client.rotated", client=client.name)
     return IssuedCredential(id=credential_id, role="client", token=token, client=client)
@@ -166,9 +186,7 @@ async def issue_credential(
     act = Act("credential.issued", federation_id, by, about, words=words)
     async with _recorded(coordinator, act) as (connection, now):
         await accounts.federation(connection, federation_id, within)
-        _, token = await _issue(
-            connection, now, wanted.role, federation_id, label=wanted.label, credential_id=credential_id
-        )
+        _, token = await _issue(connection, now, federation_id, by, wanted=wanted, credential_id=credential_id)
     log.info("credential.issued", credential=str(credential_id), role=wanted.role, federation=str(federation_id))
     return IssuedCredential(id=credential_id, role=wanted.role, token=token)
 
@@ -246,7 +264,8 @@ async def ensure_admin(coordinator: Coordinator) -> None:
             await accounts.revoke_credentials(connection, others, now)
             if not await accounts.reinstate_credential(connection, credential_id, hash_of(secret)):
                 label = "the installation's admin"
-                new = accounts.NewCredential(credential_id, "admin", hash_of(secret), now, label)
+                replaced = others[0] if others else None
+                new = accounts.NewCredential(credential_id, "admin", hash_of(secret), now, label, created_by=replaced)
                 await accounts.add_credential(connection, new)
     except IntegrityError:  # another replica is installing the same token
         return

@@ -118,6 +118,14 @@ class Acts:
             sealed = base64.b64encode(note).decode()
         return SealedPart(says, commitment(words), names, sealed)
 
+    async def record(self, act: SealedAct) -> datetime:
+        """Write an act that changes nothing else; returns its instant."""
+        async with self._database.write() as connection:
+            now = await self._database.now(connection)
+            await acts.add(connection, [act], now)
+        self._bus.wake([ACTS])
+        return now
+
     def opened(self, stored: Sequence[StoredAct]) -> list[RecordedAct]:
         """With what can still be read of each. Blocks on the disk."""
         return [

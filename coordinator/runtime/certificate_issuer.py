@@ -14,7 +14,7 @@ from uuid import UUID
 from pydantic import JsonValue
 
 from coordinator.crashpoints import crashpoint
-from coordinator.engine.entities import GIVEN_UP, AffectedCohort, Erasure
+from coordinator.engine.entities import GIVEN_UP, AffectedCohort, Erasure, Party
 from coordinator.runtime.certificate_files import CertificateFiles, DraftList
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
@@ -22,6 +22,7 @@ from coordinator.store import artefacts, blobs, evidence, exclusions, inventory,
 from coordinator.store.artefacts import Listed
 from coordinator.store.database import Database
 from coordinator.store.inventory import ErasureRecord
+from coordinator.store.scrubbing import is_mentioned
 from services.audit import predicate as p
 from services.audit.artefact_list import Artefact
 from services.audit.certificate import issue
@@ -37,6 +38,7 @@ OF_BYTES: Final = frozenset[ArtefactKind]({"update", "history", "checkpoint", "m
 """Kinds that lie in the blob store."""
 IS_ALWAYS: Final[Mapping[ArtefactKind, Disposition]] = {"credential": "revoked", "sealing-key": "destroyed"}
 """Unless the record says otherwise."""
+LONGEST_NAME: Final = 200
 SEALED_LATE: Final = "sealed-late"
 """The incident of an upgrade that found plain blobs."""
 
@@ -91,6 +93,7 @@ class CertificateIssuer:
         predicate = p.ErasurePredicate(
             federation=found.erasure.federation_id,
             request=_request(found, opening, now),
+            handling=_handling(found),
             method=_method(found),
             guarantee=p.Guarantee.plain(_guarantee(found)),
             cohorts=tuple(outcome(found, one) for one in found.affected),
@@ -227,6 +230,37 @@ def _request(found: ErasureRecord, opening: Opening, now: datetime) -> p.Request
         first_clean_at=erasure.first_clean_at or erasure.fenced_at,
         completed_at=now,
         legal_deadline=erasure.legal_deadline,
+    )
+
+
+def _handling(found: ErasureRecord) -> p.Handling | None:
+    """None where an older release did not record who filed."""
+    erasure = found.erasure
+    if erasure.filed_by is None and erasure.ruling is None:
+        return None
+    extension, ruling = erasure.extension, erasure.ruling
+    return p.Handling(
+        filed_by=_party(found, erasure.filed_by),
+        ground=erasure.ground,
+        needed_approval=erasure.needs_approval,
+        approved_by=_party(found, ruling.by) if ruling is not None else None,
+        approved_at=ruling.at if ruling is not None else None,
+        eyes=ruling.eyes if ruling is not None else None,
+        deadline_before=extension.deadline_before if extension is not None else None,
+    )
+
+
+def _party(found: ErasureRecord, party: Party | None) -> p.Party | None:
+    if party is None:
+        return None
+    erased = frozenset(subject.name for subject in found.subjects)
+
+    def shown(name: str | None) -> str | None:
+        name = (name or "").strip()[:LONGEST_NAME]
+        return name if name and not is_mentioned(erased, name) else None
+
+    return p.Party(
+        credential=party.credential_id, role=party.role, label=shown(party.label), person=shown(party.person)
     )
 
 

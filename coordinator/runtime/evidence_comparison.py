@@ -19,7 +19,7 @@ from sqlalchemy.exc import IntegrityError
 
 from coordinator.bus.port import Bus
 from coordinator.engine.events import Event
-from coordinator.engine.messages import ApproveErasure, FenceErasure, FileErasure
+from coordinator.engine.messages import FenceErasure, FileErasure, RestoreErasure
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import EvidenceLost, SigningKeys
 from coordinator.runtime.supervision import WorkHealth
@@ -192,7 +192,7 @@ class EvidenceComparison:
                 )
             )
         elif status == "awaiting_approval":
-            await shell.handle(ApproveErasure(entry.request_id))
+            await shell.handle(RestoreErasure(entry.request_id))
         await shell.handle(FenceErasure(entry.request_id, entry.request_id))
         return status is None
 

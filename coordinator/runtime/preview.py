@@ -30,7 +30,7 @@ async def preview(database: Database, request: FileErasure) -> ErasurePreview:
     async with database.trial() as connection:
         now = await database.now(connection)
         state = await load(connection, [request])
-    decide(state, Envelope(request, now, os.urandom(16)))
+    decided = decide(state, Envelope(request, now, os.urandom(16))).state.erasures[request.erasure_id]
     leavers = frozenset(client.id for client in state.clients.values() if client.name in request.subjects)
     options = planner.options(state, request, leavers)
     return ErasurePreview(
@@ -38,6 +38,7 @@ async def preview(database: Database, request: FileErasure) -> ErasurePreview:
         options=[_shown(option, state) for option in options],
         chosen=planner.choose(options, request.method).name,
         recovery=request.recovery.method if request.recovery is not None else PLAIN,
+        needs_approval=decided.needs_approval,
     )
 
 

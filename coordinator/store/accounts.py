@@ -15,6 +15,7 @@ from coordinator.store import tables as t
 from coordinator.store.paging import Position, page
 from coordinator.store.prepared import prepared
 from services.core.errors import Rejected
+from services.wire.v1.people import FourEyes
 from services.wire.v1.resources import Client, ClientCreate, Credential, Federation, FederationCreate, Page
 from services.wire.v1.work import MOST_MEMORY_MB
 
@@ -59,6 +60,8 @@ class PersonsCredential:
     role: str
     federation_id: UUID
     label: str
+    created_by: UUID | None = None
+    """The credential that it was created, or rotated, with."""
 
 
 _c = t.credentials.c
@@ -155,6 +158,20 @@ async def persons_credentials(connection: AsyncConnection, subject: str) -> list
 
 async def relabel_credential(connection: AsyncConnection, credential_id: UUID, label: str) -> None:
     await connection.execute(t.credentials.update().where(_c.id == credential_id).values(label=label))
+
+
+async def makers(connection: AsyncConnection, credential_id: UUID) -> tuple[UUID, ...]:
+    """The credentials that made it: with which it was created or rotated, those with which that one was, and so on."""
+    own = sa.select(_c.created_by).where(_c.id == credential_id, _c.created_by.is_not(None))
+    found = own.cte("makers", recursive=True)
+    earlier = sa.select(_c.created_by).join(found, found.c.created_by == _c.id).where(_c.created_by.is_not(None))
+    rows = await connection.execute(sa.select(found.union(earlier)))  # no row twice: it ends also where it is a circle
+    return tuple(rows.scalars())
+
+
+async def set_four_eyes(connection: AsyncConnection, federation_id: UUID, four_eyes: FourEyes) -> None:
+    own = t.federations.c.id == federation_id
+    await connection.execute(t.federations.update().where(own).values(four_eyes=four_eyes))
 
 
 async def platform_admins(connection: AsyncConnection) -> list[UUID]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -13,12 +13,14 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.store import act_tables as t
-from coordinator.store.paging import Position, page
+from coordinator.store.paging import Position, page, page_by_time
 from coordinator.store.prepared import prepared
 from services.core.errors import Rejected
 from services.wire.v1.acts import ActAbout, ActEntry, ActGap, ActPart
 from services.wire.v1.resources import Page
 
+FILED: Final = "erasure.filed"
+NOTED: Final = "erasure.noted"
 _a, _c = t.acts.c, t.act_chains.c
 _BEGIN = prepared(insert(t.act_chains).on_conflict_do_nothing())
 
@@ -164,6 +166,13 @@ async def acts(
         statement = statement.where(_a.about_id == about)
     found = await page(connection, statement, _a.seq, position, lambda row: row, newest_first=newest_first)
     return Page(items=[_stored(row, row.seq) for row in found.items], next_cursor=found.next_cursor)
+
+
+async def notes(connection: AsyncConnection, request_id: UUID, position: Position) -> Page[StoredAct]:
+    """What may have been written about a request: with its filing, and as notes. Also those that are not linked yet."""
+    about = t.acts.select().where(_a.about_id == request_id, _a.act.in_((FILED, NOTED)))
+    found = await page_by_time(connection, about, _a.at, _a.id, position)
+    return Page(items=[_stored(row, row.seq or 1) for row in found.items], next_cursor=found.next_cursor)
 
 
 def _stored(row: sa.Row[Any], seq: int) -> StoredAct:

@@ -61,6 +61,9 @@ async def load_requests(loading: Loading) -> set[UUID]:
 
 async def load_other_requests(loading: Loading, leaver_ids: set[UUID]) -> None:
     """After the runs are locked: two requests that are filed at once see each other."""
+    f = t.federations.c
+    demands = sa.select(f.id, f.four_eyes).where(f.id.in_(loading.needs.filings), f.four_eyes != "off")
+    loading.note({"four_eyes": {row.id: row.four_eyes for row in await loading.connection.execute(demands)}})
     s = t.subjects.c
     open_ones = sa.select(t.erasures.c.id).where(t.erasures.c.federation_id.in_(loading.needs.filings))
     subjects = await loading.add(Subject, s.client_id.in_(leaver_ids) | (s.active & s.erasure_id.in_(open_ones)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -49,6 +50,39 @@ async def page(
     return Page(items=[make(row) for row in shown], next_cursor=next_cursor)
 
 
+async def page_by_time(
+    connection: AsyncConnection,
+    statement: sa.Select[Any],
+    at: sa.ColumnElement[datetime],
+    key: sa.ColumnElement[Any],
+    position: Position,
+    *,
+    latest_first: bool = False,
+) -> Page[Any]:
+    """Rows in the order of a time, and of their unique key where it is the same; both are among the columns."""
+    if position.cursor is not None:
+        instant, last = _instant_and_key(position.cursor)
+        is_beyond, is_next = (at < instant, key < last) if latest_first else (at > instant, key > last)
+        statement = statement.where(is_beyond | ((at == instant) & is_next))
+    order = (at.desc(), key.desc()) if latest_first else (at, key)
+    rows = (await connection.execute(statement.order_by(*order).limit(position.limit + 1))).all()
+    shown = rows[: position.limit]
+    last_shown = shown[-1]._mapping if len(rows) > len(shown) else None
+    next_cursor = encode(f"{last_shown[at].isoformat()} {last_shown[key]}") if last_shown is not None else None
+    return Page(items=list(shown), next_cursor=next_cursor)
+
+
+def _instant_and_key(cursor: str) -> tuple[datetime, UUID]:
+    instant, _, key = str(decode(cursor, str)).partition(" ")
+    try:
+        at = datetime.fromisoformat(instant)
+        if at.tzinfo is None:
+            raise ValueError("a time without a zone")
+        return at, UUID(key)
+    except ValueError:
+        raise _no_cursor() from None
+
+
 def encode(key: UUID | str | int) -> str:
     return base64.urlsafe_b64encode(str(key).encode()).decode().rstrip("=")
 
@@ -64,4 +98,8 @@ def decode(cursor: str, kind: type) -> Any:
             return min(int(text[:20]), _LARGEST_INTEGER)
         return text
     except ValueError:
-        raise Rejected("invalid-request", "cursor is not one that this listing gave out; start without one") from None
+        raise _no_cursor() from None
+
+
+def _no_cursor() -> Rejected:
+    return Rejected("invalid-request", "cursor is not one that this listing gave out; start without one")

@@ -74,7 +74,7 @@ class ScrubScope:
         return bool(row.epoch <= self.last_epochs.get(row.cohort_id, -1))
 
     def is_mentioned(self, words: str) -> bool:
-        return bool(_names_in(self.names).search(words)) if self.names else False
+        return is_mentioned(self.names, words)
 
 
 Empty = Callable[[Any, Any, ScrubScope], Any]
@@ -294,9 +294,10 @@ def _of_others(value: Any, row: Any, scope: ScrubScope) -> Any:
     return [one for one in value if one["client"] not in scope.names]
 
 
-def _names_in(names: frozenset[str]) -> re.Pattern[str]:
-    """A pattern that finds the names as whole words: a name may be a part of another."""
-    return re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, sorted(names)))})(?![\w-]|\.\w)")
+def is_mentioned(names: frozenset[str], words: str) -> bool:
+    """Whether one of the names is there as a whole word: a name may be a part of another."""
+    either = "|".join(map(re.escape, sorted(names)))
+    return bool(names) and re.search(rf"(?<![\w.-])(?:{either})(?![\w-]|\.\w)", words) is not None
 
 
 # --- the lists --------------------------------------------------------------------------------------------------------
@@ -307,6 +308,9 @@ SCRUBS: Final = (  # in the order in which the shell locks rows
     Scrub(t.erasures.c.audit, "canary", _of_own_requests, _without_canary),
     Scrub(t.lines.c.audit, "figure", _of_own_cohorts, _audited),
     Scrub(t.erasures.c.reason, "failure-reason", _of_federation(t.erasures.c.id), _words),
+    Scrub(t.erasures.c.external_ref, "failure-reason", _of_federation(t.erasures.c.id), _words),
+    Scrub(t.erasures.c.ruling, "failure-reason", _of_federation(t.erasures.c.id), _spoken),
+    Scrub(t.erasures.c.extension, "failure-reason", _of_federation(t.erasures.c.id), _spoken),
     Scrub(t.erasure_log.c.data, "failure-reason", _of_federation(t.erasure_log.c.erasure_id), _spoken),
     Scrub(t.deliveries.c.payload, "failure-reason", _of_federation(t.deliveries.c.erasure_id), _spoken),
     Scrub(t.runs.c.reason, "failure-reason", _of_runs(t.runs.c.id), _words),

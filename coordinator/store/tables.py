@@ -100,6 +100,7 @@ federations = Table(
     Column("created_at", Instant, nullable=False),
     Column("allocation", String(16)),
     Column("incentives", Json),
+    Column("four_eyes", String(8), nullable=False, server_default="off"),
 )
 
 periods = Table(
@@ -155,6 +156,8 @@ credentials = Table(
     Column("revoked_at", Instant),
     # Issuer and subject of a person who signs in with OpenID Connect; no token has such a credential.
     Column("subject", String(600)),
+    # The credential that it was created, or rotated, with.
+    Column("created_by", Uuid),
     _one_of("role", "client", "viewer", "operator", "compliance", "admin"),
     # A client's credential names its client, nobody else's does.
     CheckConstraint("(role = 'client') = (client_id IS NOT NULL)", name="client_role"),
@@ -476,6 +479,13 @@ erasures = Table(
     Column("first_clean_at", Instant),
     Column("completed_at", Instant),
     Column("reward", Float),
+    Column("ground", String(20)),
+    Column("external_ref", String(200)),
+    Column("filed_by", Json),
+    Column("needs_approval", Boolean, nullable=False, server_default=false()),
+    Column("four_eyes", Boolean, nullable=False, server_default=false()),
+    Column("ruling", Json),
+    Column("extension", Json),
     _one_of("status", *get_args(ErasureStatus)),
     _one_of("scope", "client", "samples"),
     _one_of("guarantee", "exact", "approximate"),

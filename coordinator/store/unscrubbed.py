@@ -32,6 +32,7 @@ _by_reason: Final[dict[str, tuple[sa.Column[Any], ...]]] = {
     _CHOSEN: (
         t.federations.c.name,
         t.credentials.c.label,
+        t.erasures.c.filed_by,
         t.runs.c.name,
         t.runs.c.spec,
         t.cohorts.c.name,
@@ -75,6 +76,8 @@ _by_reason: Final[dict[str, tuple[sa.Column[Any], ...]]] = {
         t.erasures.c.guarantee,
         t.erasures.c.fallback,
         t.erasures.c.chosen,
+        t.erasures.c.ground,
+        t.federations.c.four_eyes,
         t.lines.c.action,
         t.artefacts.c.kind,
         t.artefacts.c.disposition,

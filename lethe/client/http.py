@@ -85,7 +85,7 @@ def arguments(query: Mapping[str, Any] | None, body: Any, headers: Mapping[str, 
 
 def _as_text(value: Any) -> str | list[str]:
     """A list is a parameter that is repeated."""
-    return [str(one) for one in value] if isinstance(value, list) else str(value)
+    return [str(one) for one in value] if isinstance(value, list | tuple) else str(value)
 
 
 def _plain(body: Any) -> Any:

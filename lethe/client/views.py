@@ -6,11 +6,15 @@ from typing import Any
 
 from lethe.client.answers import Answer
 from lethe.client.rendering import table
-from services.wire.v1 import acts, erasure, exclusions, incentives, resources, superseded_models, views, work
+from services.wire.v1 import acts, erasure, exclusions, incentives, people, resources, superseded_models, views, work
 
 
 class Federation(Answer, resources.Federation):
     """A group of clients that train together."""
+
+
+class Me(Answer, people.Me):
+    """Whose credential this is, and what it may do."""
 
 
 class Issued(Answer, resources.IssuedCredential):
@@ -121,6 +125,14 @@ class Preview(Answer, erasure.ErasurePreview):
 
 class ErasureEvent(Answer, erasure.ErasureEvent):
     """Something that happened to a request."""
+
+
+class Note(Answer, erasure.Note):
+    """What staff wrote about a request."""
+
+
+class Count(Answer, erasure.ErasureCount):
+    """How many requests there are, by what they need."""
 
 
 class Delivery(Answer, erasure.ErasureDelivery):

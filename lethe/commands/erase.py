@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +20,7 @@ app = typer.Typer(
     **examples(
         "lethe erase preview --client hospital-b",
         "lethe erase --client hospital-b --watch",
-        "lethe erase --client hospital-b --client hospital-c --approve-first",
+        "lethe erase --client hospital-b --approve-first --ground withdrawal --ref ticket-4711",
         "lethe erase --client hospital-b --samples 3,17,20-25 --watch",
         "lethe erase --client hospital-b --approximate --method pga --recovery imba_ulrc,encoder_epochs=50",
     ),
@@ -77,6 +76,15 @@ def erase(
     approve_first: Annotated[
         bool, typer.Option("--approve-first", help="Do nothing until `lethe erase approve`.")
     ] = False,
+    ground: Annotated[
+        str | None,
+        typer.Option(
+            help="Why, by GDPR Art. 17(1): not_necessary, withdrawal, objection, unlawful, legal_obligation, child or "
+            "other."
+        ),
+    ] = None,
+    ref: Annotated[str | None, typer.Option(help="Its name elsewhere, like the number of a ticket.")] = None,
+    note: Annotated[str | None, typer.Option(help="The first note, for those who decide.")] = None,
     callback: Annotated[
         list[str] | None, typer.Option(metavar="URL", help="Post each change there; repeat for several.")
     ] = None,
@@ -100,8 +108,9 @@ def erase(
     body = _wanted(client, samples, method, param, recovery_rounds) | _guarantee(approximate, or_retrain)
     body |= _recovery(recovery)
     body |= {"needs_approval": approve_first} | ({"regulation": regulation} if regulation else {})
-    body |= {"legal_deadline": _instant(legal_deadline)} if legal_deadline is not None else {}
-    body |= {"reward": reward} if reward is not None else {}
+    body |= {"legal_deadline": instant_of("--legal-deadline", legal_deadline)} if legal_deadline is not None else {}
+    said = {"ground": ground, "external_ref": ref, "note": note, "reward": reward}
+    body |= {name: value for name, value in said.items() if value is not None}
     body |= _callbacks(callback, callback_secret_file)
     with connect(context) as coordinator:
         request = coordinator.erasures.file(
@@ -167,29 +176,6 @@ def preview(
     say(f"{method} would use {found['chosen']}, then the recovery {found['recovery']}")
 
 
-@app.command("list", **examples("lethe erase list", "lethe erase list --status requires_action --json"))
-def list_(
-    context: typer.Context,
-    federation: Annotated[str | None, typer.Option("--federation", "-f", help="Only of this one: name or id.")] = None,
-    status: Annotated[str | None, typer.Option(help="Only requests in this state.")] = None,
-    json: AsJson = False,
-) -> None:
-    """Requests and how far they are, newest first."""
-    from lethe.printing import Column, print_answers, when
-
-    columns: dict[str, Column] = {
-        "status": "status",
-        "clients": lambda request: ", ".join(request["subjects"]),
-        "method": lambda request: request["chosen"] or request["method"],
-        "days left": "days_left",
-        "filed": when("created_at"),
-        "reason": "reason",
-        "id": "id",
-    }
-    with connect(context) as coordinator:
-        print_answers(coordinator.erasures.list(federation=federation, status=status), columns, as_json=json)
-
-
 @app.command(**examples("lethe erase show hospital-b", "lethe erase show 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
 def show(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
     """One request: status, deadline, and each cohort that it touches."""
@@ -220,35 +206,6 @@ def deliveries(context: typer.Context, id: RequestId, json: AsJson = False) -> N
     }
     with connect(context) as coordinator:
         print_answers(coordinator.erasures.get(id).deliveries(), columns, as_json=json)
-
-
-@app.command(**examples("lethe erase approve hospital-b", "lethe erase approve 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
-def approve(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
-    """Carry out a request that awaits approval."""
-    _judge(context, id, lambda request: request.approve(), json)
-
-
-@app.command(**examples("lethe erase deny 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55 --reason 'litigation hold'"))
-def deny(
-    context: typer.Context,
-    id: RequestId,
-    reason: Annotated[str, typer.Option(help="What the requester is told.")],
-    json: AsJson = False,
-) -> None:
-    """Refuse a request that awaits approval."""
-    _judge(context, id, lambda request: request.deny(reason), json)
-
-
-@app.command(**examples("lethe erase cancel hospital-b", "lethe erase cancel 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
-def cancel(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
-    """Withdraw a request that awaits approval; after the fence there is no way back."""
-    _judge(context, id, lambda request: request.cancel(), json)
-
-
-@app.command(**examples("lethe erase retry hospital-b", "lethe erase retry 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
-def retry(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
-    """Look again at a request that requires action, once what its reason names is mended."""
-    _judge(context, id, lambda request: request.retry(), json)
 
 
 def _wanted(
@@ -296,7 +253,7 @@ def params_of(given: list[str] | None) -> dict[str, Any]:
     return dict(map(_param, given or []))
 
 
-def _instant(text: str) -> str:
+def instant_of(option: str, text: str) -> str:
     """A day is meant to its end, and a time without an offset in this machine's zone."""
     from datetime import datetime, timedelta
 
@@ -304,7 +261,7 @@ def _instant(text: str) -> str:
         instant = datetime.fromisoformat(text)
     except ValueError as error:
         raise CommandFailed(
-            f"--legal-deadline {text} is no date",
+            f"{option} {text} is no date",
             next_step="write it like 2026-12-24 or 2026-12-24T12:00+01:00",
             exit_code=UNUSABLE,
         ) from error
@@ -335,17 +292,6 @@ def _param(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _judge(context: typer.Context, id: str, verdict: Callable[[Erasure], Erasure], as_json: bool) -> None:
-    from lethe.printing import print_record, say
-
-    with connect(context) as coordinator:
-        request = verdict(coordinator.erasures.get(id))
-    if as_json:
-        print_record(request.document, as_json=True)
-    else:
-        say(f"the request is {request.status}")
-
-
 def _print_request(request: dict[str, Any], as_json: bool) -> None:
     from lethe.printing import Column, print_record, print_records, when
 
@@ -353,6 +299,10 @@ def _print_request(request: dict[str, Any], as_json: bool) -> None:
         print_record(request, as_json=True)
         return
     shown = {key: value for key, value in request.items() if key not in ("lines", "exclusions")}
+    for name in ("filed_by", "decided_by"):
+        shown[name] = named(request.get(name))
+    if (extension := request.get("extension")) is not None:
+        shown["extension"] = f"by {named(extension['by'])}: {extension['reason']}"
     print_record({**shown, "subjects": ", ".join(request["subjects"])}, as_json=False)
     columns: dict[str, Column] = {
         "run": "run",
@@ -373,6 +323,13 @@ def _print_request(request: dict[str, Any], as_json: bool) -> None:
     }
     if request["exclusions"]:
         print_records(request["exclusions"], ledgers, as_json=False)
+
+
+def named(actor: dict[str, Any] | None) -> str | None:
+    """Who filed or decided, in a few words."""
+    if actor is None:
+        return None
+    return f"{actor['person'] or actor['label'] or actor['credential_id']} ({actor['role']})"
 
 
 def _follow(request: Erasure, as_json: bool) -> None:

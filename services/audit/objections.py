@@ -18,6 +18,7 @@ def objections(predicate: ErasurePredicate, subjects: Sequence[tuple[str, str]])
     return [
         *to_subjects(predicate.cohorts, subjects),
         *to_times(predicate.request),
+        *_to_handling(predicate),
         *to_guarantee(predicate.guarantee, predicate.cohorts),
         *(objection for cohort in predicate.cohorts for objection in to_cohort(cohort)),
         *_to_cohort_count(predicate),
@@ -27,6 +28,19 @@ def objections(predicate: ErasurePredicate, subjects: Sequence[tuple[str, str]])
         *to_replay(predicate.replayable),
         *_to_incidents(predicate),
     ]
+
+
+def _to_handling(predicate: ErasurePredicate) -> Iterator[str]:
+    if (handling := predicate.handling) is None:
+        return
+    if (handling.approved_by is None) != (handling.approved_at is None):
+        yield "somebody approved at no time, or nobody at some time"
+    if handling.eyes is not None and (handling.filed_by is None or handling.approved_by is None):
+        yield f"{handling.eyes} are claimed, and not both are named"
+    if handling.approved_by is not None and not handling.needed_approval:
+        yield "it was approved, and did not need it"
+    if handling.approved_at is not None and handling.approved_at > predicate.request.completed_at:
+        yield "approved_at lies after completed_at"
 
 
 def _to_cohort_count(predicate: ErasurePredicate) -> Iterator[str]:

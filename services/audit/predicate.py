@@ -42,6 +42,7 @@ from services.audit.v1.predicate import STANDING_LIMITS as EARLIER_LIMITS
 from services.audit.v1.predicate import Aspect as EarlierAspect
 from services.audit.v1.predicate import Method as EarlierMethod
 from services.wire.message import Digest, Id, Message
+from services.wire.v1.erasure import Ground
 
 __all__ = [
     "MEANINGS",
@@ -51,6 +52,7 @@ __all__ = [
     "Count",
     "Guarantee",
     "GuaranteeKind",
+    "Handling",
     "Influence",
     "Issuer",
     "Label",
@@ -58,6 +60,7 @@ __all__ = [
     "Outcome",
     "Package",
     "Parent",
+    "Party",
     "Replayable",
     "Request",
     "Subject",
@@ -214,9 +217,33 @@ class Incident(Message):
     explanation: Sentence
 
 
+class Party(Message):
+    """Who filed or approved. Staff appear under the label of their credential, or their own name where they signed in
+    with it, unless that names somebody who was erased; a client only as one."""
+
+    credential: Id
+    role: Label
+    label: Label | None = None
+    person: Label | None = None
+
+
+class Handling(Message):
+    """`eyes`: as whom the filer and the approver can be told apart; null if somebody approved what may be their own
+    request, and where nobody had to. `deadline_before`: of the request, if its legal deadline was extended."""
+
+    filed_by: Party | None
+    ground: Ground | None = None
+    needed_approval: bool
+    approved_by: Party | None = None
+    approved_at: Instant | None = None
+    eyes: Literal["two persons", "two credentials"] | None = None
+    deadline_before: Instant | None = None
+
+
 class ErasurePredicate(Message):
     federation: Id
     request: Request
+    handling: Handling | None = Field(default=None, exclude_if=lambda handling: handling is None)
     method: Method
     guarantee: Guarantee
     cohorts: tuple[CohortOutcome, ...]

@@ -40,6 +40,7 @@ CODES: Final[dict[str, str]] = {
     "idempotency-key-missing": "This request starts work and needs an Idempotency-Key header.",
     "idempotency-key-reused": "The same Idempotency-Key was used before with a different body.",
     "protocol-too-old": "The agent speaks a protocol version that this coordinator no longer serves.",
+    "four-eyes": "Somebody else than who filed the request has to decide it.",
     "already-erased": "The client was erased before; there is nothing left to forget.",
     "method-unavailable": "The erasure method cannot meet the requested guarantee here, or does not apply.",
     "callback-refused": "The coordinator does not post to the host of this callback.",

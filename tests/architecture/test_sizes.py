@@ -16,10 +16,10 @@ ROOMS: Final = ("coordinator", "services", "worker", "lethe")
 MOST_LINES_OF_A_MODULE: Final = 450
 LARGER_MODULES: Final = {
     # looked up in one place: everything that can happen, and the whole schema
-    "coordinator/engine/messages.py": 554,
+    "coordinator/engine/messages.py": 589,
     "coordinator/store/tables.py": 730,
     # every column that an erasure scrubs, in one list
-    "coordinator/store/scrubbing.py": 455,
+    "coordinator/store/scrubbing.py": 456,
 }
 
 MOST_LINES_OF_A_FUNCTION: Final = 60
@@ -41,8 +41,9 @@ MORE_PARAMETERS: Final = {
     "worker/fleet._serve_member": 8,
     # a command's options are its parameters
     "lethe/commands/clients.add": 8,
-    "lethe/commands/erase.erase": 19,
+    "lethe/commands/erase.erase": 22,
     "lethe/commands/erase.preview": 11,
+    "lethe/commands/requests.list_": 8,
     "lethe/commands/verify.verify": 10,
     "lethe/commands/worker.worker": 19,
 }

@@ -21,7 +21,7 @@ from services.core.errors import Rejected
 from services.wire.v1.work import FIGURES_ONLY
 from tests.property import invariants
 from tests.property.transitions import Watch
-from tests.support.world import ROWS, World
+from tests.support.world import OFFICER, ROWS, World
 
 FIRST = ("ada", "bob", "cyd", "dan")
 NEWCOMERS = ("eve", "fay")
@@ -543,8 +543,9 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(index=recent, really=st.integers(min_value=0, max_value=3))
     def officer_decides(self, index: int, really: int) -> None:
         erasure_id = _pick(list(self.world.state.erasures), index)
-        denied = m.DenyErasure(erasure_id, "not this client's request")
-        message = (denied, m.CancelErasure(erasure_id), m.ApproveErasure(erasure_id), m.ApproveErasure(erasure_id))
+        denied = m.DenyErasure(erasure_id, "not this client's request", OFFICER)
+        approved = m.ApproveErasure(erasure_id, OFFICER)
+        message = (denied, m.CancelErasure(erasure_id), approved, approved)
         (answer,) = self.world.send_together([message[really]])
         assert not isinstance(answer, Rejected) or answer.code == "conflict"
 
@@ -688,7 +689,7 @@ class EngineMachine(RuleBasedStateMachine):
             if is_over and all(erasure.status in SETTLED for erasure in world.state.erasures.values()):
                 break
             for erasure_id in list(world.state.erasures):
-                world.send_together([m.ApproveErasure(erasure_id)])
+                world.send_together([m.ApproveErasure(erasure_id, OFFICER)])
                 world.send_together([m.RetryErasure(erasure_id)])
             for run_id in self.runs:
                 world.send_together([m.ResumeRun(run_id)])

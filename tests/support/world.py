@@ -33,6 +33,7 @@ from coordinator.engine.entities import (
     Job,
     NotLoaded,
     Parent,
+    Party,
     Round,
     Run,
     State,
@@ -55,6 +56,7 @@ from tests.support.claims import objections_to
 
 FEDERATION = UUID(int=1)
 START = datetime(2030, 1, 1, tzinfo=UTC)
+OFFICER = Party(UUID(int=77), "compliance", "the officer")
 MODEL_LAYOUT, UPDATE_LAYOUT = of_json("layout of the model"), of_json("layout of its floating tensors")
 METHODS_MAKE = (
     "calibrate_update",

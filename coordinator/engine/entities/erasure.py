@@ -10,10 +10,49 @@ from uuid import UUID
 
 from coordinator.engine.erasure.stages import AuditReport, CleanModel, RecoveryWanted
 from services.program.contract import Source
-from services.wire.v1.erasure import ErasureStatus, Fallback
+from services.wire.v1.erasure import ErasureStatus, Fallback, Ground
 
 SETTLED: frozenset[ErasureStatus] = frozenset({"completed", "denied", "cancelled", "failed"})
 Action = Literal["rolled-back", "re-initialised", "retired", "unlearned"]
+Eyes = Literal["two persons", "two credentials"]
+"""As whom the filer of a request and who decided it can be told apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """Whoever files, decides or extends a request, as it is named at that moment."""
+
+    credential_id: UUID
+    role: str
+    label: str | None = None
+    """Of the credential; None for a client's own."""
+    person: str | None = None
+    """The name of who signed in with OpenID Connect."""
+    subject: str | None = None
+    """Issuer and subject of who signed in with OpenID Connect: the same person has the same, under whatever name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """How a request that awaited approval was decided."""
+
+    outcome: Literal["approved", "denied"]
+    by: Party
+    at: datetime
+    reason: str | None = None
+    eyes: Eyes | None = None
+    """None: the filer may have decided it, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """Of a request's legal deadline; there is at most one."""
+
+    until: datetime
+    reason: str
+    at: datetime
+    by: Party
+    deadline_before: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +103,16 @@ class Erasure:
     completed_at: datetime | None = None
     reward: float | None = None
     """What each round of its work pays, where the federation divides its clients among jobs; None: as by default."""
+    ground: Ground | None = None
+    external_ref: str | None = None
+    """Its name elsewhere, like the number of a ticket."""
+    filed_by: Party | None = None
+    """None: nobody recorded it, as in older releases; or the log of tombstones had it filed again."""
+    needs_approval: bool = False
+    four_eyes: bool = False
+    """Whether somebody else than who filed it has to decide it; settled when it is filed."""
+    ruling: Ruling | None = None
+    extension: Extension | None = None
 
     @property
     def key(self) -> UUID:

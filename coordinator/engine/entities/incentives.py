@@ -10,6 +10,7 @@ from uuid import UUID
 
 from services.incentive.division import Candidate, Division, Job
 from services.incentive.spec import Incentives, Strategy
+from services.wire.v1.people import FourEyes
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class Federation:
     allocation: Strategy | None = None
     """How its clients are divided among jobs that go on at the same time; None: everybody serves all of them."""
     incentives: Incentives | None = None
+    four_eyes: FourEyes = "off"
+    """Which requests to forget somebody else than the filer has to approve."""
 
     @property
     def key(self) -> UUID:

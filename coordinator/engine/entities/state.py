@@ -23,6 +23,7 @@ from coordinator.engine.entities.training import (
     Update,
 )
 from services.core.errors import InvariantBroken
+from services.wire.v1.people import FourEyes
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,8 @@ class State:
     """(federation, digest) of models that an erasure superseded, among those that are about to be stored or used."""
     federations: Mapping[UUID, Federation] = field(default_factory=dict)
     """Those that divide their clients among jobs, and those that are changed."""
+    four_eyes: Mapping[UUID, FourEyes] = field(default_factory=dict)
+    """By federation, where a request is filed; those that do not demand it may be left out."""
     periods: Mapping[tuple[UUID, int], Period] = field(default_factory=dict)
     ledger: Mapping[UUID, LedgerEntry] = field(default_factory=dict)
     measures: Mapping[UUID, Measured] = field(default_factory=dict)

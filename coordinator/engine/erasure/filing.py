@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from datetime import timedelta
+from typing import Any, Final, Literal
 from uuid import UUID
 
 from pydantic import ValidationError
@@ -11,8 +12,8 @@ from pydantic import ValidationError
 from coordinator.engine import events as e
 from coordinator.engine import messages as m
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import GIVEN_UP, Client, Erasure, State, Subject
-from coordinator.engine.erasure import fallback, planner, recovery, samples
+from coordinator.engine.entities import GIVEN_UP, SETTLED, Client, Erasure, Extension, Ruling, State, Subject
+from coordinator.engine.erasure import fallback, four_eyes, planner, recovery, samples
 from coordinator.engine.erasure.completion import settle
 from coordinator.engine.runs import is_uploaded
 from services.core.digests import mentioned_in
@@ -20,6 +21,8 @@ from services.core.errors import Rejected
 from services.methods.catalogue import AUTO, UNLEARNING
 from services.methods.description import Unlearning
 from services.wire.message import Message
+
+FARTHEST_DEADLINE: Final = timedelta(days=3650)
 
 
 def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
@@ -39,10 +42,12 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
     if duplicate_of is None:
         _check_method_applies(draft.state, message, leavers)
         _check_recovery(draft.state, message, leavers)
+    rule = draft.state.four_eyes.get(message.federation_id, "off")
+    needs_approval = (message.needs_approval or rule == "all") and not message.is_tombstoned
     erasure = Erasure(
         id=message.erasure_id,
         federation_id=message.federation_id,
-        status="awaiting_approval" if message.needs_approval and duplicate_of is None else "received",
+        status="awaiting_approval" if needs_approval and duplicate_of is None else "received",
         scope=message.scope,
         samples=dict(message.samples),
         method=message.method,
@@ -60,6 +65,11 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
         duplicate_of=duplicate_of,
         callbacks=list(message.callbacks),
         reward=message.reward,
+        ground=message.ground,
+        external_ref=message.external_ref,
+        filed_by=message.filed_by,
+        needs_approval=needs_approval,
+        four_eyes=needs_approval and rule != "off",
     )
     forgets_all = message.scope == "client" and duplicate_of is None
     subjects = tuple(Subject(erasure.id, c.id, c.name, active=forgets_all) for c in clients)
@@ -71,14 +81,45 @@ def file_erasure(draft: Draft, message: m.FileErasure) -> Erasure:
 
 def approve_erasure(draft: Draft, message: m.ApproveErasure) -> Erasure:
     erasure = _open_request(draft.state, message, "awaiting_approval", "approved")
+    _rule(draft, erasure, message)
     draft.emit(e.ErasureMoved(erasure.id, "received"))
     begin(draft, erasure)
     return draft.state.erasures[erasure.id]
 
 
+def restore_erasure(draft: Draft, message: m.RestoreErasure) -> Erasure:
+    erasure = draft.state.erasures[message.erasure_id]
+    if erasure.status == "awaiting_approval":
+        draft.emit(e.ErasureMoved(erasure.id, "received"))
+        begin(draft, erasure)
+    return draft.state.erasures[erasure.id]
+
+
 def deny_erasure(draft: Draft, message: m.DenyErasure) -> Erasure:
     erasure = _open_request(draft.state, message, "awaiting_approval", "denied")
+    _rule(draft, erasure, message)
     settle(draft, erasure, "denied", message.reason)
+    return draft.state.erasures[erasure.id]
+
+
+def _rule(draft: Draft, erasure: Erasure, message: m.ApproveErasure | m.DenyErasure) -> None:
+    four_eyes.check(erasure, message.by, message.made_by)
+    eyes = four_eyes.eyes_of(erasure.filed_by, message.by, message.made_by)
+    outcome: Literal["approved", "denied"] = "approved" if isinstance(message, m.ApproveErasure) else "denied"
+    draft.emit(e.ErasureDecided(erasure.id, Ruling(outcome, message.by, draft.now, message.reason, eyes)))
+
+
+def extend_erasure(draft: Draft, message: m.ExtendErasure) -> Erasure:
+    erasure = _known_request(draft.state, message)
+    if erasure.status in SETTLED or erasure.status == "verifying":
+        raise Rejected("conflict", f"the request is {erasure.status}; its deadline cannot be extended any more")
+    if (granted := erasure.extension) is not None:
+        raise Rejected("conflict", f"the deadline was extended before, to {granted.until.isoformat()}; that is once")
+    if not max(draft.now, erasure.legal_deadline) < message.until <= draft.now + FARTHEST_DEADLINE:
+        later = f"later than the deadline of {erasure.legal_deadline.isoformat()}"
+        raise Rejected("invalid-request", f"until must lie in the future, {later}, at most ten years from now")
+    extension = Extension(message.until, message.reason, draft.now, message.by, erasure.legal_deadline)
+    draft.emit(e.ErasureExtended(erasure.id, extension))
     return draft.state.erasures[erasure.id]
 
 
@@ -173,12 +214,17 @@ def _check_recovery(state: State, message: m.FileErasure, leavers: frozenset[UUI
 Verdict = m.ApproveErasure | m.DenyErasure | m.CancelErasure | m.RetryErasure
 
 
-def _open_request(state: State, message: Verdict, status: str, what: str) -> Erasure:
+def _known_request(state: State, message: Verdict | m.ExtendErasure) -> Erasure:
     erasure = state.erasures.get(message.erasure_id)
     if erasure is None:
         raise Rejected("not-found", f"there is no erasure request {message.erasure_id}")
     if message.expected_version not in (None, erasure.version):
         raise Rejected("precondition-failed", f"the request is at version {erasure.version}; read it again")
+    return erasure
+
+
+def _open_request(state: State, message: Verdict, status: str, what: str) -> Erasure:
+    erasure = _known_request(state, message)
     if erasure.status != status:
         raise Rejected("conflict", f"the request is {erasure.status}; only one that is {status} can be {what}")
     return erasure

@@ -22,7 +22,7 @@ class Move:
     """The function of this package that decides it."""
 
 
-_BEGINNING: Final = (m.FileErasure, m.ApproveErasure, m.RetryErasure)
+_BEGINNING: Final = (m.FileErasure, m.ApproveErasure, m.RestoreErasure, m.RetryErasure)
 _CUTTING: Final = (m.FenceErasure, m.ReviewErasure, m.RetryErasure)
 _UNFENCED: Final = ("awaiting_approval", "received", "requires_action")
 _OPEN: Final = ("awaiting_approval", "received", "fenced", "executing", "verifying", "requires_action")
@@ -32,6 +32,7 @@ MOVES: Final = (
     Move((None,), "received", (m.FileErasure,), "filing.file_erasure"),
     # A person decides.
     Move(("awaiting_approval",), "received", (m.ApproveErasure,), "filing.approve_erasure"),
+    Move(("awaiting_approval",), "received", (m.RestoreErasure,), "filing.restore_erasure"),
     Move(("awaiting_approval",), "denied", (m.DenyErasure,), "filing.deny_erasure"),
     Move(("awaiting_approval",), "cancelled", (m.CancelErasure,), "filing.cancel_erasure"),
     Move(("requires_action",), "received", (m.RetryErasure,), "filing.retry_erasure"),

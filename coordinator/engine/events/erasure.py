@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from coordinator.engine.entities import AffectedCohort, Certificate, Delivery, Erasure, Exclusion, Subject
+from coordinator.engine.entities import (
+    AffectedCohort,
+    Certificate,
+    Delivery,
+    Erasure,
+    Exclusion,
+    Extension,
+    Ruling,
+    Subject,
+)
 from coordinator.engine.erasure.stages import AuditReport, Recover, Unlearn
 from services.program.contract import Source
 from services.wire.v1.erasure import ErasureStatus
@@ -88,6 +97,22 @@ class CheckpointsSuperseded:
 class ErasureFiled:
     erasure: Erasure
     subjects: tuple[Subject, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureDecided:
+    """Somebody approved or denied a request that awaited it; the move follows."""
+
+    erasure_id: UUID
+    ruling: Ruling
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureExtended:
+    """The request has another legal deadline."""
+
+    erasure_id: UUID
+    extension: Extension
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +239,8 @@ UnlearningEvent = (
 )
 ErasureEvent = (
     ErasureFiled
+    | ErasureDecided
+    | ErasureExtended
     | ErasureMoved
     | ClientErased
     | ClientReleased

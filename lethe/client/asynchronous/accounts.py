@@ -18,10 +18,18 @@ class AsyncFederations:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def create(self, name: str, *, allocation: str | None = None, incentives: Any = None) -> Federation:
-        """`allocation`: how its clients are divided among jobs; every client serves all of them when absent."""
-        body = {"name": name} | _given(allocation=allocation, incentives=incentives)
+    async def create(
+        self, name: str, *, allocation: str | None = None, incentives: Any = None, four_eyes: str | None = None
+    ) -> Federation:
+        """`allocation`: how its clients are divided among jobs; every client serves all of them when absent.
+        `four_eyes`: which requests to forget somebody else than the filer has to approve."""
+        body = {"name": name} | _given(allocation=allocation, incentives=incentives, four_eyes=four_eyes)
         return Federation.read(await self._connection.request("POST", "/v1/federations", body))
+
+    async def demand_four_eyes(self, four_eyes: str, *, federation: str | UUID | None = None) -> Federation:
+        """Of requests to forget that are filed from now on: off, asked (those that ask for approval) or all."""
+        path = await self.path_of(federation)
+        return Federation.read(await self._connection.request("PATCH", path, {"four_eyes": four_eyes}))
 
     async def list(self) -> AsyncIterator[Federation]:
         async for document in self._connection.pages("/v1/federations"):

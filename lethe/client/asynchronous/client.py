@@ -19,7 +19,7 @@ from lethe.client.asynchronous.models import AsyncBlobs, AsyncCheckpoints, Async
 from lethe.client.asynchronous.runs import AsyncRuns
 from lethe.client.asynchronous.work import AsyncWork
 from lethe.client.target import DEFAULT_URL, token_here
-from lethe.client.views import Health, System, VerificationKey
+from lethe.client.views import Health, Me, System, VerificationKey
 from lethe.errors import Refused
 
 
@@ -74,6 +74,10 @@ class AsyncClient:
             if refused.status == 503 and "checks" in refused.problem:
                 return Health.read(refused.problem)
             raise
+
+    async def me(self) -> Me:
+        """Whose token this is, and what it may do."""
+        return Me.read(await self.request("GET", "/v1/me"))
 
     async def metrics(self) -> str:
         """Figures of this replica, as Prometheus reads them."""

@@ -12,7 +12,7 @@ from lethe.client.answers import Answer, is_id
 from lethe.client.asynchronous.accounts import AsyncFederations
 from lethe.client.asynchronous.connection import AsyncConnection
 from lethe.client.certificate import Certificate
-from lethe.client.views import Delivery, Discovery, ErasureEvent, Preview
+from lethe.client.views import Count, Delivery, Discovery, ErasureEvent, Note, Preview
 from lethe.errors import NotCompleted, NotFound, Refused, Unusable
 from services.wire.v1 import erasure
 
@@ -41,8 +41,22 @@ class Wish(TypedDict, total=False):
 class Filing(Wish, total=False):
     regulation: str
     legal_deadline: datetime | str | None
+    ground: erasure.Ground | None
+    external_ref: str | None
+    note: str | None
     needs_approval: bool
     callbacks: Sequence[Any]
+
+
+class Wanted(TypedDict, total=False):
+    """Which requests are looked for; what is left out does not matter."""
+
+    federation: str | UUID | None
+    status: str | Sequence[str] | None
+    subject: str | None
+    run: str | UUID | None
+    due_before: datetime | str | None
+    awaiting_my_approval: bool
 
 
 class AsyncErasure(Answer, erasure.ErasureRequest):
@@ -55,9 +69,9 @@ class AsyncErasure(Answer, erasure.ErasureRequest):
     async def refresh(self) -> AsyncErasure:
         return AsyncErasure.read(await self._connection.request("GET", self._path), self._connection)
 
-    async def approve(self, *, if_unchanged: bool = False) -> AsyncErasure:
+    async def approve(self, reason: str | None = None, *, if_unchanged: bool = False) -> AsyncErasure:
         """Carry out a request that awaits approval. `if_unchanged`: only if it is still as it is here."""
-        return await self._judge("approve", None, if_unchanged)
+        return await self._judge("approve", {} if reason is None else {"reason": reason}, if_unchanged)
 
     async def deny(self, reason: str, *, if_unchanged: bool = False) -> AsyncErasure:
         """Refuse a request that awaits approval, with the reason that the requester is told."""
@@ -70,6 +84,19 @@ class AsyncErasure(Answer, erasure.ErasureRequest):
     async def retry(self, *, if_unchanged: bool = False) -> AsyncErasure:
         """Look again at a request that requires action, once what its reason names is mended."""
         return await self._judge("retry", None, if_unchanged)
+
+    async def extend(self, until: datetime | str, reason: str, *, if_unchanged: bool = False) -> AsyncErasure:
+        """Move its legal deadline, once, with the reason that the requester is told."""
+        return await self._judge("extend", {"until": until, "reason": reason}, if_unchanged)
+
+    async def note(self, text: str) -> Note:
+        """Write something about it, for those who decide."""
+        return Note.read(await self._connection.request("POST", f"{self._path}/notes", {"text": text}))
+
+    async def notes(self) -> AsyncIterator[Note]:
+        """What was written about it, oldest first."""
+        async for document in self._connection.pages(f"{self._path}/notes"):
+            yield Note.read(document)
 
     async def _judge(self, verdict: str, body: Any, if_unchanged: bool) -> AsyncErasure:
         headers = {"If-Match": f'"{self.version}"'} if if_unchanged else None
@@ -162,13 +189,27 @@ class AsyncErasures:
         document = await self._connection.request("POST", _REQUESTS, body, headers=headers)
         return AsyncErasure.read(document, self._connection)
 
-    async def list(
-        self, *, federation: str | UUID | None = None, status: str | None = None
-    ) -> AsyncIterator[AsyncErasure]:
-        """Newest first. A client sees the requests that are about it alone."""
-        federation_id = None if federation is None else await self._federations.id_of(federation)
-        async for document in self._connection.pages(_REQUESTS, federation_id=federation_id, status=status):
+    async def list(self, *, sort: str | None = None, **wanted: Unpack[Wanted]) -> AsyncIterator[AsyncErasure]:
+        """Newest first, unless another order is asked for. A client sees the requests that are about it alone."""
+        query = await self._query(wanted)
+        async for document in self._connection.pages(_REQUESTS, sort=sort, **query):
             yield AsyncErasure.read(document, self._connection)
+
+    async def count(self, **wanted: Unpack[Wanted]) -> Count:
+        """How many requests there are, by status, and how many need you or are due."""
+        query = await self._query(wanted)
+        return Count.read(await self._connection.request("GET", f"{_REQUESTS}:count", query=query))
+
+    async def _query(self, wanted: Wanted) -> dict[str, Any]:
+        federation, due = wanted.get("federation"), wanted.get("due_before")
+        federation_id = None if federation is None else await self._federations.id_of(federation)
+        others = {name: value for name, value in wanted.items() if name != "federation"}
+        return {
+            **others,
+            "federation_id": federation_id,
+            "due_before": due.isoformat() if isinstance(due, datetime) else due,
+            "awaiting_my_approval": True if wanted.get("awaiting_my_approval") else None,
+        }
 
     async def get(self, request: str | UUID) -> AsyncErasure:
         """The one of that id; for the name of a client the one open request about it, else the newest. Anything else is

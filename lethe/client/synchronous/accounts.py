@@ -19,10 +19,18 @@ class Federations:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def create(self, name: str, *, allocation: str | None = None, incentives: Any = None) -> Federation:
-        """`allocation`: how its clients are divided among jobs; every client serves all of them when absent."""
-        body = {"name": name} | _given(allocation=allocation, incentives=incentives)
+    def create(
+        self, name: str, *, allocation: str | None = None, incentives: Any = None, four_eyes: str | None = None
+    ) -> Federation:
+        """`allocation`: how its clients are divided among jobs; every client serves all of them when absent.
+        `four_eyes`: which requests to forget somebody else than the filer has to approve."""
+        body = {"name": name} | _given(allocation=allocation, incentives=incentives, four_eyes=four_eyes)
         return Federation.read(self._connection.request("POST", "/v1/federations", body))
+
+    def demand_four_eyes(self, four_eyes: str, *, federation: str | UUID | None = None) -> Federation:
+        """Of requests to forget that are filed from now on: off, asked (those that ask for approval) or all."""
+        path = self.path_of(federation)
+        return Federation.read(self._connection.request("PATCH", path, {"four_eyes": four_eyes}))
 
     def list(self) -> Iterator[Federation]:
         for document in self._connection.pages("/v1/federations"):

@@ -20,7 +20,7 @@ from lethe.client.synchronous.models import Blobs, Checkpoints, Cohorts
 from lethe.client.synchronous.runs import Runs
 from lethe.client.synchronous.work import Work
 from lethe.client.target import DEFAULT_URL, token_here
-from lethe.client.views import Health, System, VerificationKey
+from lethe.client.views import Health, Me, System, VerificationKey
 from lethe.errors import Refused
 
 
@@ -75,6 +75,10 @@ class Client:
             if refused.status == 503 and "checks" in refused.problem:
                 return Health.read(refused.problem)
             raise
+
+    def me(self) -> Me:
+        """Whose token this is, and what it may do."""
+        return Me.read(self.request("GET", "/v1/me"))
 
     def metrics(self) -> str:
         """Figures of this replica, as Prometheus reads them."""

@@ -13,7 +13,7 @@ from lethe.client.answers import Answer, is_id
 from lethe.client.certificate import Certificate
 from lethe.client.synchronous.accounts import Federations
 from lethe.client.synchronous.connection import Connection
-from lethe.client.views import Delivery, Discovery, ErasureEvent, Preview
+from lethe.client.views import Count, Delivery, Discovery, ErasureEvent, Note, Preview
 from lethe.errors import NotCompleted, NotFound, Refused, Unusable
 from services.wire.v1 import erasure
 
@@ -42,8 +42,22 @@ class Wish(TypedDict, total=False):
 class Filing(Wish, total=False):
     regulation: str
     legal_deadline: datetime | str | None
+    ground: erasure.Ground | None
+    external_ref: str | None
+    note: str | None
     needs_approval: bool
     callbacks: Sequence[Any]
+
+
+class Wanted(TypedDict, total=False):
+    """Which requests are looked for; what is left out does not matter."""
+
+    federation: str | UUID | None
+    status: str | Sequence[str] | None
+    subject: str | None
+    run: str | UUID | None
+    due_before: datetime | str | None
+    awaiting_my_approval: bool
 
 
 class Erasure(Answer, erasure.ErasureRequest):
@@ -56,9 +70,9 @@ class Erasure(Answer, erasure.ErasureRequest):
     def refresh(self) -> Erasure:
         return Erasure.read(self._connection.request("GET", self._path), self._connection)
 
-    def approve(self, *, if_unchanged: bool = False) -> Erasure:
+    def approve(self, reason: str | None = None, *, if_unchanged: bool = False) -> Erasure:
         """Carry out a request that awaits approval. `if_unchanged`: only if it is still as it is here."""
-        return self._judge("approve", None, if_unchanged)
+        return self._judge("approve", {} if reason is None else {"reason": reason}, if_unchanged)
 
     def deny(self, reason: str, *, if_unchanged: bool = False) -> Erasure:
         """Refuse a request that awaits approval, with the reason that the requester is told."""
@@ -71,6 +85,19 @@ class Erasure(Answer, erasure.ErasureRequest):
     def retry(self, *, if_unchanged: bool = False) -> Erasure:
         """Look again at a request that requires action, once what its reason names is mended."""
         return self._judge("retry", None, if_unchanged)
+
+    def extend(self, until: datetime | str, reason: str, *, if_unchanged: bool = False) -> Erasure:
+        """Move its legal deadline, once, with the reason that the requester is told."""
+        return self._judge("extend", {"until": until, "reason": reason}, if_unchanged)
+
+    def note(self, text: str) -> Note:
+        """Write something about it, for those who decide."""
+        return Note.read(self._connection.request("POST", f"{self._path}/notes", {"text": text}))
+
+    def notes(self) -> Iterator[Note]:
+        """What was written about it, oldest first."""
+        for document in self._connection.pages(f"{self._path}/notes"):
+            yield Note.read(document)
 
     def _judge(self, verdict: str, body: Any, if_unchanged: bool) -> Erasure:
         headers = {"If-Match": f'"{self.version}"'} if if_unchanged else None
@@ -163,11 +190,27 @@ class Erasures:
         document = self._connection.request("POST", _REQUESTS, body, headers=headers)
         return Erasure.read(document, self._connection)
 
-    def list(self, *, federation: str | UUID | None = None, status: str | None = None) -> Iterator[Erasure]:
-        """Newest first. A client sees the requests that are about it alone."""
-        federation_id = None if federation is None else self._federations.id_of(federation)
-        for document in self._connection.pages(_REQUESTS, federation_id=federation_id, status=status):
+    def list(self, *, sort: str | None = None, **wanted: Unpack[Wanted]) -> Iterator[Erasure]:
+        """Newest first, unless another order is asked for. A client sees the requests that are about it alone."""
+        query = self._query(wanted)
+        for document in self._connection.pages(_REQUESTS, sort=sort, **query):
             yield Erasure.read(document, self._connection)
+
+    def count(self, **wanted: Unpack[Wanted]) -> Count:
+        """How many requests there are, by status, and how many need you or are due."""
+        query = self._query(wanted)
+        return Count.read(self._connection.request("GET", f"{_REQUESTS}:count", query=query))
+
+    def _query(self, wanted: Wanted) -> dict[str, Any]:
+        federation, due = wanted.get("federation"), wanted.get("due_before")
+        federation_id = None if federation is None else self._federations.id_of(federation)
+        others = {name: value for name, value in wanted.items() if name != "federation"}
+        return {
+            **others,
+            "federation_id": federation_id,
+            "due_before": due.isoformat() if isinstance(due, datetime) else due,
+            "awaiting_my_approval": True if wanted.get("awaiting_my_approval") else None,
+        }
 
     def get(self, request: str | UUID) -> Erasure:
         """The one of that id; for the name of a client the one open request about it, else the newest. Anything else is

@@ -13,9 +13,19 @@ from typing import Final, Literal
 
 from services.audit.certificate import AnyStatement, CertificateInvalid, read_unverified
 from services.audit.pages.content import Content, Facts, Grid, Listing, Paragraph, Section, seen
-from services.audit.predicate import DISPOSITIONS, KINDS, AuditFigure, CohortOutcome, Method, Outcome, Statement
+from services.audit.predicate import (
+    DISPOSITIONS,
+    KINDS,
+    AuditFigure,
+    CohortOutcome,
+    Method,
+    Outcome,
+    Party,
+    Statement,
+)
 from services.audit.verdict import SAYS_NOTHING, WITHIN_BOUNDS
 from services.audit.verification import Beside, Check, check
+from services.wire.v1.erasure import Ground
 
 KeyFrom = Literal["reader", "issuer"]
 """Whose word it is that a key is the coordinator's: the reader brought it, or it came with the certificate."""
@@ -34,6 +44,21 @@ TRUST: Final[Mapping[KeyFrom | None, str]] = {
     "make a certificate with a key of their own: compare this fingerprint with one that you got elsewhere.",
     None: "Not verified: no public key was given, so that nobody has looked at the signature. Anybody can write such a "
     "text.",
+}
+GROUNDS: Final[Mapping[Ground, str]] = {
+    "not_necessary": "the data is not necessary any more (GDPR Art. 17(1)(a))",
+    "withdrawal": "consent was withdrawn (GDPR Art. 17(1)(b))",
+    "objection": "an objection (GDPR Art. 17(1)(c))",
+    "unlawful": "the data was processed unlawfully (GDPR Art. 17(1)(d))",
+    "legal_obligation": "a legal obligation (GDPR Art. 17(1)(e))",
+    "child": "data of a child (GDPR Art. 17(1)(f))",
+    "other": "another",
+}
+EYES: Final[Mapping[str | None, str]] = {
+    "two persons": "Two persons: who filed the request and who approved it signed in as different people.",
+    "two credentials": "Two credentials: the request was approved with another credential than it was filed with, and "
+    "that one was not made with the filer's. Whether two people held them the coordinator cannot see.",
+    None: "One pair of eyes: the same person may have filed the request and approved it.",
 }
 NOBODY_NAMED: Final = (
     "This certificate does not say who filed the request and who approved it. The coordinator's log of acts does: "
@@ -87,7 +112,7 @@ def content_of(reading: Reading) -> Content:
             pair=(_guaranteed(statement), _not_guaranteed(statement)),
             sections=(
                 _request(statement, reading.client),
-                Section("Who filed, who approved", (Paragraph(_who(statement)),)),
+                Section("Who filed, who approved", tuple(_who(statement))),
                 _touched(statement),
                 _stored(statement),
                 _audit(statement),
@@ -154,8 +179,37 @@ def _request(statement: AnyStatement, client: str | None) -> Section:
     return Section("The request", (Facts(tuple(rows)), Paragraph(whom), Listing(request.subjects)))
 
 
-def _who(statement: AnyStatement) -> str:
-    return NOBODY_NAMED.format(request=statement.predicate.request.id)
+def _who(statement: AnyStatement) -> Iterator[Facts | Paragraph]:
+    handling = statement.predicate.handling if isinstance(statement, Statement) else None
+    if handling is None:
+        yield Paragraph(NOBODY_NAMED.format(request=statement.predicate.request.id))
+        return
+    rows = [("Filed by", _party(handling.filed_by))]
+    if handling.approved_by is not None and handling.approved_at is not None:
+        rows.append(("Approved by", f"{_party(handling.approved_by)}, {_instant(handling.approved_at)}"))
+    if handling.ground is not None:
+        rows.append(("Reason given", GROUNDS[handling.ground]))
+    if handling.deadline_before is not None:
+        rows.append(("Deadline extended", f"it was {_instant(handling.deadline_before)}"))
+    yield Facts(tuple(rows))
+    if handling.approved_by is not None:
+        yield Paragraph(EYES[handling.eyes])
+    elif handling.needed_approval:
+        yield Paragraph(
+            "It needed approval. The database was put back since; the log of tombstones had it carried out again, and "
+            "who approved it is not known here."
+        )
+    else:
+        yield Paragraph("Nobody had to approve it.")
+
+
+def _party(party: Party | None) -> str:
+    if party is None:
+        return "not recorded"
+    if party.role == "client":
+        return f"the client itself (credential {party.credential})"
+    named = " · ".join(filter(None, (party.person, party.label))) or "without a name"
+    return f"{named} ({party.role}, credential {party.credential})"
 
 
 def _touched(statement: AnyStatement) -> Section:

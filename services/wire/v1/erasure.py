@@ -13,6 +13,7 @@ from services.audit.spec import AuditPlan
 from services.incentive.spec import Amount
 from services.wire.message import Id, Message, Name
 from services.wire.v1.exclusions import SampleNumber
+from services.wire.v1.people import Actor
 
 Scope = Literal["client", "samples"]
 Guarantee = Literal["exact", "approximate"]
@@ -29,6 +30,9 @@ ErasureStatus = Literal[
     "failed",
     "requires_action",
 ]
+Ground = Literal["not_necessary", "withdrawal", "objection", "unlawful", "legal_obligation", "child", "other"]
+"""Why somebody may ask to be forgotten: GDPR Art. 17(1) a to f, in the regulation's order."""
+Sort = Literal["deadline", "-deadline", "created", "-created"]
 DeliveryStatus = Literal["pending", "delivered", "failed"]
 Fallback = Literal["retrain"]
 """What an approximate method may be replaced by when it does not hold."""
@@ -40,6 +44,8 @@ LEGAL_DAYS: Final = 30
 """Days until the legal deadline when a request names none: the month of GDPR Art. 12(3)."""
 
 
+Reason = Annotated[str, Field(min_length=1, max_length=2000)]
+NoteText = Annotated[str, Field(min_length=1, max_length=4000)]
 MethodName = Annotated[str, Field(pattern=r"^[a-z0-9_-]{1,40}$")]
 Params = Annotated[dict[Annotated[str, Field(max_length=40)], JsonValue], Field(max_length=20)]
 
@@ -161,14 +167,53 @@ class ErasureCreate(_Wanted):
     legal_deadline: Annotated[AwareDatetime, Field(strict=False)] | None = Field(
         default=None, description=f"By when it must be done; {LEGAL_DAYS} days from now when absent."
     )
-    needs_approval: bool = Field(default=False, description="Do nothing until somebody else has approved it.")
+    ground: Ground | None = Field(default=None, description="Which of GDPR Art. 17(1) it rests on, or another.")
+    external_ref: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        default=None, description="Its name elsewhere, like the number of a ticket."
+    )
+    note: NoteText | None = Field(default=None, description="The first note; those who decide read it.")
+    needs_approval: bool = Field(
+        default=False, description="Do nothing until it is approved; a federation may demand that of every request."
+    )
     callbacks: Annotated[list[Callback], Field(max_length=10)] = Field(
         default=[], description="Where to post each change of the request's status, at least once."
     )
 
 
+class ErasureApproval(Message):
+    reason: Reason | None = None
+
+
 class ErasureDenial(Message):
-    reason: Annotated[str, Field(min_length=1, max_length=2000)]
+    reason: Reason
+
+
+class ErasureExtend(Message):
+    """One extension of the legal deadline, as GDPR Art. 12(3) knows it."""
+
+    until: Annotated[AwareDatetime, Field(strict=False)] = Field(description="After the deadline that it has.")
+    reason: Reason = Field(description="What the requester is told.")
+
+
+class NoteCreate(Message):
+    text: NoteText
+
+
+class Note(Message):
+    """What staff wrote about a request. It is unreadable once a client that it is about was erased."""
+
+    id: Id
+    at: datetime
+    by: Actor | None = Field(description="Null if it cannot be read any more.")
+    text: str | None = Field(description="Null if it cannot be read any more.")
+
+
+class Extension(Message):
+    until: datetime
+    reason: str
+    at: datetime
+    by: Actor
+    deadline_before: datetime
 
 
 class ErasureLine(Message):
@@ -229,6 +274,17 @@ class ErasureRequest(Message):
     first_clean_at: datetime | None = Field(description="When every touched cohort served a model without the client.")
     completed_at: datetime | None
     duplicate_of: Id | None = Field(description="The request that was already forgetting the same clients.")
+    ground: Ground | None = None
+    external_ref: str | None = Field(default=None, description="Its name elsewhere, like the number of a ticket.")
+    filed_by: Actor | None = Field(default=None, description="Null where an older release did not record it.")
+    needs_approval: bool = Field(default=False, description="Whether somebody had, or has, to approve it.")
+    four_eyes: bool = Field(default=False, description="Whether that must be somebody else than who filed it.")
+    decision: Literal["approved", "denied"] | None = None
+    decided_by: Actor | None = None
+    decided_at: datetime | None = None
+    decision_reason: str | None = None
+    approvable_by_me: bool = Field(default=False, description="Whether whoever reads this may decide it now.")
+    extension: Extension | None = Field(default=None, description="Of the legal deadline.")
     lines: list[ErasureLine]
     exclusions: list[ErasureExclusion] = Field(description="With scope samples, from the fence on: one per client.")
 
@@ -282,6 +338,19 @@ class ErasurePreview(Message):
     options: list[ErasureOption]
     chosen: str = Field(description="The method that a request with the same body would use.")
     recovery: str = Field(description="The recovery that follows, which the figures count.")
+    needs_approval: bool = Field(
+        default=False, description="Whether the federation demands that somebody else approves such a request."
+    )
+
+
+class ErasureCount(Message):
+    """How many requests there are among those that the filters let through."""
+
+    total: int
+    by_status: dict[ErasureStatus, int] = Field(description="Statuses that no request has are left out.")
+    awaiting_my_approval: int
+    overdue: int = Field(description="Past their legal deadline, and not over.")
+    due_within_7_days: int = Field(description="Not over, with the deadline in the next seven days.")
 
 
 class ErasureEvent(Message):

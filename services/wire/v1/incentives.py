@@ -5,20 +5,39 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from services.incentive.spec import Incentives, Strategy
 from services.wire.message import Id, Message, Name
+from services.wire.v1.people import FourEyes
 
 
 class FederationChange(Message):
-    """Begins a new period."""
+    """What is left out stays as it is. Another allocation begins a new period."""
 
     allocation: Strategy | None = Field(
+        default=None,
         description="How clients are divided among runs and requests to forget that go on at the same time; null: "
-        "every client serves all of them."
+        "every client serves all of them.",
     )
     incentives: Incentives = Incentives()
+    four_eyes: FourEyes | None = Field(
+        default=None,
+        description="Whether somebody else than the filer has to approve requests to forget that are filed from now "
+        "on; an admin may change it.",
+    )
+
+    @property
+    def changes_allocation(self) -> bool:
+        return not self.model_fields_set.isdisjoint({"allocation", "incentives"})
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> FederationChange:
+        if not self.changes_allocation and self.four_eyes is None:
+            raise ValueError("say what is to change: allocation, incentives or four_eyes")
+        if "incentives" in self.model_fields_set and "allocation" not in self.model_fields_set:
+            raise ValueError("incentives belong to an allocation: name it as well")
+        return self
 
 
 class PeriodJob(Message):

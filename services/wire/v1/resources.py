@@ -12,6 +12,7 @@ from services.core.figures import MOST_SAMPLES
 from services.incentive.spec import Incentives, Resources, Strategy
 from services.wire.message import Digest, Id, Message, Name
 from services.wire.v1.erasure import RecoveryChoice
+from services.wire.v1.people import FourEyes
 from services.wire.v1.runs import RunSpec
 from services.wire.v1.work import Device, TaskKind
 
@@ -46,6 +47,11 @@ class FederationCreate(Message):
         "client serves all of them when absent.",
     )
     incentives: Incentives | None = Field(default=None, description="What jobs pay, for the allocation.")
+    four_eyes: FourEyes = Field(
+        default="off",
+        description="Whether somebody else than the filer has to approve requests to forget: `off`, `asked` (those "
+        "that ask for approval) or `all` (every request needs approval).",
+    )
 
 
 class Federation(Message):
@@ -54,6 +60,9 @@ class Federation(Message):
     created_at: datetime
     allocation: Strategy | None = Field(default=None, description="How clients are divided among jobs.")
     incentives: Incentives | None = Field(default=None, description="What jobs pay; the defaults when absent.")
+    four_eyes: FourEyes = Field(
+        default="off", description="Which requests to forget somebody else than the filer has to approve."
+    )
 
 
 class ClientCreate(Message):

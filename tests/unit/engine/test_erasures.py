@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.engine import messages as m
 from services.core.errors import Rejected
-from tests.support.world import World, with_run
+from tests.support.world import OFFICER, World, with_run
 
 
 def trained(*names: str, num_rounds: int = 2) -> tuple[World, UUID]:
@@ -67,7 +67,7 @@ def test_second_request_is_denied_with_the_first() -> None:
     world, _ = trained("a", "b", "c")
     first = world.file("a", needs_approval=True)
     second = world.file("a")
-    world.send(m.DenyErasure(first, "not the client's own request"))
+    world.send(m.DenyErasure(first, "not the client's own request", OFFICER))
     assert world.erasure(second).status == "denied"
     assert world.erasure(world.file("a")).duplicate_of is None
 
@@ -84,7 +84,7 @@ def test_request_waits_for_approval() -> None:
     erasure_id = world.file("a", needs_approval=True)
     world.settle()
     assert world.cohort(run_id).epoch == 0
-    world.send(m.ApproveErasure(erasure_id))
+    world.send(m.ApproveErasure(erasure_id, OFFICER))
     world.settle()
     assert world.cohort(run_id).epoch == 1
 

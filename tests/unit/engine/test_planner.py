@@ -12,7 +12,7 @@ from coordinator.engine import messages as m
 from coordinator.engine.entities import Traffic
 from coordinator.engine.erasure import planner
 from services.core.errors import Rejected
-from tests.support.world import World, with_run
+from tests.support.world import OFFICER, World, with_run
 
 NAMES = ("a", "b", "c", "d")
 TREE = {"kind": "tree", "shape": "balanced"}
@@ -109,7 +109,7 @@ def test_a_method_that_no_longer_applies_at_the_fence_gives_way() -> None:
     world, run_id = trained(2)
     last = world.file("b", method="reinit", needs_approval=True)
     world.send(m.CancelRun(run_id, "enough"))
-    world.send(m.ApproveErasure(last))
+    world.send(m.ApproveErasure(last, OFFICER))
     world.run_chores("fence")
     assert (world.erasure(last).method, world.erasure(last).chosen) == ("reinit", "retrain")
 

@@ -17,6 +17,7 @@ from tests.property.engine_machine import CLIENTS, LINES, EngineMachine
 from tests.property.seeded_walks import walk
 from tests.support.world import World, with_run
 from tests.unit.engine.test_allocation import divided
+from tests.unit.engine.test_four_eyes import extended
 from tests.unit.engine.test_recovery import recovered_by_itself, recovered_by_oversampling
 from tests.unit.engine.test_runs import failed
 from tests.unit.engine.test_selection import selected
@@ -47,7 +48,7 @@ def worlds() -> list[World]:
     revived.send(m.ResumeRun(run_id))
     recovered = [recovered_by_oversampling("pga"), recovered_by_itself()]
     forgotten = [forgotten_by_federaser(), forgotten_by_pga(), asked_in_vain()[0], audited(0.15)[0]]
-    return [*seen, divided(), revived, stopped()[0], *selected(), *forgotten, *recovered]
+    return [*seen, divided(), revived, extended(), stopped()[0], *selected(), *forgotten, *recovered]
 
 
 def test_same_inputs_give_the_same_decision(worlds: list[World]) -> None:

@@ -2,7 +2,7 @@
 
 import type { Client, ClientMeta, Options as Options2, RequestResult, ServerSentEventsResult, TDataShape } from './client';
 import { client } from './client.gen';
-import type { AcknowledgeExclusionsData, AcknowledgeExclusionsErrors, AcknowledgeExclusionsResponses, AppendToBlobData, AppendToBlobErrors, AppendToBlobResponses, ApproveErasureData, ApproveErasureErrors, ApproveErasureResponses, CancelErasureData, CancelErasureErrors, CancelErasureResponses, CancelRunData, CancelRunErrors, CancelRunResponses, ChangeFederationData, ChangeFederationErrors, ChangeFederationResponses, ClaimTasksData, ClaimTasksErrors, ClaimTasksResponses, ConfirmDroppedModelsData, ConfirmDroppedModelsErrors, ConfirmDroppedModelsResponses, CreateClientData, CreateClientErrors, CreateClientResponses, CreateCredentialData, CreateCredentialErrors, CreateCredentialResponses, CreateFederationData, CreateFederationErrors, CreateFederationResponses, CreateRunData, CreateRunErrors, CreateRunResponses, DenyErasureData, DenyErasureErrors, DenyErasureResponses, DiscoverErasureData, DiscoverErasureErrors, DiscoverErasureResponses, DownloadModelData, DownloadModelErrors, DownloadModelResponses, FileErasureData, FileErasureErrors, FileErasureResponses, GetActsHeadData, GetActsHeadErrors, GetActsHeadResponses, GetArtefactsData, GetArtefactsErrors, GetArtefactsResponses, GetBlobData, GetBlobErrors, GetBlobResponses, GetCertificateData, GetCertificateErrors, GetCertificatePageData, GetCertificatePageErrors, GetCertificatePageResponses, GetCertificateResponses, GetCheckpointData, GetCheckpointErrors, GetCheckpointResponses, GetClientData, GetClientErrors, GetClientResponses, GetCohortData, GetCohortErrors, GetCohortResponses, GetErasureData, GetErasureErrors, GetErasureResponses, GetExclusionsData, GetExclusionsErrors, GetExclusionsResponses, GetFederationData, GetFederationErrors, GetFederationResponses, GetHealthData, GetHealthResponses, GetLineageData, GetLineageErrors, GetLineageResponses, GetMetricsData, GetMetricsResponses, GetOpeningData, GetOpeningErrors, GetOpeningResponses, GetProblemData, GetProblemErrors, GetProblemResponses, GetReadinessData, GetReadinessErrors, GetReadinessResponses, GetRunData, GetRunErrors, GetRunResponses, GetSupersededModelsData, GetSupersededModelsErrors, GetSupersededModelsResponses, HeadBlobData, HeadBlobErrors, HeadBlobResponses, JoinRunData, JoinRunErrors, JoinRunResponses, ListActsData, ListActsErrors, ListActsResponses, ListCheckpointsData, ListCheckpointsErrors, ListCheckpointsResponses, ListClientsData, ListClientsErrors, ListClientsResponses, ListCohortsData, ListCohortsErrors, ListCohortsResponses, ListCredentialsData, ListCredentialsErrors, ListCredentialsResponses, ListDeliveriesData, ListDeliveriesErrors, ListDeliveriesResponses, ListErasureEventsData, ListErasureEventsErrors, ListErasureEventsResponses, ListErasuresData, ListErasuresErrors, ListErasuresResponses, ListEventsData, ListEventsErrors, ListEventsResponses, ListFederationsData, ListFederationsErrors, ListFederationsResponses, ListHistoriesData, ListHistoriesErrors, ListHistoriesResponses, ListKeptUpdatesData, ListKeptUpdatesErrors, ListKeptUpdatesResponses, ListLedgerData, ListLedgerErrors, ListLedgerResponses, ListMembersData, ListMembersErrors, ListMembersResponses, ListOwnLedgerData, ListOwnLedgerErrors, ListOwnLedgerResponses, ListPeriodsData, ListPeriodsErrors, ListPeriodsResponses, ListRoundsData, ListRoundsErrors, ListRoundsResponses, ListRunsData, ListRunsErrors, ListRunsResponses, ListTasksData, ListTasksErrors, ListTasksResponses, OpenSessionData, OpenSessionErrors, OpenSessionResponses, PauseRunData, PauseRunErrors, PauseRunResponses, PreviewErasureData, PreviewErasureErrors, PreviewErasureResponses, PreviewPeriodData, PreviewPeriodErrors, PreviewPeriodResponses, PutBlobData, PutBlobErrors, PutBlobResponses, RecoverRunData, RecoverRunErrors, RecoverRunResponses, RemoveClientData, RemoveClientErrors, RemoveClientResponses, RenewLeaseData, RenewLeaseErrors, RenewLeaseResponses, ReportFailureData, ReportFailureErrors, ReportFailureResponses, ResumeRunData, ResumeRunErrors, ResumeRunResponses, RetryErasureData, RetryErasureErrors, RetryErasureResponses, RevokeCredentialData, RevokeCredentialErrors, RevokeCredentialResponses, RotateClientCredentialData, RotateClientCredentialErrors, RotateClientCredentialResponses, StreamErasureEventsData, StreamErasureEventsErrors, StreamErasureEventsResponse, StreamErasureEventsResponses, StreamEventsData, StreamEventsErrors, StreamEventsResponse, StreamEventsResponses, SubmitResultData, SubmitResultErrors, SubmitResultResponses, ValidateRunData, ValidateRunErrors, ValidateRunResponses } from './types.gen';
+import type { AcknowledgeExclusionsData, AcknowledgeExclusionsErrors, AcknowledgeExclusionsResponses, AddNoteData, AddNoteErrors, AddNoteResponses, AppendToBlobData, AppendToBlobErrors, AppendToBlobResponses, ApproveErasureData, ApproveErasureErrors, ApproveErasureResponses, BeginBrowserSessionData, BeginBrowserSessionErrors, BeginBrowserSessionResponses, CancelErasureData, CancelErasureErrors, CancelErasureResponses, CancelRunData, CancelRunErrors, CancelRunResponses, ChangeFederationData, ChangeFederationErrors, ChangeFederationResponses, ClaimTasksData, ClaimTasksErrors, ClaimTasksResponses, ConfirmDroppedModelsData, ConfirmDroppedModelsErrors, ConfirmDroppedModelsResponses, CountErasuresData, CountErasuresErrors, CountErasuresResponses, CreateClientData, CreateClientErrors, CreateClientResponses, CreateCredentialData, CreateCredentialErrors, CreateCredentialResponses, CreateFederationData, CreateFederationErrors, CreateFederationResponses, CreateHandOverData, CreateHandOverErrors, CreateHandOverResponses, CreateRunData, CreateRunErrors, CreateRunResponses, DenyErasureData, DenyErasureErrors, DenyErasureResponses, DiscoverErasureData, DiscoverErasureErrors, DiscoverErasureResponses, DownloadModelData, DownloadModelErrors, DownloadModelResponses, EndBrowserSessionData, EndBrowserSessionErrors, EndBrowserSessionResponses, ExtendErasureData, ExtendErasureErrors, ExtendErasureResponses, FileErasureData, FileErasureErrors, FileErasureResponses, GetActsHeadData, GetActsHeadErrors, GetActsHeadResponses, GetArtefactsData, GetArtefactsErrors, GetArtefactsResponses, GetBlobData, GetBlobErrors, GetBlobResponses, GetBrowserSessionData, GetBrowserSessionErrors, GetBrowserSessionResponses, GetCertificateData, GetCertificateErrors, GetCertificatePageData, GetCertificatePageErrors, GetCertificatePageResponses, GetCertificateResponses, GetCheckpointData, GetCheckpointErrors, GetCheckpointResponses, GetClientData, GetClientErrors, GetClientResponses, GetCohortData, GetCohortErrors, GetCohortResponses, GetErasureData, GetErasureErrors, GetErasureResponses, GetExclusionsData, GetExclusionsErrors, GetExclusionsResponses, GetFederationData, GetFederationErrors, GetFederationResponses, GetGridData, GetGridErrors, GetGridResponses, GetHealthData, GetHealthResponses, GetLineageData, GetLineageEdgesData, GetLineageEdgesErrors, GetLineageEdgesResponses, GetLineageErrors, GetLineageResponses, GetMeData, GetMeErrors, GetMeResponses, GetMetricsData, GetMetricsResponses, GetOpenidData, GetOpenidErrors, GetOpenidResponses, GetOpeningData, GetOpeningErrors, GetOpeningResponses, GetProblemData, GetProblemErrors, GetProblemResponses, GetReadinessData, GetReadinessErrors, GetReadinessResponses, GetRunData, GetRunErrors, GetRunResponses, GetSeriesData, GetSeriesErrors, GetSeriesResponses, GetSupersededModelsData, GetSupersededModelsErrors, GetSupersededModelsResponses, GetSystemData, GetSystemErrors, GetSystemResponses, GetTopologyData, GetTopologyErrors, GetTopologyResponses, HeadBlobData, HeadBlobErrors, HeadBlobResponses, JoinRunData, JoinRunErrors, JoinRunResponses, ListActsData, ListActsErrors, ListActsResponses, ListCheckpointsData, ListCheckpointsErrors, ListCheckpointsResponses, ListClientsData, ListClientsErrors, ListClientsResponses, ListClientTasksData, ListClientTasksErrors, ListClientTasksResponses, ListCohortsData, ListCohortsErrors, ListCohortsResponses, ListCredentialsData, ListCredentialsErrors, ListCredentialsResponses, ListDeliveriesData, ListDeliveriesErrors, ListDeliveriesResponses, ListErasureEventsData, ListErasureEventsErrors, ListErasureEventsResponses, ListErasuresData, ListErasuresErrors, ListErasuresResponses, ListEventsData, ListEventsErrors, ListEventsResponses, ListFederationEventsData, ListFederationEventsErrors, ListFederationEventsResponses, ListFederationsData, ListFederationsErrors, ListFederationsResponses, ListHandOversData, ListHandOversErrors, ListHandOversResponses, ListHistoriesData, ListHistoriesErrors, ListHistoriesResponses, ListKeptUpdatesData, ListKeptUpdatesErrors, ListKeptUpdatesResponses, ListKeysData, ListKeysResponses, ListLedgerData, ListLedgerErrors, ListLedgerResponses, ListMembersData, ListMembersErrors, ListMembersResponses, ListNotesData, ListNotesErrors, ListNotesResponses, ListOwnLedgerData, ListOwnLedgerErrors, ListOwnLedgerResponses, ListPeriodsData, ListPeriodsErrors, ListPeriodsResponses, ListRoundsData, ListRoundsErrors, ListRoundsResponses, ListRunsData, ListRunsErrors, ListRunsResponses, ListTasksData, ListTasksErrors, ListTasksResponses, ListWorkersData, ListWorkersErrors, ListWorkersResponses, OpenHandOverData, OpenHandOverErrors, OpenHandOverResponses, OpenSessionData, OpenSessionErrors, OpenSessionResponses, PauseRunData, PauseRunErrors, PauseRunResponses, PreviewErasureData, PreviewErasureErrors, PreviewErasureResponses, PreviewPeriodData, PreviewPeriodErrors, PreviewPeriodResponses, PutBlobData, PutBlobErrors, PutBlobResponses, RecoverRunData, RecoverRunErrors, RecoverRunResponses, RemoveClientData, RemoveClientErrors, RemoveClientResponses, RenewLeaseData, RenewLeaseErrors, RenewLeaseResponses, ReportFailureData, ReportFailureErrors, ReportFailureResponses, ResumeRunData, ResumeRunErrors, ResumeRunResponses, RetryErasureData, RetryErasureErrors, RetryErasureResponses, RevokeCredentialData, RevokeCredentialErrors, RevokeCredentialResponses, RevokeHandOverData, RevokeHandOverErrors, RevokeHandOverResponses, RotateClientCredentialData, RotateClientCredentialErrors, RotateClientCredentialResponses, StreamErasureEventsData, StreamErasureEventsErrors, StreamErasureEventsResponse, StreamErasureEventsResponses, StreamEventsData, StreamEventsErrors, StreamEventsResponse, StreamEventsResponses, StreamFederationEventsData, StreamFederationEventsErrors, StreamFederationEventsResponse, StreamFederationEventsResponses, SubmitResultData, SubmitResultErrors, SubmitResultResponses, ValidateRunData, ValidateRunErrors, ValidateRunResponses } from './types.gen';
 
 export type Options<TData extends TDataShape = TDataShape, ThrowOnError extends boolean = boolean, TResponse = unknown> = Options2<TData, ThrowOnError, TResponse> & {
     /**
@@ -96,6 +96,43 @@ export const putBlob = <ThrowOnError extends boolean = false>(options: Options<P
 });
 
 /**
+ * End Browser Session
+ *
+ * Sign out.
+ */
+export const endBrowserSession = <ThrowOnError extends boolean = false>(options?: Options<EndBrowserSessionData, ThrowOnError>): RequestResult<EndBrowserSessionResponses, EndBrowserSessionErrors, ThrowOnError> => (options?.client ?? client).delete<EndBrowserSessionResponses, EndBrowserSessionErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/browser-session',
+    ...options
+});
+
+/**
+ * Get Browser Session
+ *
+ * Who is signed in, and until when at the latest.
+ */
+export const getBrowserSession = <ThrowOnError extends boolean = false>(options?: Options<GetBrowserSessionData, ThrowOnError>): RequestResult<GetBrowserSessionResponses, GetBrowserSessionErrors, ThrowOnError> => (options?.client ?? client).get<GetBrowserSessionResponses, GetBrowserSessionErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/browser-session',
+    ...options
+});
+
+/**
+ * Begin Browser Session
+ *
+ * Exchange a token for two cookies: `__Host-lethe` (without TLS `lethe`), which no script can read, and
+ * `lethe-csrf`, whose value every change has to send as `X-CSRF-Token`.
+ */
+export const beginBrowserSession = <ThrowOnError extends boolean = false>(options: Options<BeginBrowserSessionData, ThrowOnError>): RequestResult<BeginBrowserSessionResponses, BeginBrowserSessionErrors, ThrowOnError> => (options.client ?? client).post<BeginBrowserSessionResponses, BeginBrowserSessionErrors, ThrowOnError>({
+    url: '/v1/browser-session',
+    ...options,
+    headers: {
+        'Content-Type': 'application/json',
+        ...options.headers
+    }
+});
+
+/**
  * Get Checkpoint
  */
 export const getCheckpoint = <ThrowOnError extends boolean = false>(options: Options<GetCheckpointData, ThrowOnError>): RequestResult<GetCheckpointResponses, GetCheckpointErrors, ThrowOnError> => (options.client ?? client).get<GetCheckpointResponses, GetCheckpointErrors, ThrowOnError>({
@@ -112,6 +149,17 @@ export const getCheckpoint = <ThrowOnError extends boolean = false>(options: Opt
 export const getLineage = <ThrowOnError extends boolean = false>(options: Options<GetLineageData, ThrowOnError>): RequestResult<GetLineageResponses, GetLineageErrors, ThrowOnError> => (options.client ?? client).get<GetLineageResponses, GetLineageErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],
     url: '/v1/checkpoints/{checkpoint_id}/lineage',
+    ...options
+});
+
+/**
+ * Get Lineage Edges
+ *
+ * The models behind this one and the updates in each, as nodes and edges.
+ */
+export const getLineageEdges = <ThrowOnError extends boolean = false>(options: Options<GetLineageEdgesData, ThrowOnError>): RequestResult<GetLineageEdgesResponses, GetLineageEdgesErrors, ThrowOnError> => (options.client ?? client).get<GetLineageEdgesResponses, GetLineageEdgesErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/checkpoints/{checkpoint_id}/lineage/edges',
     ...options
 });
 
@@ -157,6 +205,17 @@ export const rotateClientCredential = <ThrowOnError extends boolean = false>(opt
 });
 
 /**
+ * List Client Tasks
+ *
+ * What the client was asked in all runs, newest first.
+ */
+export const listClientTasks = <ThrowOnError extends boolean = false>(options: Options<ListClientTasksData, ThrowOnError>): RequestResult<ListClientTasksResponses, ListClientTasksErrors, ThrowOnError> => (options.client ?? client).get<ListClientTasksResponses, ListClientTasksErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/clients/{client_id}/tasks',
+    ...options
+});
+
+/**
  * Get Cohort
  */
 export const getCohort = <ThrowOnError extends boolean = false>(options: Options<GetCohortData, ThrowOnError>): RequestResult<GetCohortResponses, GetCohortErrors, ThrowOnError> => (options.client ?? client).get<GetCohortResponses, GetCohortErrors, ThrowOnError>({
@@ -188,7 +247,7 @@ export const revokeCredential = <ThrowOnError extends boolean = false>(options: 
 /**
  * List Erasures
  *
- * Newest first. A client sees the requests that are about it alone.
+ * Newest first, unless another order is asked for. A client sees the requests that are about it alone.
  */
 export const listErasures = <ThrowOnError extends boolean = false>(options?: Options<ListErasuresData, ThrowOnError>): RequestResult<ListErasuresResponses, ListErasuresErrors, ThrowOnError> => (options?.client ?? client).get<ListErasuresResponses, ListErasuresErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],
@@ -223,12 +282,17 @@ export const getErasure = <ThrowOnError extends boolean = false>(options: Option
 /**
  * Approve Erasure
  *
- * Carry out a request that awaits approval.
+ * Carry out a request that awaits approval. Where its federation demands four eyes, somebody else than the filer
+ * has to.
  */
 export const approveErasure = <ThrowOnError extends boolean = false>(options: Options<ApproveErasureData, ThrowOnError>): RequestResult<ApproveErasureResponses, ApproveErasureErrors, ThrowOnError> => (options.client ?? client).post<ApproveErasureResponses, ApproveErasureErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],
     url: '/v1/erasure-requests/{erasure_id}/approve',
-    ...options
+    ...options,
+    headers: {
+        'Content-Type': 'application/json',
+        ...options.headers
+    }
 });
 
 /**
@@ -325,6 +389,71 @@ export const streamErasureEvents = <ThrowOnError extends boolean = false>(option
 });
 
 /**
+ * Extend Erasure
+ *
+ * Move the legal deadline, once, with the reason that the requester is told.
+ */
+export const extendErasure = <ThrowOnError extends boolean = false>(options: Options<ExtendErasureData, ThrowOnError>): RequestResult<ExtendErasureResponses, ExtendErasureErrors, ThrowOnError> => (options.client ?? client).post<ExtendErasureResponses, ExtendErasureErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/erasure-requests/{erasure_id}/extend',
+    ...options,
+    headers: {
+        'Content-Type': 'application/json',
+        ...options.headers
+    }
+});
+
+/**
+ * Create Hand Over
+ *
+ * Make a link that hands the certificate, its list, its opening and the public key over once. It is shown this
+ * once: send it to the client who left, and to nobody else.
+ */
+export const createHandOver = <ThrowOnError extends boolean = false>(options: Options<CreateHandOverData, ThrowOnError>): RequestResult<CreateHandOverResponses, CreateHandOverErrors, ThrowOnError> => (options.client ?? client).post<CreateHandOverResponses, CreateHandOverErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/erasure-requests/{erasure_id}/hand-over',
+    ...options
+});
+
+/**
+ * List Hand Overs
+ *
+ * The links that were made for the request, newest first: whether and when each was opened.
+ */
+export const listHandOvers = <ThrowOnError extends boolean = false>(options: Options<ListHandOversData, ThrowOnError>): RequestResult<ListHandOversResponses, ListHandOversErrors, ThrowOnError> => (options.client ?? client).get<ListHandOversResponses, ListHandOversErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/erasure-requests/{erasure_id}/hand-overs',
+    ...options
+});
+
+/**
+ * List Notes
+ *
+ * What staff wrote about the request, oldest first. Notes are entries of the log of acts, and kept like these.
+ */
+export const listNotes = <ThrowOnError extends boolean = false>(options: Options<ListNotesData, ThrowOnError>): RequestResult<ListNotesResponses, ListNotesErrors, ThrowOnError> => (options.client ?? client).get<ListNotesResponses, ListNotesErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/erasure-requests/{erasure_id}/notes',
+    ...options
+});
+
+/**
+ * Add Note
+ *
+ * Write something about the request, for those who decide. It can be read by nobody once a client that the request
+ * is about was erased.
+ */
+export const addNote = <ThrowOnError extends boolean = false>(options: Options<AddNoteData, ThrowOnError>): RequestResult<AddNoteResponses, AddNoteErrors, ThrowOnError> => (options.client ?? client).post<AddNoteResponses, AddNoteErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/erasure-requests/{erasure_id}/notes',
+    ...options,
+    headers: {
+        'Content-Type': 'application/json',
+        ...options.headers
+    }
+});
+
+/**
  * Get Opening
  *
  * With it anybody can check whom the certificate is about. For whoever may file such a request; a client's own.
@@ -343,6 +472,17 @@ export const getOpening = <ThrowOnError extends boolean = false>(options: Option
 export const retryErasure = <ThrowOnError extends boolean = false>(options: Options<RetryErasureData, ThrowOnError>): RequestResult<RetryErasureResponses, RetryErasureErrors, ThrowOnError> => (options.client ?? client).post<RetryErasureResponses, RetryErasureErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],
     url: '/v1/erasure-requests/{erasure_id}/retry',
+    ...options
+});
+
+/**
+ * Count Erasures
+ *
+ * How many requests a listing with these filters has, by what they need.
+ */
+export const countErasures = <ThrowOnError extends boolean = false>(options?: Options<CountErasuresData, ThrowOnError>): RequestResult<CountErasuresResponses, CountErasuresErrors, ThrowOnError> => (options?.client ?? client).get<CountErasuresResponses, CountErasuresErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/erasure-requests:count',
     ...options
 });
 
@@ -434,7 +574,8 @@ export const getFederation = <ThrowOnError extends boolean = false>(options: Opt
 /**
  * Change Federation
  *
- * Divide clients among jobs in another way, from now on: a new period begins.
+ * Divide clients among jobs in another way, from now on: a new period begins. Or, as an admin, say which requests
+ * to forget somebody else than the filer has to approve.
  */
 export const changeFederation = <ThrowOnError extends boolean = false>(options: Options<ChangeFederationData, ThrowOnError>): RequestResult<ChangeFederationResponses, ChangeFederationErrors, ThrowOnError> => (options.client ?? client).patch<ChangeFederationResponses, ChangeFederationErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],
@@ -518,6 +659,30 @@ export const createCredential = <ThrowOnError extends boolean = false>(options: 
 });
 
 /**
+ * List Federation Events
+ *
+ * What happened to all runs and requests of the federation. The events of each of them are in their order, and an
+ * event that is about a run and a request is told once.
+ */
+export const listFederationEvents = <ThrowOnError extends boolean = false>(options: Options<ListFederationEventsData, ThrowOnError>): RequestResult<ListFederationEventsResponses, ListFederationEventsErrors, ThrowOnError> => (options.client ?? client).get<ListFederationEventsResponses, ListFederationEventsErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/federations/{federation_id}/events',
+    ...options
+});
+
+/**
+ * Stream Federation Events
+ *
+ * What happens to all runs and requests of the federation, from now on. Its numbers hold on every replica: whoever
+ * resumes behind the last one that it saw misses nothing and gets nothing twice.
+ */
+export const streamFederationEvents = <ThrowOnError extends boolean = false>(options: Options<StreamFederationEventsData, ThrowOnError, StreamFederationEventsResponse>): Promise<ServerSentEventsResult<StreamFederationEventsResponses>> => (options.client ?? client).sse.get<StreamFederationEventsResponses, StreamFederationEventsErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/federations/{federation_id}/events/stream',
+    ...options
+});
+
+/**
  * List Ledger
  *
  * What clients earned and paid.
@@ -551,6 +716,50 @@ export const previewPeriod = <ThrowOnError extends boolean = false>(options: Opt
 });
 
 /**
+ * List Workers
+ *
+ * How each client's worker is, by name.
+ */
+export const listWorkers = <ThrowOnError extends boolean = false>(options: Options<ListWorkersData, ThrowOnError>): RequestResult<ListWorkersResponses, ListWorkersErrors, ThrowOnError> => (options.client ?? client).get<ListWorkersResponses, ListWorkersErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/federations/{federation_id}/workers',
+    ...options
+});
+
+/**
+ * Revoke Hand Over
+ *
+ * Make a link that was not opened yet void.
+ */
+export const revokeHandOver = <ThrowOnError extends boolean = false>(options: Options<RevokeHandOverData, ThrowOnError>): RequestResult<RevokeHandOverResponses, RevokeHandOverErrors, ThrowOnError> => (options.client ?? client).delete<RevokeHandOverResponses, RevokeHandOverErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/hand-overs/{hand_over_id}',
+    ...options
+});
+
+/**
+ * Open Hand Over
+ *
+ * Open a link. Needs no credential but the secret in the body, which is spent with the answer.
+ */
+export const openHandOver = <ThrowOnError extends boolean = false>(options: Options<OpenHandOverData, ThrowOnError>): RequestResult<OpenHandOverResponses, OpenHandOverErrors, ThrowOnError> => (options.client ?? client).post<OpenHandOverResponses, OpenHandOverErrors, ThrowOnError>({
+    url: '/v1/hand-overs/{hand_over_id}:open',
+    ...options,
+    headers: {
+        'Content-Type': 'application/json',
+        ...options.headers
+    }
+});
+
+/**
+ * List Keys
+ *
+ * Every key that certificates of this installation were ever signed with, the one that signs now last. Needs no
+ * credential. Whoever verifies a certificate should compare the key's id with one that was obtained elsewhere.
+ */
+export const listKeys = <ThrowOnError extends boolean = false>(options?: Options<ListKeysData, ThrowOnError>): RequestResult<ListKeysResponses, unknown, ThrowOnError> => (options?.client ?? client).get<ListKeysResponses, unknown, ThrowOnError>({ url: '/v1/keys', ...options });
+
+/**
  * List Own Ledger
  *
  * What the client whose token this is earned and paid.
@@ -560,6 +769,24 @@ export const listOwnLedger = <ThrowOnError extends boolean = false>(options?: Op
     url: '/v1/ledger',
     ...options
 });
+
+/**
+ * Get Me
+ *
+ * Whose credential this is. An erased client's says until when it can still read its own request.
+ */
+export const getMe = <ThrowOnError extends boolean = false>(options?: Options<GetMeData, ThrowOnError>): RequestResult<GetMeResponses, GetMeErrors, ThrowOnError> => (options?.client ?? client).get<GetMeResponses, GetMeErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/me',
+    ...options
+});
+
+/**
+ * Get Openid
+ *
+ * Whether people can sign in with OpenID Connect here, and what the installation calls it.
+ */
+export const getOpenid = <ThrowOnError extends boolean = false>(options?: Options<GetOpenidData, ThrowOnError>): RequestResult<GetOpenidResponses, GetOpenidErrors, ThrowOnError> => (options?.client ?? client).get<GetOpenidResponses, GetOpenidErrors, ThrowOnError>({ url: '/v1/openid', ...options });
 
 /**
  * Get Problem
@@ -655,6 +882,18 @@ export const streamEvents = <ThrowOnError extends boolean = false>(options: Opti
 });
 
 /**
+ * Get Grid
+ *
+ * Which client did what in which round: the newest rounds when none are named. Clients that were erased have no
+ * row. Where several cohorts ask a client in one round, the cell says what needs attention most.
+ */
+export const getGrid = <ThrowOnError extends boolean = false>(options: Options<GetGridData, ThrowOnError>): RequestResult<GetGridResponses, GetGridErrors, ThrowOnError> => (options.client ?? client).get<GetGridResponses, GetGridErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/runs/{run_id}/grid',
+    ...options
+});
+
+/**
  * List Histories
  *
  * What is kept of each cohort's updates, and which methods that suffices for.
@@ -740,11 +979,34 @@ export const listRounds = <ThrowOnError extends boolean = false>(options: Option
 });
 
 /**
+ * Get Series
+ *
+ * How figures of the run went, in the order of time.
+ */
+export const getSeries = <ThrowOnError extends boolean = false>(options: Options<GetSeriesData, ThrowOnError>): RequestResult<GetSeriesResponses, GetSeriesErrors, ThrowOnError> => (options.client ?? client).get<GetSeriesResponses, GetSeriesErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/runs/{run_id}/series',
+    ...options
+});
+
+/**
  * List Tasks
  */
 export const listTasks = <ThrowOnError extends boolean = false>(options: Options<ListTasksData, ThrowOnError>): RequestResult<ListTasksResponses, ListTasksErrors, ThrowOnError> => (options.client ?? client).get<ListTasksResponses, ListTasksErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],
     url: '/v1/runs/{run_id}/tasks',
+    ...options
+});
+
+/**
+ * Get Topology
+ *
+ * All cohorts of the run, with their members, served models and fences. A cohort that was named after a client
+ * which was erased since has no name.
+ */
+export const getTopology = <ThrowOnError extends boolean = false>(options: Options<GetTopologyData, ThrowOnError>): RequestResult<GetTopologyResponses, GetTopologyErrors, ThrowOnError> => (options.client ?? client).get<GetTopologyResponses, GetTopologyErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/runs/{run_id}/topology',
     ...options
 });
 
@@ -802,6 +1064,17 @@ export const confirmDroppedModels = <ThrowOnError extends boolean = false>(optio
         'Content-Type': 'application/json',
         ...options.headers
     }
+});
+
+/**
+ * Get System
+ *
+ * How the installation is. Only its admin may see it.
+ */
+export const getSystem = <ThrowOnError extends boolean = false>(options?: Options<GetSystemData, ThrowOnError>): RequestResult<GetSystemResponses, GetSystemErrors, ThrowOnError> => (options?.client ?? client).get<GetSystemResponses, GetSystemErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/system',
+    ...options
 });
 
 /**

@@ -119,6 +119,52 @@ export type ActWords = {
 };
 
 /**
+ * Actor
+ *
+ * Whoever filed, decided or wrote something, as it was named then.
+ */
+export type Actor = {
+    /**
+     * Credential Id
+     */
+    credential_id: string;
+    /**
+     * Label
+     *
+     * Of the credential; null for a client's own.
+     */
+    label?: string | null;
+    /**
+     * Person
+     *
+     * Who signed in with OpenID Connect.
+     */
+    person?: string | null;
+    /**
+     * Role
+     */
+    role: string;
+};
+
+/**
+ * Anchor
+ */
+export type Anchor = {
+    /**
+     * Cluster
+     */
+    cluster: number;
+    /**
+     * Disparity
+     */
+    disparity: number;
+    /**
+     * Time
+     */
+    time: number;
+};
+
+/**
  * Ascend
  *
  * The leaver's task: climb from the model that it is given, inside a ball around it.
@@ -257,6 +303,32 @@ export type AuditPlan = {
 };
 
 /**
+ * BackgroundWork
+ */
+export type BackgroundWork = {
+    /**
+     * Name
+     */
+    name: string;
+    /**
+     * Reason
+     */
+    reason?: string | null;
+    /**
+     * Restarts
+     */
+    restarts: number;
+    /**
+     * Since
+     */
+    since: string;
+    /**
+     * State
+     */
+    state: 'up' | 'down';
+};
+
+/**
  * BiModel
  *
  * One global model and one local model per client (BMT).
@@ -266,6 +338,24 @@ export type BiModel = {
      * Kind
      */
     kind: 'bi_model';
+};
+
+/**
+ * BlobFigures
+ */
+export type BlobFigures = {
+    /**
+     * Bytes
+     */
+    bytes: number;
+    /**
+     * Kind
+     */
+    kind: 'file' | 'postgres';
+    /**
+     * Objects
+     */
+    objects: number;
 };
 
 /**
@@ -280,6 +370,18 @@ export type BlobInfo = {
      * Digest
      */
     digest: string;
+};
+
+/**
+ * BrowserSessionCreate
+ */
+export type BrowserSessionCreate = {
+    /**
+     * Token
+     *
+     * A client's token, or one of staff.
+     */
+    token: string;
 };
 
 /**
@@ -629,6 +731,34 @@ export type Cohort = {
 };
 
 /**
+ * CohortFence
+ *
+ * An erasure that moved the cohort to a new epoch.
+ */
+export type CohortFence = {
+    /**
+     * At
+     */
+    at: string | null;
+    /**
+     * Epoch
+     *
+     * From the fence on.
+     */
+    epoch: number;
+    /**
+     * Erasure Id
+     */
+    erasure_id: string;
+    /**
+     * Reinitialised
+     *
+     * It went on from the mean of clean cohorts inside it.
+     */
+    reinitialised: boolean;
+};
+
+/**
  * CohortHistory
  *
  * What is kept of a cohort's updates, and what that is good for.
@@ -837,6 +967,24 @@ export type CredentialCreate = {
 };
 
 /**
+ * DatabaseHealth
+ */
+export type DatabaseHealth = {
+    /**
+     * Kind
+     */
+    kind: 'sqlite' | 'postgres';
+    /**
+     * Ok
+     */
+    ok: boolean;
+    /**
+     * Revision
+     */
+    revision: string | null;
+};
+
+/**
  * Device
  */
 export type Device = {
@@ -1038,6 +1186,52 @@ export type Dqn = {
 };
 
 /**
+ * ErasureApproval
+ */
+export type ErasureApproval = {
+    /**
+     * Reason
+     */
+    reason?: string | null;
+};
+
+/**
+ * ErasureCount
+ *
+ * How many requests there are among those that the filters let through.
+ */
+export type ErasureCount = {
+    /**
+     * Awaiting My Approval
+     */
+    awaiting_my_approval: number;
+    /**
+     * By Status
+     *
+     * Statuses that no request has are left out.
+     */
+    by_status: {
+        [key: string]: number;
+    };
+    /**
+     * Due Within 7 Days
+     *
+     * Not over, with the deadline in the next seven days.
+     */
+    due_within_7_days: number;
+    /**
+     * Overdue
+     *
+     * Past their legal deadline, and not over.
+     */
+    overdue: number;
+    /**
+     * Total
+     */
+    total: number;
+};
+
+/**
  * ErasureCreate
  *
  * A request to forget clients.
@@ -1054,6 +1248,12 @@ export type ErasureCreate = {
      */
     callbacks?: Array<Callback>;
     /**
+     * External Ref
+     *
+     * Its name elsewhere, like the number of a ticket.
+     */
+    external_ref?: string | null;
+    /**
      * Fallback
      *
      * When an approximate method gives up or its audit fails: train again without the client. When absent the request requires action.
@@ -1063,6 +1263,12 @@ export type ErasureCreate = {
      * Federation Id
      */
     federation_id?: string | null;
+    /**
+     * Ground
+     *
+     * Which of GDPR Art. 17(1) it rests on, or another.
+     */
+    ground?: 'not_necessary' | 'withdrawal' | 'objection' | 'unlawful' | 'legal_obligation' | 'child' | 'other' | null;
     /**
      * Guarantee
      */
@@ -1082,9 +1288,15 @@ export type ErasureCreate = {
     /**
      * Needs Approval
      *
-     * Do nothing until somebody else has approved it.
+     * Do nothing until it is approved; a federation may demand that of every request.
      */
     needs_approval?: boolean;
+    /**
+     * Note
+     *
+     * The first note; those who decide read it.
+     */
+    note?: string | null;
     /**
      * Params
      *
@@ -1266,6 +1478,26 @@ export type ErasureExclusion = {
 };
 
 /**
+ * ErasureExtend
+ *
+ * One extension of the legal deadline, as GDPR Art. 12(3) knows it.
+ */
+export type ErasureExtend = {
+    /**
+     * Reason
+     *
+     * What the requester is told.
+     */
+    reason: string;
+    /**
+     * Until
+     *
+     * After the deadline that it has.
+     */
+    until: string;
+};
+
+/**
  * ErasureLine
  *
  * What the request does to one cohort, and how far that is.
@@ -1425,6 +1657,12 @@ export type ErasurePreview = {
      */
     chosen: string;
     /**
+     * Needs Approval
+     *
+     * Whether the federation demands that somebody else approves such a request.
+     */
+    needs_approval?: boolean;
+    /**
      * Options
      */
     options: Array<ErasureOption>;
@@ -1523,6 +1761,12 @@ export type ErasurePreviewRequest = {
  */
 export type ErasureRequest = {
     /**
+     * Approvable By Me
+     *
+     * Whether whoever reads this may decide it now.
+     */
+    approvable_by_me?: boolean;
+    /**
      * Chosen
      *
      * The method that it is carried out with: settled at the fence, by the state of that moment.
@@ -1543,6 +1787,19 @@ export type ErasureRequest = {
      */
     days_left: number | null;
     /**
+     * Decided At
+     */
+    decided_at?: string | null;
+    decided_by?: Actor | null;
+    /**
+     * Decision
+     */
+    decision?: 'approved' | 'denied' | null;
+    /**
+     * Decision Reason
+     */
+    decision_reason?: string | null;
+    /**
      * Duplicate Of
      *
      * The request that was already forgetting the same clients.
@@ -1554,6 +1811,16 @@ export type ErasureRequest = {
      * With scope samples, from the fence on: one per client.
      */
     exclusions: Array<ErasureExclusion>;
+    /**
+     * Of the legal deadline.
+     */
+    extension?: Extension | null;
+    /**
+     * External Ref
+     *
+     * Its name elsewhere, like the number of a ticket.
+     */
+    external_ref?: string | null;
     /**
      * Fallback
      */
@@ -1569,11 +1836,25 @@ export type ErasureRequest = {
      */
     fenced_at: string | null;
     /**
+     * Null where an older release did not record it.
+     */
+    filed_by?: Actor | null;
+    /**
      * First Clean At
      *
      * When every touched cohort served a model without the client.
      */
     first_clean_at: string | null;
+    /**
+     * Four Eyes
+     *
+     * Whether that must be somebody else than who filed it.
+     */
+    four_eyes?: boolean;
+    /**
+     * Ground
+     */
+    ground?: 'not_necessary' | 'withdrawal' | 'objection' | 'unlawful' | 'legal_obligation' | 'child' | 'other' | null;
     /**
      * Guarantee
      */
@@ -1596,6 +1877,12 @@ export type ErasureRequest = {
      * As asked for.
      */
     method: string;
+    /**
+     * Needs Approval
+     *
+     * Whether somebody had, or has, to approve it.
+     */
+    needs_approval?: boolean;
     /**
      * Params
      */
@@ -1774,6 +2061,29 @@ export type ExclusionsAcknowledgement = {
      * Samples that the client's data set does not have.
      */
     unknown?: Array<UnknownSamples>;
+};
+
+/**
+ * Extension
+ */
+export type Extension = {
+    /**
+     * At
+     */
+    at: string;
+    by: Actor;
+    /**
+     * Deadline Before
+     */
+    deadline_before: string;
+    /**
+     * Reason
+     */
+    reason: string;
+    /**
+     * Until
+     */
+    until: string;
 };
 
 /**
@@ -1975,6 +2285,12 @@ export type Federation = {
      */
     created_at: string;
     /**
+     * Four Eyes
+     *
+     * Which requests to forget somebody else than the filer has to approve.
+     */
+    four_eyes?: 'off' | 'asked' | 'all';
+    /**
      * Id
      */
     id: string;
@@ -1991,7 +2307,7 @@ export type Federation = {
 /**
  * FederationChange
  *
- * Begins a new period.
+ * What is left out stays as it is. Another allocation begins a new period.
  */
 export type FederationChange = {
     /**
@@ -1999,7 +2315,13 @@ export type FederationChange = {
      *
      * How clients are divided among runs and requests to forget that go on at the same time; null: every client serves all of them.
      */
-    allocation: 'game' | 'random' | 'round_robin' | 'greedy' | null;
+    allocation?: 'game' | 'random' | 'round_robin' | 'greedy' | null;
+    /**
+     * Four Eyes
+     *
+     * Whether somebody else than the filer has to approve requests to forget that are filed from now on; an admin may change it.
+     */
+    four_eyes?: 'off' | 'asked' | 'all' | null;
     /**
      * When absent: `{"reward": "paper", "pool": 100.0, "fixed": 0.0, "prices": {"megabyte": 1.0, "second": 0.01, "stored_megabyte": 0.01}, "loss": 0.5, "populations": 3, "learning_rate": 0.001, "periods": 3000, "tolerance": 1e-06, "at_least": 1, "seed": 0}`.
      */
@@ -2017,6 +2339,12 @@ export type FederationCreate = {
      */
     allocation?: 'game' | 'random' | 'round_robin' | 'greedy' | null;
     /**
+     * Four Eyes
+     *
+     * Whether somebody else than the filer has to approve requests to forget: `off`, `asked` (those that ask for approval) or `all` (every request needs approval).
+     */
+    four_eyes?: 'off' | 'asked' | 'all';
+    /**
      * What jobs pay, for the allocation.
      */
     incentives?: Incentives | null;
@@ -2024,6 +2352,64 @@ export type FederationCreate = {
      * Name
      */
     name: string;
+};
+
+/**
+ * FederationStorage
+ */
+export type FederationStorage = {
+    /**
+     * Bytes
+     */
+    bytes: number;
+    /**
+     * Federation Id
+     */
+    federation_id: string;
+    /**
+     * Quota Bytes
+     */
+    quota_bytes: number | null;
+};
+
+/**
+ * FeedEvent
+ *
+ * Something that happened to a run or a request of a federation.
+ */
+export type FeedEvent = {
+    /**
+     * At
+     */
+    at: string;
+    /**
+     * Cohort Id
+     */
+    cohort_id: string | null;
+    /**
+     * Data
+     */
+    data: {
+        [key: string]: unknown;
+    };
+    /**
+     * Erasure Id
+     */
+    erasure_id: string | null;
+    /**
+     * Run Id
+     */
+    run_id: string | null;
+    /**
+     * Seq
+     *
+     * Of the federation: grows, with gaps.
+     */
+    seq: number;
+    /**
+     * Type
+     */
+    type: string;
 };
 
 /**
@@ -2036,6 +2422,110 @@ export type Flat = {
      * Kind
      */
     kind?: 'flat';
+};
+
+/**
+ * GridRow
+ */
+export type GridRow = {
+    /**
+     * Cells
+     *
+     * One code for each of `rounds`.
+     */
+    cells: Array<string>;
+    /**
+     * Client Id
+     */
+    client_id: string;
+    /**
+     * Name
+     */
+    name: string;
+};
+
+/**
+ * HandOver
+ *
+ * A link for whoever a certificate is to be handed to. What it opens is handed over once.
+ */
+export type HandOver = {
+    /**
+     * Created At
+     */
+    created_at: string;
+    /**
+     * Erasure Id
+     */
+    erasure_id: string;
+    /**
+     * Expires At
+     */
+    expires_at: string;
+    /**
+     * Id
+     */
+    id: string;
+    /**
+     * Opened At
+     */
+    opened_at?: string | null;
+    /**
+     * Revoked At
+     */
+    revoked_at?: string | null;
+};
+
+/**
+ * HandOverOpen
+ */
+export type HandOverOpen = {
+    /**
+     * Secret
+     */
+    secret: string;
+};
+
+/**
+ * HandedOver
+ *
+ * What is handed over: each text is a file, to be kept byte for byte.
+ */
+export type HandedOver = {
+    /**
+     * Artefacts
+     *
+     * The list that the certificate commits to; null if it is not kept here.
+     */
+    artefacts: string | null;
+    /**
+     * Certificate
+     *
+     * The DSSE envelope, as it was signed.
+     */
+    certificate: string;
+    /**
+     * Opening
+     *
+     * What shows whom the certificate is about; null if it names several clients, or is not kept here.
+     */
+    opening: string | null;
+    /**
+     * Page
+     *
+     * The same certificate for people: one HTML file that verifies itself.
+     */
+    page: string;
+    /**
+     * Public Key
+     *
+     * The keys that it is verified with, as PEM; compare them with another source.
+     */
+    public_key: string;
+    /**
+     * Request Id
+     */
+    request_id: string;
 };
 
 /**
@@ -2213,6 +2703,48 @@ export type IssuedCredential = {
      * Token
      */
     token: string;
+};
+
+/**
+ * IssuedHandOver
+ *
+ * The only answer that ever contains the secret; the coordinator keeps its hash.
+ */
+export type IssuedHandOver = {
+    /**
+     * Created At
+     */
+    created_at: string;
+    /**
+     * Erasure Id
+     */
+    erasure_id: string;
+    /**
+     * Expires At
+     */
+    expires_at: string;
+    /**
+     * Id
+     */
+    id: string;
+    /**
+     * Opened At
+     */
+    opened_at?: string | null;
+    /**
+     * Revoked At
+     */
+    revoked_at?: string | null;
+    /**
+     * Secret Shown Once
+     */
+    secret_shown_once: string;
+    /**
+     * Url
+     *
+     * The secret is behind the `#`, which browsers send to nobody.
+     */
+    url: string;
 };
 
 export type JsonValue = unknown;
@@ -2410,6 +2942,110 @@ export type Lineage = {
 };
 
 /**
+ * LineageEdge
+ *
+ * From what went in to what came out: a checkpoint, or a client's update.
+ */
+export type LineageEdge = {
+    /**
+     * Client Id
+     */
+    client_id: string | null;
+    /**
+     * From
+     *
+     * A checkpoint, or an update.
+     */
+    from: string;
+    /**
+     * Kind
+     */
+    kind: 'parent' | 'update';
+    /**
+     * Num Samples
+     */
+    num_samples: number | null;
+    /**
+     * To
+     *
+     * A checkpoint.
+     */
+    to: string;
+    /**
+     * Weight
+     */
+    weight: number | null;
+};
+
+/**
+ * LineageEdges
+ */
+export type LineageEdges = {
+    /**
+     * Checkpoint Id
+     */
+    checkpoint_id: string;
+    /**
+     * Edges
+     */
+    edges: Array<LineageEdge>;
+    /**
+     * Edges Left Off
+     *
+     * Updates that are not listed; ask for one `client`.
+     */
+    edges_left_off: number;
+    /**
+     * Nodes
+     *
+     * Nearest first.
+     */
+    nodes: Array<LineageNode>;
+    /**
+     * Nodes Left Off
+     *
+     * There are more behind; ask for a larger `depth` or from an older one.
+     */
+    nodes_left_off: boolean;
+};
+
+/**
+ * LineageNode
+ */
+export type LineageNode = {
+    /**
+     * Checkpoint Id
+     */
+    checkpoint_id: string;
+    /**
+     * Cohort Id
+     */
+    cohort_id: string;
+    /**
+     * Depth
+     *
+     * Steps from the checkpoint that was asked for.
+     */
+    depth: number;
+    /**
+     * Epoch
+     */
+    epoch: number;
+    /**
+     * Kind
+     */
+    kind: 'init' | 'aggregate' | 'reinit' | 'merge' | 'forgotten';
+    /**
+     * Round
+     */
+    round: number;
+    /**
+     * Superseded By
+     */
+    superseded_by: string | null;
+};
+
+/**
  * LocalTraining
  */
 export type LocalTraining = {
@@ -2445,6 +3081,62 @@ export type LocalTraining = {
      * Weight Decay
      */
     weight_decay?: number;
+};
+
+/**
+ * Me
+ *
+ * Whose credential this is, and what it may do.
+ */
+export type Me = {
+    /**
+     * Can
+     *
+     * `read` everything in the federation, `train` (enrol clients, create runs), `file` requests to forget, `approve` them, `administer` federations and credentials.
+     */
+    can: Array<'read' | 'train' | 'file' | 'approve' | 'administer'>;
+    /**
+     * Client Id
+     */
+    client_id: string | null;
+    /**
+     * Client Name
+     */
+    client_name: string | null;
+    /**
+     * Credential Id
+     */
+    credential_id: string;
+    /**
+     * Expires At
+     */
+    expires_at: string | null;
+    /**
+     * Federation Id
+     *
+     * Null: every federation.
+     */
+    federation_id: string | null;
+    /**
+     * Label
+     */
+    label: string | null;
+    /**
+     * Person
+     *
+     * Who signed in with OpenID Connect.
+     */
+    person: string | null;
+    /**
+     * Role
+     */
+    role: string;
+    /**
+     * Session
+     *
+     * Whether a browser's session asks, and not a token.
+     */
+    session: boolean;
 };
 
 /**
@@ -2543,6 +3235,60 @@ export type ModelsDroppedAccepted = {
      * Through
      */
     through: string;
+};
+
+/**
+ * Note
+ *
+ * What staff wrote about a request. It is unreadable once a client that it is about was erased.
+ */
+export type Note = {
+    /**
+     * At
+     */
+    at: string;
+    /**
+     * Null if it cannot be read any more.
+     */
+    by: Actor | null;
+    /**
+     * Id
+     */
+    id: string;
+    /**
+     * Text
+     *
+     * Null if it cannot be read any more.
+     */
+    text: string | null;
+};
+
+/**
+ * NoteCreate
+ */
+export type NoteCreate = {
+    /**
+     * Text
+     */
+    text: string;
+};
+
+/**
+ * OpenIdInfo
+ *
+ * Whether people can sign in with OpenID Connect here; `/v1/openid/start` is where that begins.
+ */
+export type OpenIdInfo = {
+    /**
+     * Enabled
+     */
+    enabled: boolean;
+    /**
+     * Name
+     *
+     * What the installation calls its provider.
+     */
+    name?: string | null;
 };
 
 /**
@@ -2794,6 +3540,38 @@ export type PageFederation = {
 };
 
 /**
+ * Page[FeedEvent]
+ */
+export type PageFeedEvent = {
+    /**
+     * Items
+     */
+    items: Array<FeedEvent>;
+    /**
+     * Next Cursor
+     *
+     * Pass as `cursor` for the next page; absent on the last.
+     */
+    next_cursor?: string | null;
+};
+
+/**
+ * Page[HandOver]
+ */
+export type PageHandOver = {
+    /**
+     * Items
+     */
+    items: Array<HandOver>;
+    /**
+     * Next Cursor
+     *
+     * Pass as `cursor` for the next page; absent on the last.
+     */
+    next_cursor?: string | null;
+};
+
+/**
  * Page[KeptUpdate]
  */
 export type PageKeptUpdate = {
@@ -2833,6 +3611,22 @@ export type PageMember = {
      * Items
      */
     items: Array<Member>;
+    /**
+     * Next Cursor
+     *
+     * Pass as `cursor` for the next page; absent on the last.
+     */
+    next_cursor?: string | null;
+};
+
+/**
+ * Page[Note]
+ */
+export type PageNote = {
+    /**
+     * Items
+     */
+    items: Array<Note>;
     /**
      * Next Cursor
      *
@@ -2913,6 +3707,22 @@ export type PageTask = {
      * Items
      */
     items: Array<Task>;
+    /**
+     * Next Cursor
+     *
+     * Pass as `cursor` for the next page; absent on the last.
+     */
+    next_cursor?: string | null;
+};
+
+/**
+ * Page[Worker]
+ */
+export type PageWorker = {
+    /**
+     * Items
+     */
+    items: Array<Worker>;
     /**
      * Next Cursor
      *
@@ -3096,6 +3906,42 @@ export type PeriodPopulation = {
 };
 
 /**
+ * Place
+ *
+ * In KNOT's plane: seconds of a round against how far an update points away from the others'.
+ */
+export type Place = {
+    /**
+     * Disparity
+     */
+    disparity: number;
+    /**
+     * Time
+     */
+    time: number;
+};
+
+/**
+ * Plane
+ */
+export type Plane = {
+    /**
+     * Anchors
+     *
+     * The targets that clusters were made around.
+     */
+    anchors: Array<Anchor>;
+    /**
+     * Disparity Range
+     */
+    disparity_range: Array<number>;
+    /**
+     * Time Range
+     */
+    time_range: Array<number>;
+};
+
+/**
  * PreviewedCohort
  */
 export type PreviewedCohort = {
@@ -3226,6 +4072,24 @@ export type ProblemDescription = {
 };
 
 /**
+ * QueueFigures
+ */
+export type QueueFigures = {
+    /**
+     * Jobs By Status
+     *
+     * Jobs that are not over.
+     */
+    jobs_by_status: {
+        [key: string]: number;
+    };
+    /**
+     * Oldest At
+     */
+    oldest_at: string | null;
+};
+
+/**
  * RateChannels
  *
  * The task of each client that remains: how well each channel tells the class apart, on its own data.
@@ -3314,6 +4178,16 @@ export type RecoveryDescription = {
      * Summary
      */
     summary: string;
+};
+
+/**
+ * RedisHealth
+ */
+export type RedisHealth = {
+    /**
+     * Ok
+     */
+    ok: boolean;
 };
 
 /**
@@ -3557,6 +4431,38 @@ export type RunCreate = {
 };
 
 /**
+ * RunGrid
+ *
+ * Who did what in which round. Clients that were erased have no row.
+ */
+export type RunGrid = {
+    /**
+     * Clients
+     */
+    clients: Array<GridRow>;
+    /**
+     * Codes
+     */
+    codes: {
+        [key: string]: string;
+    };
+    /**
+     * Left Off
+     *
+     * Clients of the run that are on other pages.
+     */
+    left_off: number;
+    /**
+     * Next Cursor
+     */
+    next_cursor?: string | null;
+    /**
+     * Rounds
+     */
+    rounds: Array<number>;
+};
+
+/**
  * RunJoin
  */
 export type RunJoin = {
@@ -3587,6 +4493,30 @@ export type RunRecover = {
      * When absent, as many as the method says.
      */
     rounds?: number | null;
+};
+
+/**
+ * RunSeries
+ */
+export type RunSeries = {
+    /**
+     * Cohorts Left Off
+     *
+     * Ask for them by `cohort`.
+     */
+    cohorts_left_off: number;
+    /**
+     * Fences
+     */
+    fences: Array<SeriesFence>;
+    /**
+     * Metrics
+     */
+    metrics: Array<Series>;
+    /**
+     * Run Id
+     */
+    run_id: string;
 };
 
 /**
@@ -3691,6 +4621,34 @@ export type RunSpec = {
 };
 
 /**
+ * RunTopology
+ *
+ * All cohorts of a run in one answer.
+ */
+export type RunTopology = {
+    /**
+     * Cohorts
+     */
+    cohorts: Array<TopologyCohort>;
+    /**
+     * Kind
+     */
+    kind: 'flat' | 'tree' | 'bi_model' | 'isolated' | 'clusters';
+    /**
+     * Of clusters that were made by measuring.
+     */
+    plane: Plane | null;
+    /**
+     * Run Id
+     */
+    run_id: string;
+    /**
+     * Version
+     */
+    version: number;
+};
+
+/**
  * RunValidate
  *
  * Like the start of a run; nothing is changed.
@@ -3729,6 +4687,86 @@ export type RunValidation = {
      * Rounds Planned
      */
     rounds_planned: number;
+};
+
+/**
+ * Series
+ */
+export type Series = {
+    /**
+     * Cohort Id
+     */
+    cohort_id: string;
+    /**
+     * Cohort Name
+     */
+    cohort_name: string | null;
+    /**
+     * Name
+     */
+    name: string;
+    /**
+     * Points
+     *
+     * In the order of time: the first, the last and all extremes stay.
+     */
+    points: Array<SeriesPoint>;
+    /**
+     * Total
+     *
+     * How many points there are without thinning.
+     */
+    total: number;
+    /**
+     * Unit
+     */
+    unit: 'fraction' | 'seconds' | 'bytes' | 'clients' | 'none';
+};
+
+/**
+ * SeriesFence
+ */
+export type SeriesFence = {
+    /**
+     * At
+     */
+    at: string | null;
+    /**
+     * Cohort Ids
+     */
+    cohort_ids: Array<string>;
+    /**
+     * Erasure Id
+     */
+    erasure_id: string;
+    /**
+     * Round
+     *
+     * The newest round of these cohorts at the fence.
+     */
+    round: number;
+};
+
+/**
+ * SeriesPoint
+ */
+export type SeriesPoint = {
+    /**
+     * At
+     */
+    at: string;
+    /**
+     * Epoch
+     */
+    epoch: number;
+    /**
+     * Round
+     */
+    round: number;
+    /**
+     * Value
+     */
+    value: number;
 };
 
 /**
@@ -3873,6 +4911,45 @@ export type SupersededModels = {
      * The newest fence that is included; null: nothing is superseded.
      */
     through: string | null;
+};
+
+/**
+ * System
+ *
+ * How the installation is; `background` and `started_at` are those of the replica that answers.
+ */
+export type System = {
+    /**
+     * Background
+     */
+    background: Array<BackgroundWork>;
+    blobs: BlobFigures;
+    database: DatabaseHealth;
+    keys: SystemKeys;
+    queue: QueueFigures;
+    redis: RedisHealth | null;
+    /**
+     * Started At
+     */
+    started_at: string;
+    /**
+     * Storage By Federation
+     */
+    storage_by_federation: Array<FederationStorage>;
+    /**
+     * Version
+     */
+    version: string;
+};
+
+/**
+ * SystemKeys
+ */
+export type SystemKeys = {
+    /**
+     * Signing Key Id
+     */
+    signing_key_id: string | null;
 };
 
 /**
@@ -4042,6 +5119,36 @@ export type TaskGrant = {
 };
 
 /**
+ * TaskInHand
+ */
+export type TaskInHand = {
+    /**
+     * Kind
+     */
+    kind: string;
+    /**
+     * Progress
+     */
+    progress: number;
+    /**
+     * Round
+     */
+    round: number;
+    /**
+     * Run Id
+     */
+    run_id: string;
+    /**
+     * Since
+     */
+    since: string | null;
+    /**
+     * Task Id
+     */
+    task_id: string;
+};
+
+/**
  * Thresholds
  *
  * What an erasure has to show. Each is checked for every leaver by itself when it is given; at least one must be.
@@ -4086,6 +5193,103 @@ export type Thresholds = {
      * A score made of fewer samples fails.
      */
     min_samples?: number;
+};
+
+/**
+ * TopologyCohort
+ */
+export type TopologyCohort = {
+    /**
+     * Accuracy
+     *
+     * Of the model that is served, if it was judged.
+     */
+    accuracy: number | null;
+    /**
+     * Epoch
+     */
+    epoch: number;
+    /**
+     * Fences
+     *
+     * Oldest first.
+     */
+    fences: Array<CohortFence>;
+    /**
+     * Group
+     *
+     * Cohorts of a group draw their clients together.
+     */
+    group: string | null;
+    /**
+     * Head
+     */
+    head: string | null;
+    /**
+     * Head Digest
+     */
+    head_digest: string | null;
+    /**
+     * Id
+     */
+    id: string;
+    /**
+     * Kind
+     */
+    kind: 'line' | 'root' | 'inner' | 'leaf' | 'profile' | 'merge';
+    /**
+     * Members
+     *
+     * Those who take part now, by name.
+     */
+    members: Array<TopologyMember>;
+    /**
+     * Members Left Off
+     */
+    members_left_off: number;
+    /**
+     * Name
+     *
+     * Null: it was named after a client that was erased.
+     */
+    name: string | null;
+    /**
+     * Num Members
+     */
+    num_members: number;
+    /**
+     * Parent Id
+     */
+    parent_id: string | null;
+    /**
+     * Phase
+     */
+    phase: string;
+    place: Place | null;
+    /**
+     * Round
+     */
+    round: number;
+};
+
+/**
+ * TopologyMember
+ */
+export type TopologyMember = {
+    /**
+     * Client Id
+     */
+    client_id: string;
+    /**
+     * Joined
+     *
+     * It came while the run was going.
+     */
+    joined: boolean;
+    /**
+     * Name
+     */
+    name: string;
 };
 
 /**
@@ -4216,6 +5420,103 @@ export type Validation = {
      * Judge the parts of a tree and the clients' own models of a bi-model, too; nobody is served these.
      */
     parts?: boolean;
+};
+
+/**
+ * VerificationKey
+ *
+ * A key that this installation signs, or signed, certificates with.
+ */
+export type VerificationKey = {
+    /**
+     * Algorithm
+     */
+    algorithm?: 'ed25519';
+    /**
+     * From
+     */
+    from: string;
+    /**
+     * Key Id
+     */
+    key_id: string;
+    /**
+     * Public Key
+     *
+     * PEM.
+     */
+    public_key: string;
+    /**
+     * Until
+     *
+     * Null: it signs now.
+     */
+    until: string | null;
+};
+
+/**
+ * Worker
+ *
+ * A client's worker, as the coordinator hears of it. Clients that were removed or erased have none.
+ */
+export type Worker = {
+    /**
+     * Bytes Received
+     *
+     * Of all updates that were accepted from it.
+     */
+    bytes_received: number;
+    /**
+     * Client Id
+     */
+    client_id: string;
+    /**
+     * Client Name
+     */
+    client_name: string;
+    device: Device | null;
+    last_failure: WorkerFailure | null;
+    /**
+     * Last Seen At
+     */
+    last_seen_at: string | null;
+    /**
+     * Status
+     *
+     * away: not heard of for a minute; never: not at all yet.
+     */
+    status: 'waiting' | 'working' | 'away' | 'never';
+    task_in_hand: TaskInHand | null;
+    /**
+     * Tasks Done
+     */
+    tasks_done: number;
+    /**
+     * Version
+     */
+    version: string | null;
+};
+
+/**
+ * WorkerFailure
+ */
+export type WorkerFailure = {
+    /**
+     * Reason
+     */
+    reason: string;
+    /**
+     * Round
+     */
+    round: number;
+    /**
+     * Run Id
+     */
+    run_id: string;
+    /**
+     * Task Id
+     */
+    task_id: string;
 };
 
 export type GetHealthData = {
@@ -4647,6 +5948,161 @@ export type PutBlobResponses = {
 
 export type PutBlobResponse = PutBlobResponses[keyof PutBlobResponses];
 
+export type EndBrowserSessionData = {
+    body?: never;
+    path?: never;
+    query?: never;
+    url: '/v1/browser-session';
+};
+
+export type EndBrowserSessionErrors = {
+    /**
+     * `unauthenticated`, `session-ended`
+     */
+    401: Problem;
+    /**
+     * `forbidden`, `client-removed`, `csrf-failed`
+     */
+    403: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type EndBrowserSessionError = EndBrowserSessionErrors[keyof EndBrowserSessionErrors];
+
+export type EndBrowserSessionResponses = {
+    /**
+     * Successful Response
+     */
+    204: void;
+};
+
+export type EndBrowserSessionResponse = EndBrowserSessionResponses[keyof EndBrowserSessionResponses];
+
+export type GetBrowserSessionData = {
+    body?: never;
+    path?: never;
+    query?: never;
+    url: '/v1/browser-session';
+};
+
+export type GetBrowserSessionErrors = {
+    /**
+     * `unauthenticated`, `session-ended`
+     */
+    401: Problem;
+    /**
+     * `forbidden`, `client-removed`
+     */
+    403: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type GetBrowserSessionError = GetBrowserSessionErrors[keyof GetBrowserSessionErrors];
+
+export type GetBrowserSessionResponses = {
+    /**
+     * Successful Response
+     */
+    200: Me;
+};
+
+export type GetBrowserSessionResponse = GetBrowserSessionResponses[keyof GetBrowserSessionResponses];
+
+export type BeginBrowserSessionData = {
+    body: BrowserSessionCreate;
+    path?: never;
+    query?: never;
+    url: '/v1/browser-session';
+};
+
+export type BeginBrowserSessionErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `client-removed`
+     */
+    403: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `too-large`
+     */
+    413: Problem;
+    /**
+     * `unsupported-media-type`
+     */
+    415: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type BeginBrowserSessionError = BeginBrowserSessionErrors[keyof BeginBrowserSessionErrors];
+
+export type BeginBrowserSessionResponses = {
+    /**
+     * Successful Response
+     */
+    201: Me;
+};
+
+export type BeginBrowserSessionResponse = BeginBrowserSessionResponses[keyof BeginBrowserSessionResponses];
+
 export type GetCheckpointData = {
     body?: never;
     path: {
@@ -4762,6 +6218,77 @@ export type GetLineageResponses = {
 };
 
 export type GetLineageResponse = GetLineageResponses[keyof GetLineageResponses];
+
+export type GetLineageEdgesData = {
+    body?: never;
+    path: {
+        /**
+         * Checkpoint Id
+         */
+        checkpoint_id: string;
+    };
+    query?: {
+        /**
+         * Depth
+         *
+         * So many steps back.
+         */
+        depth?: number;
+        /**
+         * Client
+         *
+         * Only updates of this client.
+         */
+        client?: string | null;
+    };
+    url: '/v1/checkpoints/{checkpoint_id}/lineage/edges';
+};
+
+export type GetLineageEdgesErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type GetLineageEdgesError = GetLineageEdgesErrors[keyof GetLineageEdgesErrors];
+
+export type GetLineageEdgesResponses = {
+    /**
+     * Successful Response
+     */
+    200: LineageEdges;
+};
+
+export type GetLineageEdgesResponse = GetLineageEdgesResponses[keyof GetLineageEdgesResponses];
 
 export type DownloadModelData = {
     body?: never;
@@ -5011,6 +6538,75 @@ export type RotateClientCredentialResponses = {
 
 export type RotateClientCredentialResponse = RotateClientCredentialResponses[keyof RotateClientCredentialResponses];
 
+export type ListClientTasksData = {
+    body?: never;
+    path: {
+        /**
+         * Client Id
+         */
+        client_id: string;
+    };
+    query?: {
+        /**
+         * Cursor
+         *
+         * `next_cursor` of the page before.
+         */
+        cursor?: string | null;
+        /**
+         * Limit
+         */
+        limit?: number;
+    };
+    url: '/v1/clients/{client_id}/tasks';
+};
+
+export type ListClientTasksErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type ListClientTasksError = ListClientTasksErrors[keyof ListClientTasksErrors];
+
+export type ListClientTasksResponses = {
+    /**
+     * Successful Response
+     */
+    200: PageTask;
+};
+
+export type ListClientTasksResponse = ListClientTasksResponses[keyof ListClientTasksResponses];
+
 export type GetCohortData = {
     body?: never;
     path: {
@@ -5209,9 +6805,11 @@ export type ListErasuresData = {
          */
         federation_id?: string | null;
         /**
-         * Status
+         * Sort
+         *
+         * `-` begins with the latest.
          */
-        status?: 'received' | 'awaiting_approval' | 'fenced' | 'executing' | 'verifying' | 'completed' | 'denied' | 'cancelled' | 'failed' | 'requires_action' | null;
+        sort?: 'deadline' | '-deadline' | 'created' | '-created';
         /**
          * Cursor
          *
@@ -5222,6 +6820,36 @@ export type ListErasuresData = {
          * Limit
          */
         limit?: number;
+        /**
+         * Status
+         *
+         * Any of these.
+         */
+        status?: Array<'received' | 'awaiting_approval' | 'fenced' | 'executing' | 'verifying' | 'completed' | 'denied' | 'cancelled' | 'failed' | 'requires_action'> | null;
+        /**
+         * Subject
+         *
+         * A client that it is about, by its name.
+         */
+        subject?: string | null;
+        /**
+         * Run
+         *
+         * A run that it touches, or will when it is fenced.
+         */
+        run?: string | null;
+        /**
+         * Due Before
+         *
+         * Not over, and the legal deadline is earlier than this.
+         */
+        due_before?: string | null;
+        /**
+         * Awaiting My Approval
+         *
+         * Only those that you may decide now.
+         */
+        awaiting_my_approval?: boolean;
     };
     url: '/v1/erasure-requests';
 };
@@ -5408,7 +7036,7 @@ export type GetErasureResponses = {
 export type GetErasureResponse = GetErasureResponses[keyof GetErasureResponses];
 
 export type ApproveErasureData = {
-    body?: never;
+    body?: ErasureApproval;
     headers?: {
         /**
          * If-Match
@@ -5433,7 +7061,7 @@ export type ApproveErasureErrors = {
      */
     401: Problem;
     /**
-     * `forbidden`, `client-removed`
+     * `forbidden`, `client-removed`, `four-eyes`
      */
     403: Problem;
     /**
@@ -5452,6 +7080,14 @@ export type ApproveErasureErrors = {
      * `precondition-failed`
      */
     412: Problem;
+    /**
+     * `too-large`
+     */
+    413: Problem;
+    /**
+     * `unsupported-media-type`
+     */
+    415: Problem;
     /**
      * `invalid-request`
      */
@@ -5838,7 +7474,7 @@ export type DenyErasureErrors = {
      */
     401: Problem;
     /**
-     * `forbidden`, `client-removed`
+     * `forbidden`, `client-removed`, `four-eyes`
      */
     403: Problem;
     /**
@@ -6048,6 +7684,365 @@ export type StreamErasureEventsResponses = {
 
 export type StreamErasureEventsResponse = StreamErasureEventsResponses[keyof StreamErasureEventsResponses];
 
+export type ExtendErasureData = {
+    body: ErasureExtend;
+    headers?: {
+        /**
+         * If-Match
+         *
+         * Act only if it still has this ETag.
+         */
+        'if-match'?: string | null;
+    };
+    path: {
+        /**
+         * Erasure Id
+         */
+        erasure_id: string;
+    };
+    query?: never;
+    url: '/v1/erasure-requests/{erasure_id}/extend';
+};
+
+export type ExtendErasureErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`, `client-removed`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `conflict`
+     */
+    409: Problem;
+    /**
+     * `precondition-failed`
+     */
+    412: Problem;
+    /**
+     * `too-large`
+     */
+    413: Problem;
+    /**
+     * `unsupported-media-type`
+     */
+    415: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type ExtendErasureError = ExtendErasureErrors[keyof ExtendErasureErrors];
+
+export type ExtendErasureResponses = {
+    /**
+     * Successful Response
+     */
+    200: ErasureRequest;
+};
+
+export type ExtendErasureResponse = ExtendErasureResponses[keyof ExtendErasureResponses];
+
+export type CreateHandOverData = {
+    body?: never;
+    path: {
+        /**
+         * Erasure Id
+         */
+        erasure_id: string;
+    };
+    query?: {
+        /**
+         * Days
+         *
+         * How long the link can be opened.
+         */
+        days?: number;
+    };
+    url: '/v1/erasure-requests/{erasure_id}/hand-over';
+};
+
+export type CreateHandOverErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`, `csrf-failed`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `certificate-not-ready`
+     */
+    409: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type CreateHandOverError = CreateHandOverErrors[keyof CreateHandOverErrors];
+
+export type CreateHandOverResponses = {
+    /**
+     * Successful Response
+     */
+    201: IssuedHandOver;
+};
+
+export type CreateHandOverResponse = CreateHandOverResponses[keyof CreateHandOverResponses];
+
+export type ListHandOversData = {
+    body?: never;
+    path: {
+        /**
+         * Erasure Id
+         */
+        erasure_id: string;
+    };
+    query?: {
+        /**
+         * Cursor
+         *
+         * `next_cursor` of the page before.
+         */
+        cursor?: string | null;
+        /**
+         * Limit
+         */
+        limit?: number;
+    };
+    url: '/v1/erasure-requests/{erasure_id}/hand-overs';
+};
+
+export type ListHandOversErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type ListHandOversError = ListHandOversErrors[keyof ListHandOversErrors];
+
+export type ListHandOversResponses = {
+    /**
+     * Successful Response
+     */
+    200: PageHandOver;
+};
+
+export type ListHandOversResponse = ListHandOversResponses[keyof ListHandOversResponses];
+
+export type ListNotesData = {
+    body?: never;
+    path: {
+        /**
+         * Erasure Id
+         */
+        erasure_id: string;
+    };
+    query?: {
+        /**
+         * Cursor
+         *
+         * `next_cursor` of the page before.
+         */
+        cursor?: string | null;
+        /**
+         * Limit
+         */
+        limit?: number;
+    };
+    url: '/v1/erasure-requests/{erasure_id}/notes';
+};
+
+export type ListNotesErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`, `client-removed`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type ListNotesError = ListNotesErrors[keyof ListNotesErrors];
+
+export type ListNotesResponses = {
+    /**
+     * Successful Response
+     */
+    200: PageNote;
+};
+
+export type ListNotesResponse = ListNotesResponses[keyof ListNotesResponses];
+
+export type AddNoteData = {
+    body: NoteCreate;
+    path: {
+        /**
+         * Erasure Id
+         */
+        erasure_id: string;
+    };
+    query?: never;
+    url: '/v1/erasure-requests/{erasure_id}/notes';
+};
+
+export type AddNoteErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`, `client-removed`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `conflict`
+     */
+    409: Problem;
+    /**
+     * `too-large`
+     */
+    413: Problem;
+    /**
+     * `unsupported-media-type`
+     */
+    415: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type AddNoteError = AddNoteErrors[keyof AddNoteErrors];
+
+export type AddNoteResponses = {
+    /**
+     * Successful Response
+     */
+    201: Note;
+};
+
+export type AddNoteResponse = AddNoteResponses[keyof AddNoteResponses];
+
 export type GetOpeningData = {
     body?: never;
     path: {
@@ -6185,6 +8180,94 @@ export type RetryErasureResponses = {
 };
 
 export type RetryErasureResponse = RetryErasureResponses[keyof RetryErasureResponses];
+
+export type CountErasuresData = {
+    body?: never;
+    path?: never;
+    query?: {
+        /**
+         * Federation Id
+         */
+        federation_id?: string | null;
+        /**
+         * Status
+         *
+         * Any of these.
+         */
+        status?: Array<'received' | 'awaiting_approval' | 'fenced' | 'executing' | 'verifying' | 'completed' | 'denied' | 'cancelled' | 'failed' | 'requires_action'> | null;
+        /**
+         * Subject
+         *
+         * A client that it is about, by its name.
+         */
+        subject?: string | null;
+        /**
+         * Run
+         *
+         * A run that it touches, or will when it is fenced.
+         */
+        run?: string | null;
+        /**
+         * Due Before
+         *
+         * Not over, and the legal deadline is earlier than this.
+         */
+        due_before?: string | null;
+        /**
+         * Awaiting My Approval
+         *
+         * Only those that you may decide now.
+         */
+        awaiting_my_approval?: boolean;
+    };
+    url: '/v1/erasure-requests:count';
+};
+
+export type CountErasuresErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`, `client-removed`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type CountErasuresError = CountErasuresErrors[keyof CountErasuresErrors];
+
+export type CountErasuresResponses = {
+    /**
+     * Successful Response
+     */
+    200: ErasureCount;
+};
+
+export type CountErasuresResponse = CountErasuresResponses[keyof CountErasuresResponses];
 
 export type PreviewErasureData = {
     body: ErasurePreviewRequest;
@@ -7078,6 +9161,162 @@ export type CreateCredentialResponses = {
 
 export type CreateCredentialResponse = CreateCredentialResponses[keyof CreateCredentialResponses];
 
+export type ListFederationEventsData = {
+    body?: never;
+    path: {
+        /**
+         * Federation Id
+         */
+        federation_id: string;
+    };
+    query?: {
+        /**
+         * After
+         *
+         * Only events with a larger `seq`.
+         */
+        after?: number;
+        /**
+         * Newest First
+         */
+        newest_first?: boolean;
+        /**
+         * Cursor
+         *
+         * `next_cursor` of the page before.
+         */
+        cursor?: string | null;
+        /**
+         * Limit
+         */
+        limit?: number;
+    };
+    url: '/v1/federations/{federation_id}/events';
+};
+
+export type ListFederationEventsErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type ListFederationEventsError = ListFederationEventsErrors[keyof ListFederationEventsErrors];
+
+export type ListFederationEventsResponses = {
+    /**
+     * Successful Response
+     */
+    200: PageFeedEvent;
+};
+
+export type ListFederationEventsResponse = ListFederationEventsResponses[keyof ListFederationEventsResponses];
+
+export type StreamFederationEventsData = {
+    body?: never;
+    headers?: {
+        /**
+         * Last-Event-Id
+         *
+         * Resume after this one.
+         */
+        'last-event-id'?: string | null;
+    };
+    path: {
+        /**
+         * Federation Id
+         */
+        federation_id: string;
+    };
+    query?: {
+        /**
+         * After
+         *
+         * Also what happened before, with a larger `seq`; 0: from the beginning.
+         */
+        after?: number | null;
+    };
+    url: '/v1/federations/{federation_id}/events/stream';
+};
+
+export type StreamFederationEventsErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type StreamFederationEventsError = StreamFederationEventsErrors[keyof StreamFederationEventsErrors];
+
+export type StreamFederationEventsResponses = {
+    /**
+     * Server-sent events: `id` is the sequence number, `event` the type, `data` the event.
+     */
+    200: string;
+    /**
+     * Never: a federation goes on.
+     */
+    204: void;
+};
+
+export type StreamFederationEventsResponse = StreamFederationEventsResponses[keyof StreamFederationEventsResponses];
+
 export type ListLedgerData = {
     body?: never;
     path: {
@@ -7281,6 +9520,221 @@ export type PreviewPeriodResponses = {
 
 export type PreviewPeriodResponse = PreviewPeriodResponses[keyof PreviewPeriodResponses];
 
+export type ListWorkersData = {
+    body?: never;
+    path: {
+        /**
+         * Federation Id
+         */
+        federation_id: string;
+    };
+    query?: {
+        /**
+         * Cursor
+         *
+         * `next_cursor` of the page before.
+         */
+        cursor?: string | null;
+        /**
+         * Limit
+         */
+        limit?: number;
+    };
+    url: '/v1/federations/{federation_id}/workers';
+};
+
+export type ListWorkersErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type ListWorkersError = ListWorkersErrors[keyof ListWorkersErrors];
+
+export type ListWorkersResponses = {
+    /**
+     * Successful Response
+     */
+    200: PageWorker;
+};
+
+export type ListWorkersResponse = ListWorkersResponses[keyof ListWorkersResponses];
+
+export type RevokeHandOverData = {
+    body?: never;
+    path: {
+        /**
+         * Hand Over Id
+         */
+        hand_over_id: string;
+    };
+    query?: never;
+    url: '/v1/hand-overs/{hand_over_id}';
+};
+
+export type RevokeHandOverErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`, `csrf-failed`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `already-spent`
+     */
+    409: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type RevokeHandOverError = RevokeHandOverErrors[keyof RevokeHandOverErrors];
+
+export type RevokeHandOverResponses = {
+    /**
+     * Successful Response
+     */
+    204: void;
+};
+
+export type RevokeHandOverResponse = RevokeHandOverResponses[keyof RevokeHandOverResponses];
+
+export type OpenHandOverData = {
+    body: HandOverOpen;
+    path: {
+        /**
+         * Hand Over Id
+         */
+        hand_over_id: string;
+    };
+    query?: never;
+    url: '/v1/hand-overs/{hand_over_id}:open';
+};
+
+export type OpenHandOverErrors = {
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `already-spent`
+     */
+    409: Problem;
+    /**
+     * `link-expired`
+     */
+    410: Problem;
+    /**
+     * `too-large`
+     */
+    413: Problem;
+    /**
+     * `unsupported-media-type`
+     */
+    415: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type OpenHandOverError = OpenHandOverErrors[keyof OpenHandOverErrors];
+
+export type OpenHandOverResponses = {
+    /**
+     * Successful Response
+     */
+    200: HandedOver;
+};
+
+export type OpenHandOverResponse = OpenHandOverResponses[keyof OpenHandOverResponses];
+
+export type ListKeysData = {
+    body?: never;
+    path?: never;
+    query?: never;
+    url: '/v1/keys';
+};
+
+export type ListKeysResponses = {
+    /**
+     * Response List Keys
+     *
+     * Successful Response
+     */
+    200: Array<VerificationKey>;
+};
+
+export type ListKeysResponse = ListKeysResponses[keyof ListKeysResponses];
+
 export type ListOwnLedgerData = {
     body?: never;
     path?: never;
@@ -7340,6 +9794,96 @@ export type ListOwnLedgerResponses = {
 };
 
 export type ListOwnLedgerResponse = ListOwnLedgerResponses[keyof ListOwnLedgerResponses];
+
+export type GetMeData = {
+    body?: never;
+    path?: never;
+    query?: never;
+    url: '/v1/me';
+};
+
+export type GetMeErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`, `client-removed`
+     */
+    403: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type GetMeError = GetMeErrors[keyof GetMeErrors];
+
+export type GetMeResponses = {
+    /**
+     * Successful Response
+     */
+    200: Me;
+};
+
+export type GetMeResponse = GetMeResponses[keyof GetMeResponses];
+
+export type GetOpenidData = {
+    body?: never;
+    path?: never;
+    query?: never;
+    url: '/v1/openid';
+};
+
+export type GetOpenidErrors = {
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type GetOpenidError = GetOpenidErrors[keyof GetOpenidErrors];
+
+export type GetOpenidResponses = {
+    /**
+     * Successful Response
+     */
+    200: OpenIdInfo;
+};
+
+export type GetOpenidResponse = GetOpenidResponses[keyof GetOpenidResponses];
 
 export type GetProblemData = {
     body?: never;
@@ -7960,6 +10504,91 @@ export type StreamEventsResponses = {
 
 export type StreamEventsResponse = StreamEventsResponses[keyof StreamEventsResponses];
 
+export type GetGridData = {
+    body?: never;
+    path: {
+        /**
+         * Run Id
+         */
+        run_id: string;
+    };
+    query?: {
+        /**
+         * Rounds From
+         */
+        rounds_from?: number | null;
+        /**
+         * Rounds To
+         */
+        rounds_to?: number | null;
+        /**
+         * Cohort
+         *
+         * Only what this one asked.
+         */
+        cohort?: string | null;
+        /**
+         * Clients
+         *
+         * At most so many rows.
+         */
+        clients?: number;
+        /**
+         * Cursor
+         *
+         * `next_cursor` of the page before.
+         */
+        cursor?: string | null;
+    };
+    url: '/v1/runs/{run_id}/grid';
+};
+
+export type GetGridErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type GetGridError = GetGridErrors[keyof GetGridErrors];
+
+export type GetGridResponses = {
+    /**
+     * Successful Response
+     */
+    200: RunGrid;
+};
+
+export type GetGridResponse = GetGridResponses[keyof GetGridResponses];
+
 export type ListHistoriesData = {
     body?: never;
     path: {
@@ -8471,6 +11100,83 @@ export type ListRoundsResponses = {
 
 export type ListRoundsResponse = ListRoundsResponses[keyof ListRoundsResponses];
 
+export type GetSeriesData = {
+    body?: never;
+    path: {
+        /**
+         * Run Id
+         */
+        run_id: string;
+    };
+    query?: {
+        /**
+         * Metric
+         *
+         * `accuracy`, `loss`, `seconds`, `clients`, `bytes_received`, or any figure of its models; accuracy, loss, seconds, clients when absent.
+         */
+        metric?: Array<string>;
+        /**
+         * Cohort
+         *
+         * Only of these; when absent, of the first 20 that are no part of another.
+         */
+        cohort?: Array<string>;
+        /**
+         * Points
+         *
+         * At most so many of each series.
+         */
+        points?: number;
+    };
+    url: '/v1/runs/{run_id}/series';
+};
+
+export type GetSeriesErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type GetSeriesError = GetSeriesErrors[keyof GetSeriesErrors];
+
+export type GetSeriesResponses = {
+    /**
+     * Successful Response
+     */
+    200: RunSeries;
+};
+
+export type GetSeriesResponse = GetSeriesResponses[keyof GetSeriesResponses];
+
 export type ListTasksData = {
     body?: never;
     path: {
@@ -8543,6 +11249,71 @@ export type ListTasksResponses = {
 };
 
 export type ListTasksResponse = ListTasksResponses[keyof ListTasksResponses];
+
+export type GetTopologyData = {
+    body?: never;
+    path: {
+        /**
+         * Run Id
+         */
+        run_id: string;
+    };
+    query?: {
+        /**
+         * Members
+         *
+         * At most so many of each cohort.
+         */
+        members?: number;
+    };
+    url: '/v1/runs/{run_id}/topology';
+};
+
+export type GetTopologyErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type GetTopologyError = GetTopologyErrors[keyof GetTopologyErrors];
+
+export type GetTopologyResponses = {
+    /**
+     * Successful Response
+     */
+    200: RunTopology;
+};
+
+export type GetTopologyResponse = GetTopologyResponses[keyof GetTopologyResponses];
 
 export type ValidateRunData = {
     body: RunValidate;
@@ -8771,6 +11542,55 @@ export type ConfirmDroppedModelsResponses = {
 };
 
 export type ConfirmDroppedModelsResponse = ConfirmDroppedModelsResponses[keyof ConfirmDroppedModelsResponses];
+
+export type GetSystemData = {
+    body?: never;
+    path?: never;
+    query?: never;
+    url: '/v1/system';
+};
+
+export type GetSystemErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type GetSystemError = GetSystemErrors[keyof GetSystemErrors];
+
+export type GetSystemResponses = {
+    /**
+     * Successful Response
+     */
+    200: System;
+};
+
+export type GetSystemResponse = GetSystemResponses[keyof GetSystemResponses];
 
 export type ClaimTasksData = {
     body?: never;
