@@ -47,24 +47,16 @@ export function onEndOfSession(listener: () => void): void {
   whenEnded = listener;
 }
 
-export function csrfToken(): string {
+function csrfToken(): string {
   return /(?:^|;\s*)lethe-csrf=([^;]*)/.exec(document.cookie)?.[1] ?? "";
 }
 
 /** A plain request with what every request of this page carries. */
 export function request(path: string, options: RequestInit = {}): Promise<Response> {
-  return prepared(new Request(path, options)).then((it) => fetch(it)).then(noticed);
+  return fetch(prepared(new Request(path, options))).then(noticed);
 }
 
-let token: string | null = null;
-
-/** For a coordinator that opens no sessions for browsers: kept in memory, gone with the page. */
-export function useToken(given: string | null): void {
-  token = given;
-}
-
-async function prepared(request: Request): Promise<Request> {
-  if (token !== null && !request.headers.has("authorization")) request.headers.set("Authorization", `Bearer ${token}`);
+function prepared(request: Request): Request {
   if (!SAFE.has(request.method)) request.headers.set("X-CSRF-Token", csrfToken());
   return request;
 }

@@ -106,7 +106,7 @@ function Credentials() {
   const [label, setLabel] = useState("");
   const [made, setMade] = useState<IssuedCredential | null>(null);
   const list = usePages(["federation", federation, "credentials"], (cursor) => credentials(federation, cursor));
-  const issuing = useMutation({ mutationFn: () => issue(federation, role, label.trim()), onSuccess: (issued) => { setMade(issued); setLabel(""); refresh(); } });
+  const issuing = useMutation({ mutationFn: () => issue(federation, { role, label: label.trim() }), onSuccess: (issued) => { setMade(issued); setLabel(""); refresh(); } });
   const revoking = useMutation({ mutationFn: (id: string) => revoke(id), onSuccess: refresh });
   const columns: Column<Credential>[] = [
     { name: "Label", cell: (one) => one.label || short(one.id) },
@@ -133,14 +133,15 @@ function Credentials() {
   );
 }
 
-const FOUR_EYES: Record<string, string> = { off: "off: whoever may approve, may approve", asked: "for requests that ask for approval", all: "for every request" };
+type FourEyes = "off" | "asked" | "all";
+const FOUR_EYES: Record<FourEyes, string> = { off: "off: whoever may approve, may approve", asked: "for requests that ask for approval", all: "for every request" };
 
 function Federation() {
   const id = useFederation();
   const { can } = useSession();
   const queries = useQueryClient();
   const query = useQuery({ queryKey: ["federation", id], queryFn: () => getFederation(id) });
-  const changing = useMutation({ mutationFn: (four_eyes: string) => changeFederation(id, { four_eyes }), onSuccess: (now) => queries.setQueryData(["federation", id], now) });
+  const changing = useMutation({ mutationFn: (four_eyes: FourEyes) => changeFederation(id, { four_eyes }), onSuccess: (now) => queries.setQueryData(["federation", id], now) });
   const one = query.data;
   return (
     <>
@@ -149,7 +150,7 @@ function Federation() {
           {one && <Facts of={[["Id", <code key="i">{one.id}</code>], ["Since", moment(one.created_at)], ["Clients are divided by", one.allocation ? JSON.stringify(one.allocation) : "nothing: every client serves every run"]]} />}
           <Field label="Four eyes" hint="Somebody else than who filed a request has to approve it.">
             {(at, described) => (
-              <select id={at} aria-describedby={described} disabled={!can("administer") || changing.isPending} value={one?.four_eyes ?? "off"} onChange={(event) => changing.mutate(event.target.value)}>
+              <select id={at} aria-describedby={described} disabled={!can("administer") || changing.isPending} value={one?.four_eyes ?? "off"} onChange={(event) => changing.mutate(event.target.value as FourEyes)}>
                 {Object.entries(FOUR_EYES).map(([name, words]) => <option key={name} value={name}>{words}</option>)}
               </select>
             )}

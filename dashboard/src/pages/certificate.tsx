@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "react";
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
-import { certificate, discovery, handOver, text } from "../api/operations";
+import { artefacts, certificate, certificatePage, discovery, handOver } from "../api/operations";
 import { download } from "../csv";
 import { Awaiting, Card, Command, Copy, Dialog, Field, Page, Trouble } from "../parts/basics";
 import { BEYOND, Verification } from "../parts/verification";
@@ -13,12 +13,11 @@ const route = getRouteApi("/inside/requests/$id/certificate");
 
 export function Certificate() {
   const { id } = route.useParams();
-  const path = `/v1/erasure-requests/${id}/certificate`;
-  const page = useQuery({ queryKey: ["erasure", id, "page"], queryFn: () => text(`${path}/page`) });
+  const page = useQuery({ queryKey: ["erasure", id, "page"], queryFn: () => certificatePage(id) });
   const bytes = useQuery({ queryKey: ["erasure", id, "certificate"], queryFn: () => certificate(id) });
   const found = useQuery({ queryKey: ["discovery"], queryFn: discovery });
   const [typed, setTyped] = useState("");
-  const save = async (what: string, name: string, type: string) => download(name, await text(what), type);
+  const saveArtefacts = async () => download("artefacts.jsonl", await artefacts(id), "application/jsonl");
   return (
     <Page
       title={`Certificate of request ${short(id)}`}
@@ -29,7 +28,7 @@ export function Certificate() {
             <button type="button" onClick={() => window.print()}>Print</button>
             <button type="button" onClick={() => download("certificate.json", bytes.data as BlobPart, "application/vnd.in-toto+json")}>Save the certificate</button>
             <button type="button" onClick={() => page.data && download("certificate.html", page.data, "text/html")}>Save as a page</button>
-            <button type="button" onClick={() => void save(`${path}/artefacts`, "artefacts.jsonl", "application/jsonl").catch(() => undefined)}>Save the list of artefacts</button>
+            <button type="button" onClick={() => void saveArtefacts().catch(() => undefined)}>Save the list of artefacts</button>
             {found.data && <button type="button" onClick={() => download("lethe.pub.pem", found.data.public_key, "application/x-pem-file")}>Save the public key</button>}
             <HandOverButton id={id} />
           </span>
@@ -73,7 +72,7 @@ function HandOverButton({ id }: { id: string }) {
   const [isOpen, setOpen] = useState(false);
   const making = useMutation({ mutationFn: () => handOver(id), onMutate: () => setOpen(true) });
   if (me.client_id !== null || !(can("approve") || can("train"))) return null;
-  const link = making.data ? `${location.origin}${making.data.url.includes("#") ? making.data.url : `${making.data.url}#${making.data.id}.${making.data.secret_shown_once}`}` : "";
+  const link = making.data ? new URL(making.data.url, location.origin).href : "";
   return (
     <>
       <button type="button" onClick={() => making.mutate()}>Hand over</button>

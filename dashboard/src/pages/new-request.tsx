@@ -3,7 +3,7 @@ import { useRef, useState, type FormEvent } from "react";
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import {
-  clients, discovery, fileErasure, preview, type ErasureOption, type ErasurePreview, type ErasurePreviewRequest,
+  clients, discovery, fileErasure, preview, type ErasureCreate, type ErasureOption, type ErasurePreview, type ErasurePreviewRequest,
 } from "../api/operations";
 import { useFederation } from "../federation";
 import { Card, Dialog, Empty, Field, Page, Trouble } from "../parts/basics";
@@ -39,7 +39,7 @@ export function NewRequest() {
   const key = useRef("");
   const looked = useMutation({ mutationFn: (body: ErasurePreviewRequest) => preview(body) });
   const filed = useMutation({
-    mutationFn: (body: Record<string, unknown>) => fileErasure(body, key.current),
+    mutationFn: (body: ErasureCreate) => fileErasure(body, key.current),
     onSuccess: (made) => void navigate({ to: "/requests/$id", params: { id: made.id } }),
   });
   const change = (part: Partial<Wanted>) => {
@@ -59,7 +59,7 @@ export function NewRequest() {
     filed.mutate({
       ...bodyOf(wanted, federation),
       ...(method !== looked.data?.chosen && option ? { method: option.method, guarantee: option.guarantee } : {}),
-      ...(wanted.ground && { ground: wanted.ground }),
+      ...(wanted.ground && { ground: wanted.ground as ErasureCreate["ground"] }),
       ...(wanted.ticket && { external_ref: wanted.ticket }),
       ...(wanted.note && { note: wanted.note }),
       ...(wanted.deadline && { legal_deadline: `${wanted.deadline}T23:59:59Z` }),

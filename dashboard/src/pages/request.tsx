@@ -4,7 +4,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import { problemOf } from "../api/client";
 import {
-  addNote, deliveries, erasure, erasureEvents, extend, judge, notes, type ErasureEvent, type ErasureRequest,
+  addNote, deliveries, erasure, erasureEvents, extend, judge, notes, type ErasureEvent, type ErasureRequest, type Judgement,
 } from "../api/operations";
 import { everything } from "../api/pages";
 import { Awaiting, Bar, Card, Copy, Dialog, Empty, Facts, Field, Page, Status, Trouble } from "../parts/basics";
@@ -123,7 +123,7 @@ function useJudgement(one: ErasureRequest) {
   const queries = useQueryClient();
   const [changed, setChanged] = useState<string[] | null>(null);
   const judging = useMutation({
-    mutationFn: ({ what, reason }: { what: "approve" | "deny" | "cancel" | "retry"; reason?: string }) => judge(one.id, what, one.version, reason),
+    mutationFn: ({ what, reason }: { what: Judgement; reason?: string }) => judge(one.id, what, one.version, reason),
     onSuccess: () => void queries.invalidateQueries(),
     onMutate: () => setChanged(null),
     onError: async (error) => {

@@ -3,7 +3,7 @@ import { useState } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import { problemOf } from "../api/client";
-import { changeRun, checkpoints, run, runEvents, series, tasks, workers, type Run as RunResource, type Task } from "../api/operations";
+import { changeRun, checkpoints, run, runEvents, series, tasks, workers, type Run as RunResource, type Task, type TaskStatus } from "../api/operations";
 import { everything, usePages } from "../api/pages";
 import { useFederation } from "../federation";
 import { Awaiting, Card, Dialog, Empty, Facts, Field, Page, Status, Tabs, Trouble } from "../parts/basics";
@@ -166,7 +166,7 @@ function Curves({ id }: { id: string }) {
 const TASK_STATUSES = ["ready", "standby", "leased", "done", "failed", "revoked"];
 
 function Tasks({ id }: { id: string }) {
-  const { task_status } = route.useSearch() as { task_status?: string };
+  const { task_status } = route.useSearch() as { task_status?: TaskStatus };
   const navigate = route.useNavigate();
   const [open, setOpen] = useState<Task | null>(null);
   const list = usePages(["run", id, "tasks", task_status], (cursor) => tasks(id, task_status, cursor));

@@ -5,8 +5,9 @@ import { day, daysLeft, short } from "../words";
 import { Status } from "./basics";
 import type { Column } from "./table";
 
-export const OPEN = ["received", "awaiting_approval", "fenced", "executing", "verifying", "requires_action"];
-export const OVER = ["completed", "denied", "cancelled", "failed"];
+type RequestStatus = ErasureRequest["status"];
+export const OPEN: RequestStatus[] = ["received", "awaiting_approval", "fenced", "executing", "verifying", "requires_action"];
+export const OVER: RequestStatus[] = ["completed", "denied", "cancelled", "failed"];
 
 export const GROUNDS: Record<string, string> = {
   withdrawal: "Consent was withdrawn, Art. 17(1)(b)",
