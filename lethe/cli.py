@@ -24,6 +24,7 @@ from lethe.commands import (
     database,
     demo,
     doctor,
+    erase,
     evidence,
     federations,
     incentives,
@@ -138,7 +139,9 @@ app.command("system", rich_help_panel=OPERATION, **operating.SYSTEM_HELP)(operat
 app.add_typer(checkpoints.app, name="checkpoints", rich_help_panel=OPERATION)
 app.add_typer(blobs.app, name="blobs", rich_help_panel=OPERATION)
 app.add_typer(incentives.app, name="incentives", rich_help_panel=OPERATION)
-app.add_typer(requests.app, name="erase", rich_help_panel=FORGETTING)
+for _name, (_command, _help) in requests.COMMANDS.items():
+    erase.app.command(_name, **_help)(_command)
+app.add_typer(erase.app, name="erase", rich_help_panel=FORGETTING)
 certificates.app.command("show", **show_certificate.SHOW_HELP)(show_certificate.show)
 certificates.app.command("verifier", **show_certificate.VERIFIER_HELP)(show_certificate.verifier)
 app.add_typer(certificates.app, name="certificates", rich_help_panel=FORGETTING)

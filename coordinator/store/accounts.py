@@ -49,6 +49,8 @@ class NewCredential:
     label: str = ""
     federation_id: UUID | None = None
     client_id: UUID | None = None
+    created_by: UUID | None = None
+    """The credential that it was created, or rotated, with."""
     subject: str | None = None
 
 
@@ -60,8 +62,6 @@ class PersonsCredential:
     role: str
     federation_id: UUID
     label: str
-    created_by: UUID | None = None
-    """The credential that it was created, or rotated, with."""
 
 
 _c = t.credentials.c
@@ -161,12 +161,16 @@ async def relabel_credential(connection: AsyncConnection, credential_id: UUID, l
 
 
 async def makers(connection: AsyncConnection, credential_id: UUID) -> tuple[UUID, ...]:
-    """The credentials that made it: with which it was created or rotated, those with which that one was, and so on."""
+    """The credentials that made it: with which it was created or rotated, those with which that one was, and so on. A
+    person made it with all that they have: who signs in has a credential for each role."""
     own = sa.select(_c.created_by).where(_c.id == credential_id, _c.created_by.is_not(None))
     found = own.cte("makers", recursive=True)
     earlier = sa.select(_c.created_by).join(found, found.c.created_by == _c.id).where(_c.created_by.is_not(None))
     rows = await connection.execute(sa.select(found.union(earlier)))  # no row twice: it ends also where it is a circle
-    return tuple(rows.scalars())
+    made_by = set(rows.scalars())
+    persons = sa.select(_c.subject).where(_c.id.in_(made_by), _c.subject.is_not(None))
+    same = await connection.execute(sa.select(_c.id).where(_c.subject.in_(persons)))
+    return tuple(sorted(made_by | set(same.scalars())))
 
 
 async def set_four_eyes(connection: AsyncConnection, federation_id: UUID, four_eyes: FourEyes) -> None:

@@ -237,6 +237,11 @@ def _words(value: Any, row: Any, scope: ScrubScope) -> Any:
     return SCRUBBED if not scope.stays and scope.is_mentioned(value) else value
 
 
+def _with_reason(value: Any, row: Any, scope: ScrubScope) -> Any:
+    """What somebody decided about a request, and why."""
+    return {**value, "reason": _words(value["reason"], row, scope)} if value and value["reason"] else value
+
+
 def _spoken(value: Any, row: Any, scope: ScrubScope) -> Any:
     """JSON of a request's log: sentences that mention a leaver."""
     return value if scope.stays else _without(value, scope)
@@ -309,8 +314,8 @@ SCRUBS: Final = (  # in the order in which the shell locks rows
     Scrub(t.lines.c.audit, "figure", _of_own_cohorts, _audited),
     Scrub(t.erasures.c.reason, "failure-reason", _of_federation(t.erasures.c.id), _words),
     Scrub(t.erasures.c.external_ref, "failure-reason", _of_federation(t.erasures.c.id), _words),
-    Scrub(t.erasures.c.ruling, "failure-reason", _of_federation(t.erasures.c.id), _spoken),
-    Scrub(t.erasures.c.extension, "failure-reason", _of_federation(t.erasures.c.id), _spoken),
+    Scrub(t.erasures.c.ruling, "failure-reason", _of_federation(t.erasures.c.id), _with_reason),
+    Scrub(t.erasures.c.extension, "failure-reason", _of_federation(t.erasures.c.id), _with_reason),
     Scrub(t.erasure_log.c.data, "failure-reason", _of_federation(t.erasure_log.c.erasure_id), _spoken),
     Scrub(t.deliveries.c.payload, "failure-reason", _of_federation(t.deliveries.c.erasure_id), _spoken),
     Scrub(t.runs.c.reason, "failure-reason", _of_runs(t.runs.c.id), _words),

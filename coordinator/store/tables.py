@@ -154,10 +154,10 @@ credentials = Table(
     Column("secret_hash", String(64), nullable=False),
     Column("created_at", Instant, nullable=False),
     Column("revoked_at", Instant),
-    # Issuer and subject of a person who signs in with OpenID Connect; no token has such a credential.
-    Column("subject", String(600)),
     # The credential that it was created, or rotated, with.
     Column("created_by", Uuid),
+    # Issuer and subject of a person who signs in with OpenID Connect; no token has such a credential.
+    Column("subject", String(600)),
     _one_of("role", "client", "viewer", "operator", "compliance", "admin"),
     # A client's credential names its client, nobody else's does.
     CheckConstraint("(role = 'client') = (client_id IS NOT NULL)", name="client_role"),

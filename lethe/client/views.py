@@ -6,7 +6,18 @@ from typing import Any
 
 from lethe.client.answers import Answer
 from lethe.client.rendering import table
-from services.wire.v1 import acts, erasure, exclusions, incentives, people, resources, superseded_models, views, work
+from services.wire.v1 import (
+    acts,
+    erasure,
+    exclusions,
+    incentives,
+    people,
+    resources,
+    signin,
+    superseded_models,
+    views,
+    work,
+)
 
 
 class Federation(Answer, resources.Federation):
@@ -27,6 +38,30 @@ class Issued(Answer, resources.IssuedCredential):
         return f"Issued(role={self.role!r}, token=…)"
 
     __str__ = __repr__
+
+
+class OpenIdInfo(Answer, signin.OpenIdInfo):
+    """Whether people can sign in with OpenID Connect."""
+
+
+class HandOver(Answer, signin.HandOver):
+    """A link that hands a certificate over once."""
+
+
+class IssuedHandOver(Answer, signin.IssuedHandOver):
+    """A new link: the only answer that ever contains its secret."""
+
+    def _repr_html_(self) -> str:
+        return "<div>a link that hands a certificate over: see <code>.url</code>; it is shown nowhere else</div>"
+
+    def __repr__(self) -> str:
+        return f"IssuedHandOver(id={self.id!s}, url=…)"
+
+    __str__ = __repr__
+
+
+class HandedOver(Answer, signin.HandedOver):
+    """What a link handed over: each text is a file, to be kept byte for byte."""
 
 
 class RunFields(Answer, resources.Run):

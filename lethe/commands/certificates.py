@@ -76,6 +76,58 @@ def opening(
     say(f"{output}: {len(content)} bytes")
 
 
+@app.command("hand-over", **examples("lethe certificates hand-over hospital-b --days 30"))
+def hand_over(
+    context: typer.Context,
+    id: RequestId,
+    days: Annotated[int, typer.Option(min=1, max=90, help="How long the link can be opened.")] = 14,
+    json: AsJson = False,
+) -> None:
+    """Make a link that hands the certificate, its list, its opening and the public key over once, to somebody without a
+    credential: the client who left. It is shown this once."""
+    from urllib.parse import urljoin
+
+    from lethe.printing import print_record, say
+
+    with connect(context) as coordinator:
+        made = coordinator.erasures.get(id).hand_over(days=days)
+        document = {**made.document, "url": urljoin(f"{coordinator.url}/", made.url)}
+    if json:
+        print_record(document, as_json=True)
+        return
+    typer.echo(document["url"])
+    say(f"Until {made.expires_at:%Y-%m-%d %H:%M} UTC, once. Send it to the client who left, and to nobody else.")
+    say(f"Revoke it with: lethe certificates revoke-hand-over {made.id}")
+
+
+@app.command("hand-overs", **examples("lethe certificates hand-overs hospital-b"))
+def hand_overs(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
+    """The links that were made for a request, newest first: whether and when each was opened."""
+    from lethe.printing import Column, print_answers, when
+
+    columns: dict[str, Column] = {
+        "made": when("created_at"),
+        "until": when("expires_at"),
+        "opened": when("opened_at"),
+        "revoked": when("revoked_at"),
+        "id": "id",
+    }
+    with connect(context) as coordinator:
+        print_answers(coordinator.erasures.get(id).hand_overs(), columns, as_json=json)
+
+
+@app.command("revoke-hand-over", **examples("lethe certificates revoke-hand-over 0190f3a0-…"))
+def revoke_hand_over(
+    context: typer.Context, id: Annotated[str, typer.Argument(metavar="ID", help="The link's id.")]
+) -> None:
+    """Make a link that was not opened yet void."""
+    from lethe.printing import say
+
+    with connect(context) as coordinator:
+        coordinator.erasures.revoke_hand_over(id)
+    say("It can be opened no more.")
+
+
 @app.command(**examples("lethe certificates prove --list certificate.list.jsonl --digest sha256:… -o proof.json"))
 def prove(
     artefacts: Annotated[Path, typer.Option("--list", help="The list of artefacts beside the certificate.")],

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from lethe.commands.erase import RequestId, app, instant_of, named
+from lethe.commands.erase import RequestId, instant_of, named
 from lethe.target import AsJson, connect, examples
 
 if TYPE_CHECKING:
     from lethe.client.synchronous.erasures import Erasure
 
 
-@app.command(
-    "list",
-    **examples(
-        "lethe erase list",
-        "lethe erase list --awaiting-me --sort deadline",
-        "lethe erase list --status fenced --status executing --due-before 2026-12-24 --json",
-    ),
-)
 def list_(
     context: typer.Context,
     federation: Annotated[str | None, typer.Option("--federation", "-f", help="Only of this one: name or id.")] = None,
@@ -54,7 +46,6 @@ def list_(
         print_answers(found, columns, as_json=json)
 
 
-@app.command(**examples("lethe erase approve hospital-b", "lethe erase approve hospital-b --reason 'signed letter'"))
 def approve(
     context: typer.Context,
     id: RequestId,
@@ -65,7 +56,6 @@ def approve(
     _judge(context, id, lambda request: request.approve(reason), json)
 
 
-@app.command(**examples("lethe erase deny 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55 --reason 'litigation hold'"))
 def deny(
     context: typer.Context,
     id: RequestId,
@@ -76,19 +66,16 @@ def deny(
     _judge(context, id, lambda request: request.deny(reason), json)
 
 
-@app.command(**examples("lethe erase cancel hospital-b", "lethe erase cancel 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
 def cancel(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
     """Withdraw a request that awaits approval; after the fence there is no way back."""
     _judge(context, id, lambda request: request.cancel(), json)
 
 
-@app.command(**examples("lethe erase retry hospital-b", "lethe erase retry 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))
 def retry(context: typer.Context, id: RequestId, json: AsJson = False) -> None:
     """Look again at a request that requires action, once what its reason names is mended."""
     _judge(context, id, lambda request: request.retry(), json)
 
 
-@app.command(**examples("lethe erase extend hospital-b --until 2027-02-24 --reason 'several runs are paused'"))
 def extend(
     context: typer.Context,
     id: RequestId,
@@ -101,7 +88,6 @@ def extend(
     _judge(context, id, lambda request: request.extend(instant, reason), json)
 
 
-@app.command(**examples("lethe erase note hospital-b 'the letter is in folder 7'", "lethe erase note hospital-b"))
 def note(
     context: typer.Context,
     id: RequestId,
@@ -134,3 +120,31 @@ def _judge(context: typer.Context, id: str, verdict: Callable[[Erasure], Erasure
         print_record(request.document, as_json=True)
     else:
         say(f"the request is {request.status}, due {request.legal_deadline:%Y-%m-%d}")
+
+
+COMMANDS: Final[dict[str, tuple[Callable[..., None], dict[str, Any]]]] = {
+    "list": (
+        list_,
+        examples(
+            "lethe erase list",
+            "lethe erase list --awaiting-me --sort deadline",
+            "lethe erase list --status fenced --status executing --due-before 2026-12-24 --json",
+        ),
+    ),
+    "approve": (
+        approve,
+        examples("lethe erase approve hospital-b", "lethe erase approve hospital-b --reason 'signed letter'"),
+    ),
+    "deny": (deny, examples("lethe erase deny 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55 --reason 'litigation hold'")),
+    "cancel": (
+        cancel,
+        examples("lethe erase cancel hospital-b", "lethe erase cancel 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"),
+    ),
+    "retry": (
+        retry,
+        examples("lethe erase retry hospital-b", "lethe erase retry 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"),
+    ),
+    "extend": (extend, examples("lethe erase extend hospital-b --until 2027-02-24 --reason 'several runs are paused'")),
+    "note": (note, examples("lethe erase note hospital-b 'the letter is in folder 7'", "lethe erase note hospital-b")),
+}
+"""Those of `lethe erase`, each with its examples."""

@@ -19,7 +19,7 @@ LARGER_MODULES: Final = {
     "coordinator/engine/messages.py": 589,
     "coordinator/store/tables.py": 730,
     # every column that an erasure scrubs, in one list
-    "coordinator/store/scrubbing.py": 456,
+    "coordinator/store/scrubbing.py": 461,
 }
 
 MOST_LINES_OF_A_FUNCTION: Final = 60

@@ -53,4 +53,7 @@ def test_no_host_gets_into_the_lock_file_or_the_bundle() -> None:
     assert '"resolved"' not in (SOURCE / "package-lock.json").read_text("utf-8")
     for name, content in contents(COMMITTED).items():
         hosts = set(re.findall(rb"https?://([a-z0-9.-]+)", content))
-        assert hosts <= {b"www.w3.org", b"react.dev", b"in-toto.io", b"lethe.dev", b"bit.ly", b"localhost"}, (name, hosts)
+        assert hosts <= {b"www.w3.org", b"react.dev", b"in-toto.io", b"lethe.dev", b"bit.ly", b"localhost"}, (
+            name,
+            hosts,
+        )

@@ -73,6 +73,8 @@ def test_the_researcher_compares_two_runs(world: World, open_page: OpenPage) -> 
     costs = page.get_by_role("region", name="Cost and outcome")
     expect(costs.get_by_role("row", name=re.compile("tree.*Completed.*3 of 3"))).to_be_visible()
     page.get_by_text("Accuracy, as a table").click()
-    expect(page.get_by_role("region", name="Accuracy").get_by_role("cell", name=re.compile("flat")).first).to_be_visible()
+    expect(
+        page.get_by_role("region", name="Accuracy").get_by_role("cell", name=re.compile("flat")).first
+    ).to_be_visible()
     other = open_page(world.people["Research"], page.url)
     expect(other.get_by_role("checkbox", name=re.compile("^tree "))).to_be_checked()

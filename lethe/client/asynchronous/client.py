@@ -17,6 +17,7 @@ from lethe.client.asynchronous.erasures import AsyncErasures
 from lethe.client.asynchronous.incentives import AsyncIncentives
 from lethe.client.asynchronous.models import AsyncBlobs, AsyncCheckpoints, AsyncCohorts
 from lethe.client.asynchronous.runs import AsyncRuns
+from lethe.client.asynchronous.signin import AsyncBrowserSession
 from lethe.client.asynchronous.work import AsyncWork
 from lethe.client.target import DEFAULT_URL, token_here
 from lethe.client.views import Health, Me, System, VerificationKey
@@ -51,6 +52,7 @@ class AsyncClient:
         self.erasures = AsyncErasures(self._connection, self.federations)
         self.incentives = AsyncIncentives(self._connection, self.federations)
         self.acts = AsyncActs(self._connection, self.federations)
+        self.browser_session = AsyncBrowserSession(self._connection)
         self.work = AsyncWork(self._connection)
 
     async def __aenter__(self) -> Self:

@@ -25,6 +25,10 @@ class AsyncConnection:
     async def close(self) -> None:
         await self._http.aclose()
 
+    def cookie(self, name: str) -> str:
+        """What the coordinator had this client keep; empty if there is no such cookie."""
+        return self._http.cookies.get(name) or ""
+
     async def request(
         self,
         method: str,

@@ -12,7 +12,17 @@ from lethe.client.answers import Answer, is_id
 from lethe.client.asynchronous.accounts import AsyncFederations
 from lethe.client.asynchronous.connection import AsyncConnection
 from lethe.client.certificate import Certificate
-from lethe.client.views import Count, Delivery, Discovery, ErasureEvent, Note, Preview
+from lethe.client.views import (
+    Count,
+    Delivery,
+    Discovery,
+    ErasureEvent,
+    HandedOver,
+    HandOver,
+    IssuedHandOver,
+    Note,
+    Preview,
+)
 from lethe.errors import NotCompleted, NotFound, Refused, Unusable
 from services.wire.v1 import erasure
 
@@ -162,6 +172,17 @@ class AsyncErasure(Answer, erasure.ErasureRequest):
         content: bytes = await self._connection.content(f"{self._path}/opening")
         return content
 
+    async def hand_over(self, *, days: int = 14) -> IssuedHandOver:
+        """A link for the client who left: whoever opens it gets the certificate, its list, its opening and the public
+        key, once."""
+        document = await self._connection.request("POST", f"{self._path}/hand-over", query={"days": days})
+        return IssuedHandOver.read(document)
+
+    async def hand_overs(self) -> AsyncIterator[HandOver]:
+        """The links that were made, newest first: whether and when each was opened."""
+        async for document in self._connection.pages(f"{self._path}/hand-overs"):
+            yield HandOver.read(document)
+
 
 class AsyncErasures:
     def __init__(self, connection: AsyncConnection, federations: AsyncFederations) -> None:
@@ -217,6 +238,15 @@ class AsyncErasures:
         if not is_id(request):
             request = await self._about(str(request))
         return AsyncErasure.read(await self._connection.request("GET", f"{_REQUESTS}/{request}"), self._connection)
+
+    async def revoke_hand_over(self, hand_over: str | UUID) -> None:
+        """Make a link that was not opened yet void."""
+        await self._connection.request("DELETE", f"/v1/hand-overs/{hand_over}")
+
+    async def open_hand_over(self, hand_over: str | UUID, secret: str) -> HandedOver:
+        """Open a link: both parts are behind its `#`. It can be opened once; needs no token."""
+        document = await self._connection.request("POST", f"/v1/hand-overs/{hand_over}:open", {"secret": secret})
+        return HandedOver.read(document)
 
     async def _about(self, client: str) -> str:
         try:

@@ -18,6 +18,7 @@ from lethe.client.synchronous.erasures import Erasures
 from lethe.client.synchronous.incentives import Incentives
 from lethe.client.synchronous.models import Blobs, Checkpoints, Cohorts
 from lethe.client.synchronous.runs import Runs
+from lethe.client.synchronous.signin import BrowserSession
 from lethe.client.synchronous.work import Work
 from lethe.client.target import DEFAULT_URL, token_here
 from lethe.client.views import Health, Me, System, VerificationKey
@@ -52,6 +53,7 @@ class Client:
         self.erasures = Erasures(self._connection, self.federations)
         self.incentives = Incentives(self._connection, self.federations)
         self.acts = Acts(self._connection, self.federations)
+        self.browser_session = BrowserSession(self._connection)
         self.work = Work(self._connection)
 
     def __enter__(self) -> Self:

@@ -26,6 +26,10 @@ class Connection:
     def close(self) -> None:
         self._http.close()
 
+    def cookie(self, name: str) -> str:
+        """What the coordinator had this client keep; empty if there is no such cookie."""
+        return self._http.cookies.get(name) or ""
+
     def request(
         self,
         method: str,

@@ -13,7 +13,17 @@ from lethe.client.answers import Answer, is_id
 from lethe.client.certificate import Certificate
 from lethe.client.synchronous.accounts import Federations
 from lethe.client.synchronous.connection import Connection
-from lethe.client.views import Count, Delivery, Discovery, ErasureEvent, Note, Preview
+from lethe.client.views import (
+    Count,
+    Delivery,
+    Discovery,
+    ErasureEvent,
+    HandedOver,
+    HandOver,
+    IssuedHandOver,
+    Note,
+    Preview,
+)
 from lethe.errors import NotCompleted, NotFound, Refused, Unusable
 from services.wire.v1 import erasure
 
@@ -163,6 +173,17 @@ class Erasure(Answer, erasure.ErasureRequest):
         content: bytes = self._connection.content(f"{self._path}/opening")
         return content
 
+    def hand_over(self, *, days: int = 14) -> IssuedHandOver:
+        """A link for the client who left: whoever opens it gets the certificate, its list, its opening and the public
+        key, once."""
+        document = self._connection.request("POST", f"{self._path}/hand-over", query={"days": days})
+        return IssuedHandOver.read(document)
+
+    def hand_overs(self) -> Iterator[HandOver]:
+        """The links that were made, newest first: whether and when each was opened."""
+        for document in self._connection.pages(f"{self._path}/hand-overs"):
+            yield HandOver.read(document)
+
 
 class Erasures:
     def __init__(self, connection: Connection, federations: Federations) -> None:
@@ -218,6 +239,15 @@ class Erasures:
         if not is_id(request):
             request = self._about(str(request))
         return Erasure.read(self._connection.request("GET", f"{_REQUESTS}/{request}"), self._connection)
+
+    def revoke_hand_over(self, hand_over: str | UUID) -> None:
+        """Make a link that was not opened yet void."""
+        self._connection.request("DELETE", f"/v1/hand-overs/{hand_over}")
+
+    def open_hand_over(self, hand_over: str | UUID, secret: str) -> HandedOver:
+        """Open a link: both parts are behind its `#`. It can be opened once; needs no token."""
+        document = self._connection.request("POST", f"/v1/hand-overs/{hand_over}:open", {"secret": secret})
+        return HandedOver.read(document)
 
     def _about(self, client: str) -> str:
         try:

@@ -151,7 +151,7 @@ async def test_nobody_is_sent_to_another_site(site: Site, return_to: str) -> Non
         assert code_of(refused) == "invalid-request"
 
 
-async def test_an_answer_to_another_attempt_or_to_none_is_refused(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_an_answer_to_another_attempt_is_refused(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
     async with browser(site) as http, browser(site) as another:
         assert code_of(await http.get("/v1/openid/callback?code=x&state=y")) == "sign-in-failed"
         await http.get(START)

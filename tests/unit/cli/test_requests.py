@@ -1,5 +1,4 @@
-"""`lethe erase list`, `approve`, `deny`, `extend`, `note`, `lethe me` and `lethe federations four-eyes`: what is sent and
-what is printed."""
+"""What `lethe erase list`, `approve`, `deny`, `extend`, `note`, `lethe me` and `lethe federations four-eyes` send and print."""
 
 from __future__ import annotations
 
