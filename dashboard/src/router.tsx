@@ -136,11 +136,6 @@ const verify = createRoute({
   path: "/verify",
   component: lazyRouteComponent(() => import("./pages/verify"), "Verify"),
 });
-const handOver = createRoute({
-  getParentRoute: () => outside,
-  path: "/hand-over",
-  component: lazyRouteComponent(() => import("./pages/hand-over"), "HandOver"),
-});
 
 /** Plain addresses: a list is its name several times. */
 function parseSearch(search: string): Words {
@@ -155,7 +150,7 @@ export const router = createRouter({
     inside.addChildren([
       inbox, requestList, newRequest, request, certificate, runs, run, cohorts, lineage, workers, compare, admin,
     ]),
-    outside.addChildren([verify, handOver]),
+    outside.addChildren([verify]),
   ]),
   defaultPreload: false,
   defaultPendingMs: 300,

@@ -26,6 +26,7 @@ def run_spec(name: str, **changes: Any) -> dict[str, Any]:
         "model": {"name": "mlp", "params": {"input_shape": [8, 8], "num_classes": 10}},
         "local": {"epochs": 1, "batch_size": 32, "learning_rate": 0.1},
         "topology": {"kind": "tree", "shape": "huffman"},
+        "validation": {"data": "builtin:digits"},
         "stop": {"rounds": 3},
         **changes,
     }

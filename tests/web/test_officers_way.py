@@ -80,12 +80,11 @@ def _hand_over(open_page: OpenPage, officer: Page) -> None:
     link = officer.locator("dialog code").inner_text()
     assert "#" in link
     leaver = open_page(None, link)
-    leaver.get_by_role("button", name="Open it now").click()
-    expect(leaver.get_by_role("button", name="Save the certificate", exact=True)).to_be_visible()
-    expect(leaver.locator('[data-level="consistent"]')).to_be_visible()
+    leaver.get_by_role("button", name="Open it and hand it over to me").click()
+    expect(leaver.get_by_role("link", name="certificate.html")).to_be_visible()
     late = open_page(None, link)
-    late.get_by_role("button", name="Open it now").click()
-    expect(late.get_by_role("alert")).to_be_visible()
+    late.get_by_role("button", name="Open it and hand it over to me").click()
+    expect(late.locator("#outcome.failed")).to_be_visible()
     officer.get_by_role("button", name="Close").click()
 
 

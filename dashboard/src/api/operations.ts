@@ -117,7 +117,5 @@ export async function certificate(id: string): Promise<Uint8Array> {
 export const certificatePage = (id: string) => call(sdk.getCertificatePage({ ...ofRequest(id), parseAs: "text" }));
 export const artefacts = (id: string) => call(sdk.getArtefacts({ ...ofRequest(id), parseAs: "text" })) as Promise<string>;
 export const handOver = (id: string) => call(sdk.createHandOver(ofRequest(id)));
-export const openHandOver = (id: string, secret: string) =>
-  call(sdk.openHandOver({ path: { hand_over_id: id }, body: { secret } }));
 export const keys = () => call(sdk.listKeys());
 export const system = () => call(sdk.getSystem());
