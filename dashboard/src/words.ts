@@ -55,6 +55,11 @@ export function ago(value: Maybe<string>, now = Date.now()): string {
   return elapsed < 0 ? moment(value) : elapsed < 5 ? "just now" : `${seconds(elapsed)} ago`;
 }
 
+/** Recovery after an erasure adds rounds to those that were planned. */
+export function rounds(done: number, planned: number): string {
+  return done > planned ? `${whole.format(done)} (${whole.format(planned)} planned)` : `${whole.format(done)} of ${whole.format(planned)}`;
+}
+
 export function daysLeft(days: Maybe<number>): string {
   if (days == null) return "over";
   if (days < 0) return `${counted(-days, "day")} overdue`;

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from lethe import Client
 from tests.support.browser import opened_browser
 from tests.support.deployment import Deployment, wait_until
 
@@ -65,7 +66,8 @@ class World:
         return str(self.call("POST", "/v1/erasure-requests", token, json=body, headers=key)["id"])
 
     def start_run(self, name: str, **changes: Any) -> str:
-        self.runs[name] = self.deployment.create_run(self.federation_id, run_spec(name, **changes), key=name)
+        with Client(self.url, token=self.admin_token) as client:
+            self.runs[name] = str(client.runs.create(run_spec(name, **changes), federation=self.federation_id).id)
         return self.runs[name]
 
     def await_run(self, name: str, status: str = "completed") -> None:

@@ -60,7 +60,7 @@ export const tasks = (id: string, status?: TaskStatus, cursor?: string) =>
 export const checkpoints = (id: string, cursor?: string) => call(sdk.listCheckpoints({ ...ofRun(id), query: page(cursor) }));
 export const runEvents = (id: string, cursor?: string) => call(sdk.listEvents({ ...ofRun(id), query: page(cursor) }));
 export const topology = (id: string) => call(sdk.getTopology(ofRun(id)));
-export const series = (id: string, metric: string[] = []) => call(sdk.getSeries({ ...ofRun(id), query: { metric } }));
+export const series = (id: string, metric: string[]) => call(sdk.getSeries({ ...ofRun(id), query: { metric } }));
 export const grid = (id: string, from?: number, to?: number) =>
   call(sdk.getGrid({ ...ofRun(id), query: { rounds_from: from, rounds_to: to, clients: 500 } }));
 export const lineage = (id: string) => call(sdk.getLineage({ path: { checkpoint_id: id } }));

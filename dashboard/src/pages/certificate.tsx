@@ -54,8 +54,9 @@ export function Certificate() {
 function Written({ page }: { page: string }) {
   const place = useRef<HTMLDivElement>(null);
   useEffect(() => {
-    const main = new DOMParser().parseFromString(page, "text/html").querySelector("main");
-    main?.querySelectorAll("h1, #verification, pre, script, style").forEach((one) => one.remove());
+    const body = page.slice(page.indexOf("<main>"), page.lastIndexOf("</main>"));
+    const main = new DOMParser().parseFromString(body, "text/html").querySelector("main");
+    main?.querySelectorAll("h1, #verification, pre").forEach((one) => one.remove());
     main?.querySelectorAll(".wide").forEach((one) => {
       one.setAttribute("tabindex", "0");
       one.setAttribute("role", "region");

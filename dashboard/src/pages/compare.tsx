@@ -8,7 +8,7 @@ import { Awaiting, Card, Empty, Field, Page, Status, Trouble } from "../parts/ba
 import { Chart } from "../parts/chart";
 import { linesOf, marksOf, SHOWN, titleOf, unitOf, type Over } from "../parts/series";
 import { SmallTable } from "../parts/table";
-import { bytes, count, seconds, share } from "../words";
+import { bytes, count, rounds, seconds, share } from "../words";
 
 const route = getRouteApi("/inside/compare");
 type Filter = { run?: string[]; metric?: string; over?: Over };
@@ -61,7 +61,7 @@ export function Compare() {
 
 function Compared({ runs: compared, metric, over }: { runs: Run[]; metric: string; over: Over }) {
   const federation = useFederation();
-  const found = useQueries({ queries: compared.map((one) => ({ queryKey: ["run", one.id, "series"], queryFn: () => series(one.id) })) });
+  const found = useQueries({ queries: compared.map((one) => ({ queryKey: ["run", one.id, "series"], queryFn: () => series(one.id, SHOWN) })) });
   const asked = useQuery({ queryKey: ["federation", federation, "requests", "all"], queryFn: () => everything((cursor) => requests(federation, {}, cursor), 1000) });
   const failed = found.find((one) => one.error);
   const pairs = compared.map((run, i) => ({ run, series: found[i].data }));
@@ -79,7 +79,7 @@ function Compared({ runs: compared, metric, over }: { runs: Run[]; metric: strin
           label="Cost and outcome"
           head={["Run", "Status", "Rounds", "Accuracy", "Time in rounds", "Bytes received", "Fences"]}
           rows={pairs.map(({ run, series }) => [
-            <Link key="r" to="/runs/$id" params={{ id: run.id }}>{run.name}</Link>, <Status key="s" of={run.status} />, `${run.round} of ${run.rounds_planned}`,
+            <Link key="r" to="/runs/$id" params={{ id: run.id }}>{run.name}</Link>, <Status key="s" of={run.status} />, rounds(run.round, run.rounds_planned),
             share(run.accuracy), seconds(sum(series, "seconds")), bytes(sum(series, "bytes_received")), count(series?.fences.length),
           ])}
         />

@@ -12,7 +12,7 @@ import { RoundsGrid } from "../parts/grid";
 import { linesOf, marksOf, SHOWN, titleOf, unitOf, type Over } from "../parts/series";
 import { Table, type Column } from "../parts/table";
 import { useSession } from "../session";
-import { ago, bytes, counted, moment, sentence, share, short } from "../words";
+import { ago, bytes, counted, moment, rounds, sentence, share, short } from "../words";
 
 const route = getRouteApi("/inside/runs/$id");
 const TABS = [["curves", "Curves"], ["grid", "Clients × rounds"], ["tasks", "Tasks"], ["models", "Models"], ["events", "Events"], ["spec", "Specification"]] as const;
@@ -28,7 +28,7 @@ export function Run() {
   return (
     <Page
       title={one ? `Run ${one.name}` : "Run"}
-      note={one && <>Round {one.round} of {one.rounds_planned}, accuracy {share(one.accuracy)}</>}
+      note={one && <>Round {rounds(one.round, one.rounds_planned)}, accuracy {share(one.accuracy)}</>}
       actions={one && <Controls run={one} />}
     >
       <Awaiting query={query}>
@@ -126,7 +126,7 @@ function WhyItWaits({ run: one }: { run: RunResource }) {
 function Curves({ id }: { id: string }) {
   const { over = "time" } = route.useSearch() as { over?: Over };
   const navigate = route.useNavigate();
-  const query = useQuery({ queryKey: ["run", id, "series"], queryFn: () => series(id) });
+  const query = useQuery({ queryKey: ["run", id, "series"], queryFn: () => series(id, SHOWN) });
   const found = query.data;
   const names = found ? [...new Set(found.metrics.map((one) => one.name))] : [];
   const shown = names.filter((name) => SHOWN.includes(name)).sort((a, b) => SHOWN.indexOf(a) - SHOWN.indexOf(b));

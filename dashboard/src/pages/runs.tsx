@@ -5,7 +5,7 @@ import { usePages } from "../api/pages";
 import { useFederation } from "../federation";
 import { Bar, Empty, Field, Page, Status } from "../parts/basics";
 import { Table, type Column } from "../parts/table";
-import { ago, sentence, share } from "../words";
+import { ago, rounds, sentence, share } from "../words";
 
 const route = getRouteApi("/inside/runs");
 const STATUSES = ["running", "paused", "completed", "failed", "cancelled"];
@@ -17,7 +17,7 @@ const COLUMNS: Column<Run>[] = [
     name: "Rounds",
     cell: (one) => (
       <span className="row">
-        <Bar value={one.round} of={one.rounds_planned} label={`Rounds of ${one.name}`} /> {one.round} of {one.rounds_planned}
+        <Bar value={one.round} of={one.rounds_planned} label={`Rounds of ${one.name}`} /> {rounds(one.round, one.rounds_planned)}
       </span>
     ),
   },

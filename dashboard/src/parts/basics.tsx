@@ -44,12 +44,11 @@ export function Page({ title, note, actions, children }: { title: string; note?:
 }
 
 export function Card({ title, children, tone, actions }: { title?: string; children: ReactNode; tone?: Tone; actions?: ReactNode }) {
-  const id = useId();
   return (
-    <section className={`card ${tone ?? ""}`} aria-labelledby={title ? id : undefined}>
+    <section className={`card ${tone ?? ""}`}>
       {title && (
         <div className="card-head">
-          <h2 id={id}>{title}</h2>
+          <h2>{title}</h2>
           {actions}
         </div>
       )}
