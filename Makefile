@@ -11,10 +11,10 @@ export OMP_NUM_THREADS ?= 1
 # Many short-lived processes import torch here: with compiled modules at hand a start takes half as long.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo fast test check lint clients format search chaos storm bench clean
+.PHONY: help setup demo fast test test-web check lint clients web format search chaos storm bench clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## make .venv hold the project and its tools (leaves .venv/bin/lethe)
 	@scripts/setup
@@ -26,9 +26,12 @@ fast: setup ## what needs no server: unit, architecture and contract tests, on S
 	@$(BIN)/pytest -n 2 --dist loadfile --without-servers --durations=10 -rfE tests/unit tests/architecture tests/contract $(ARGS)
 
 test: setup ## every test, on a real Postgres and Redis that the tests start themselves (ARGS="-k fence" narrows)
-	@$(BIN)/pytest -n 3 --dist loadfile --durations=25 $(ARGS)
+	@$(BIN)/pytest -n 3 --dist loadfile --durations=25 --ignore=tests/web $(ARGS)
 
-check: lint test ## what CI runs
+test-web: setup ## the dashboard in a real browser against real processes, and its bundle against a fresh build
+	@$(BIN)/pytest --durations=10 tests/web $(ARGS)
+
+check: lint test test-web ## what CI runs
 
 lint: setup ## ruff, mypy, import-linter, hadolint, drift of openapi/v1.json and of the synchronous client
 	@$(BIN)/ruff check --quiet .
@@ -43,6 +46,9 @@ clients: setup ## write anew what is made from the code: the contract, the synch
 	@$(BIN)/lethe openapi > openapi/v1.json.new && mv openapi/v1.json.new openapi/v1.json
 	@$(BIN)/python scripts/make-synchronous
 	@cd openapi/clients/typescript && PATH="$(CURDIR)/$(BIN):$$PATH" && npm ci --silent && npm run --silent generate
+
+web: setup ## build the dashboard into coordinator/api/dashboard (Node comes from a wheel)
+	@cd dashboard && PATH="$(CURDIR)/$(BIN):$$PATH" && npm ci --silent && npm run --silent check && npm run --silent build -- --logLevel warn
 
 format: setup ## rewrite the code in the house format
 	@$(BIN)/ruff check --quiet --fix .

@@ -38,6 +38,7 @@ from coordinator.api import (
     superseded_models,
     system,
     views,
+    web,
     work,
 )
 from coordinator.api.auth import Authenticator
@@ -84,6 +85,8 @@ _ROUTERS: Final = (
     hand_overs.open_router,
     health.router,
     documentation.router,
+    web.router,
+    web.pages,  # last: what nobody else answers
 )
 
 

@@ -1,4 +1,4 @@
-"""The documentation of the API for people, from files that come with the package, and an address to begin at."""
+"""The documentation of the API for people, from files that come with the package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from importlib.resources import files
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import RedirectResponse
 
 from services.core.errors import Rejected
 
@@ -37,11 +36,6 @@ _PAGE: Final = """<!doctype html>
 </body>
 </html>
 """
-
-
-@router.get("/")
-async def begin() -> Response:
-    return RedirectResponse("/docs")
 
 
 @router.get("/docs")

@@ -12,13 +12,16 @@ import typer
 from lethe.failures import UNUSABLE, CommandFailed, require
 from lethe.target import examples
 
-HELP = examples("lethe demo", "lethe demo --rounds 20 --keep")
+HELP = examples("lethe demo", "lethe demo --open", "lethe demo --rounds 20 --keep")
 LIMIT_S = 300.0
 
 
 def demo(
     rounds: Annotated[int, typer.Option(min=2, help="How many rounds each run trains.")] = 6,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the data and logs, to look at them afterwards.")] = False,
+    show: Annotated[
+        bool, typer.Option("--open", help="Keep the data and show it on the dashboard in a browser, until Ctrl-C.")
+    ] = False,
     directory: Annotated[
         Path | None, typer.Option("--dir", help="A new or empty directory for data and logs (kept).")
     ] = None,
@@ -38,7 +41,7 @@ def demo(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     started = time.monotonic()
     try:
-        outcome = play(console, directory=directory, keep=keep, rounds=rounds, limit_s=LIMIT_S)
+        outcome = play(console, directory=directory, keep=keep or show, rounds=rounds, limit_s=LIMIT_S)
     except KeyboardInterrupt:
         console.print("stopped; every process of the demo has ended", highlight=False)
         raise
@@ -48,3 +51,26 @@ def demo(
         raise CommandFailed(f"the demo failed: {error}", next_step="lethe demo --keep keeps the logs") from error
     print_outcome(console, outcome)
     print_where_next(console, outcome, time.monotonic() - started)
+    if show and outcome.kept_in is not None:
+        _show(outcome.kept_in, outcome.url)
+
+
+def _show(directory: Path, url: str) -> None:
+    """Serve what the demo left, until Ctrl-C."""
+    import webbrowser
+
+    from lethe.children import Children
+    from lethe.printing import say
+
+    port = url.rpartition(":")[2]
+    try:
+        with Children(directory) as children:
+            serving = children.start("dashboard", "serve", "--home", str(directory / "coordinator"), "--port", port)
+            address = children.wait_for_line(serving, "ready ", within_s=60.0)
+            say(f"the dashboard is at {address}/; sign in with the token in {directory}/coordinator/admin.token")
+            webbrowser.open(f"{address}/")
+            while True:
+                children.check()
+                time.sleep(0.5)
+    except KeyboardInterrupt:
+        say(f"stopped; everything is kept in {directory}")

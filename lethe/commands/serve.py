@@ -139,6 +139,7 @@ def _announce(settings: Settings, url: str) -> None:
     else:
         token = str(settings.admin_token_file or settings.home / "admin.token")
     print(f"API          {url}/v1")
+    print(f"dashboard    {url}/")
     print(f"docs         {url}/docs")
     print(f"admin token  {token}")
     print(f"ready {url}", flush=True)

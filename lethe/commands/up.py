@@ -45,7 +45,8 @@ def up(
     try:
         with Children(home) as children:
             url = federation.start(children, say)
-            say(f"{clients} clients are online; logs in {home}; docs at {url}/docs")
+            say(f"{clients} clients are online; logs in {home}")
+            say(f"the dashboard is at {url}/ (sign in with the token in {home}/admin.token), the API at {url}/docs")
             say("now, in another terminal in this directory: lethe runs create run.yaml --watch")
             print(f"up {url}", flush=True)
             while True:

@@ -33,7 +33,8 @@ def print_where_next(console: Console, outcome: Outcome, seconds: float) -> None
         port = outcome.url.rpartition(":")[2]
         lines += [
             f"  these runs       lethe serve --home {outcome.kept_in / 'coordinator'} --port {port}",
-            f"                   then {outcome.url}/docs, and in another terminal:",
+            f"                   then {outcome.url}/ in a browser, with the token in",
+            f"                   {outcome.kept_in}/coordinator/admin.token; or in another terminal:",
             f"                   export LETHE_URL={outcome.url}",
             f"                   export LETHE_TOKEN_FILE={outcome.kept_in}/coordinator/admin.token",
             "                   lethe erase list; lethe checkpoints list tree; lethe runs logs clusters",
@@ -41,9 +42,9 @@ def print_where_next(console: Console, outcome: Outcome, seconds: float) -> None
             f"  the logs         {outcome.kept_in}",
         ]
     else:
-        lines += ["  keep the data    lethe demo --keep"]
+        lines += ["  in a browser     lethe demo --open shows these runs on the dashboard; --keep keeps the data"]
     lines += [
-        "  your own         lethe serve, then http://127.0.0.1:8440/docs for the API",
+        "  your own         lethe up, then http://127.0.0.1:8440/ for the dashboard",
         "                   lethe federations create, clients add, worker, runs create, erase: each has --help",
         "  read             README.md (a tour), docs/erasure.md, docs/run-file.md, docs/architecture.md",
     ]

@@ -24,11 +24,6 @@ async def test_the_documentation_is_served_from_here_alone(small_site: Site) -> 
     assert "SwaggerUIBundle" in script.text and "content-encoding" not in script.headers
 
 
-async def test_the_first_address_leads_to_the_documentation(small_site: Site) -> None:
-    answer = await small_site.http.get("/")
-    assert answer.status_code == 307 and answer.headers["location"] == "/docs"
-
-
 async def test_what_is_not_a_page_is_a_problem(small_site: Site) -> None:
     answer = await small_site.http.get("/docs/../../etc/passwd")
     assert answer.status_code == 404

@@ -2,7 +2,7 @@
 
 import type { Client, ClientMeta, Options as Options2, RequestResult, ServerSentEventsResult, TDataShape } from './client';
 import { client } from './client.gen';
-import type { AcknowledgeExclusionsData, AcknowledgeExclusionsErrors, AcknowledgeExclusionsResponses, AddNoteData, AddNoteErrors, AddNoteResponses, AppendToBlobData, AppendToBlobErrors, AppendToBlobResponses, ApproveErasureData, ApproveErasureErrors, ApproveErasureResponses, BeginBrowserSessionData, BeginBrowserSessionErrors, BeginBrowserSessionResponses, CancelErasureData, CancelErasureErrors, CancelErasureResponses, CancelRunData, CancelRunErrors, CancelRunResponses, ChangeFederationData, ChangeFederationErrors, ChangeFederationResponses, ClaimTasksData, ClaimTasksErrors, ClaimTasksResponses, ConfirmDroppedModelsData, ConfirmDroppedModelsErrors, ConfirmDroppedModelsResponses, CountErasuresData, CountErasuresErrors, CountErasuresResponses, CreateClientData, CreateClientErrors, CreateClientResponses, CreateCredentialData, CreateCredentialErrors, CreateCredentialResponses, CreateFederationData, CreateFederationErrors, CreateFederationResponses, CreateHandOverData, CreateHandOverErrors, CreateHandOverResponses, CreateRunData, CreateRunErrors, CreateRunResponses, DenyErasureData, DenyErasureErrors, DenyErasureResponses, DiscoverErasureData, DiscoverErasureErrors, DiscoverErasureResponses, DownloadModelData, DownloadModelErrors, DownloadModelResponses, EndBrowserSessionData, EndBrowserSessionErrors, EndBrowserSessionResponses, ExtendErasureData, ExtendErasureErrors, ExtendErasureResponses, FileErasureData, FileErasureErrors, FileErasureResponses, GetActsHeadData, GetActsHeadErrors, GetActsHeadResponses, GetArtefactsData, GetArtefactsErrors, GetArtefactsResponses, GetBlobData, GetBlobErrors, GetBlobResponses, GetBrowserSessionData, GetBrowserSessionErrors, GetBrowserSessionResponses, GetCertificateData, GetCertificateErrors, GetCertificatePageData, GetCertificatePageErrors, GetCertificatePageResponses, GetCertificateResponses, GetCheckpointData, GetCheckpointErrors, GetCheckpointResponses, GetClientData, GetClientErrors, GetClientResponses, GetCohortData, GetCohortErrors, GetCohortResponses, GetErasureData, GetErasureErrors, GetErasureResponses, GetExclusionsData, GetExclusionsErrors, GetExclusionsResponses, GetFederationData, GetFederationErrors, GetFederationResponses, GetHealthData, GetHealthResponses, GetLineageData, GetLineageErrors, GetLineageResponses, GetMeData, GetMeErrors, GetMeResponses, GetMetricsData, GetMetricsResponses, GetOpenidData, GetOpenidErrors, GetOpenidResponses, GetOpeningData, GetOpeningErrors, GetOpeningResponses, GetProblemData, GetProblemErrors, GetProblemResponses, GetReadinessData, GetReadinessErrors, GetReadinessResponses, GetRunData, GetRunErrors, GetRunResponses, GetSupersededModelsData, GetSupersededModelsErrors, GetSupersededModelsResponses, HeadBlobData, HeadBlobErrors, HeadBlobResponses, JoinRunData, JoinRunErrors, JoinRunResponses, ListActsData, ListActsErrors, ListActsResponses, ListCheckpointsData, ListCheckpointsErrors, ListCheckpointsResponses, ListClientsData, ListClientsErrors, ListClientsResponses, ListCohortsData, ListCohortsErrors, ListCohortsResponses, ListCredentialsData, ListCredentialsErrors, ListCredentialsResponses, ListDeliveriesData, ListDeliveriesErrors, ListDeliveriesResponses, ListErasureEventsData, ListErasureEventsErrors, ListErasureEventsResponses, ListErasuresData, ListErasuresErrors, ListErasuresResponses, ListEventsData, ListEventsErrors, ListEventsResponses, ListFederationsData, ListFederationsErrors, ListFederationsResponses, ListHandOversData, ListHandOversErrors, ListHandOversResponses, ListHistoriesData, ListHistoriesErrors, ListHistoriesResponses, ListKeptUpdatesData, ListKeptUpdatesErrors, ListKeptUpdatesResponses, ListLedgerData, ListLedgerErrors, ListLedgerResponses, ListMembersData, ListMembersErrors, ListMembersResponses, ListNotesData, ListNotesErrors, ListNotesResponses, ListOwnLedgerData, ListOwnLedgerErrors, ListOwnLedgerResponses, ListPeriodsData, ListPeriodsErrors, ListPeriodsResponses, ListRoundsData, ListRoundsErrors, ListRoundsResponses, ListRunsData, ListRunsErrors, ListRunsResponses, ListTasksData, ListTasksErrors, ListTasksResponses, OpenHandOverData, OpenHandOverErrors, OpenHandOverResponses, OpenSessionData, OpenSessionErrors, OpenSessionResponses, PauseRunData, PauseRunErrors, PauseRunResponses, PreviewErasureData, PreviewErasureErrors, PreviewErasureResponses, PreviewPeriodData, PreviewPeriodErrors, PreviewPeriodResponses, PutBlobData, PutBlobErrors, PutBlobResponses, RecoverRunData, RecoverRunErrors, RecoverRunResponses, RemoveClientData, RemoveClientErrors, RemoveClientResponses, RenewLeaseData, RenewLeaseErrors, RenewLeaseResponses, ReportFailureData, ReportFailureErrors, ReportFailureResponses, ResumeRunData, ResumeRunErrors, ResumeRunResponses, RetryErasureData, RetryErasureErrors, RetryErasureResponses, RevokeCredentialData, RevokeCredentialErrors, RevokeCredentialResponses, RevokeHandOverData, RevokeHandOverErrors, RevokeHandOverResponses, RotateClientCredentialData, RotateClientCredentialErrors, RotateClientCredentialResponses, StreamErasureEventsData, StreamErasureEventsErrors, StreamErasureEventsResponse, StreamErasureEventsResponses, StreamEventsData, StreamEventsErrors, StreamEventsResponse, StreamEventsResponses, SubmitResultData, SubmitResultErrors, SubmitResultResponses, ValidateRunData, ValidateRunErrors, ValidateRunResponses } from './types.gen';
+import type { AcknowledgeExclusionsData, AcknowledgeExclusionsErrors, AcknowledgeExclusionsResponses, AddNoteData, AddNoteErrors, AddNoteResponses, AppendToBlobData, AppendToBlobErrors, AppendToBlobResponses, ApproveErasureData, ApproveErasureErrors, ApproveErasureResponses, BeginBrowserSessionData, BeginBrowserSessionErrors, BeginBrowserSessionResponses, CancelErasureData, CancelErasureErrors, CancelErasureResponses, CancelRunData, CancelRunErrors, CancelRunResponses, ChangeFederationData, ChangeFederationErrors, ChangeFederationResponses, ClaimTasksData, ClaimTasksErrors, ClaimTasksResponses, ConfirmDroppedModelsData, ConfirmDroppedModelsErrors, ConfirmDroppedModelsResponses, CountErasuresData, CountErasuresErrors, CountErasuresResponses, CreateClientData, CreateClientErrors, CreateClientResponses, CreateCredentialData, CreateCredentialErrors, CreateCredentialResponses, CreateFederationData, CreateFederationErrors, CreateFederationResponses, CreateHandOverData, CreateHandOverErrors, CreateHandOverResponses, CreateRunData, CreateRunErrors, CreateRunResponses, DenyErasureData, DenyErasureErrors, DenyErasureResponses, DiscoverErasureData, DiscoverErasureErrors, DiscoverErasureResponses, DownloadModelData, DownloadModelErrors, DownloadModelResponses, EndBrowserSessionData, EndBrowserSessionErrors, EndBrowserSessionResponses, ExtendErasureData, ExtendErasureErrors, ExtendErasureResponses, FileErasureData, FileErasureErrors, FileErasureResponses, GetActsHeadData, GetActsHeadErrors, GetActsHeadResponses, GetArtefactsData, GetArtefactsErrors, GetArtefactsResponses, GetBlobData, GetBlobErrors, GetBlobResponses, GetBrowserSessionData, GetBrowserSessionErrors, GetBrowserSessionResponses, GetCertificateData, GetCertificateErrors, GetCertificatePageData, GetCertificatePageErrors, GetCertificatePageResponses, GetCertificateResponses, GetCheckpointData, GetCheckpointErrors, GetCheckpointResponses, GetClientData, GetClientErrors, GetClientResponses, GetCohortData, GetCohortErrors, GetCohortResponses, GetErasureData, GetErasureErrors, GetErasureResponses, GetExclusionsData, GetExclusionsErrors, GetExclusionsResponses, GetFederationData, GetFederationErrors, GetFederationResponses, GetGridData, GetGridErrors, GetGridResponses, GetHealthData, GetHealthResponses, GetLineageData, GetLineageEdgesData, GetLineageEdgesErrors, GetLineageEdgesResponses, GetLineageErrors, GetLineageResponses, GetMeData, GetMeErrors, GetMeResponses, GetMetricsData, GetMetricsResponses, GetOpenidData, GetOpenidErrors, GetOpenidResponses, GetOpeningData, GetOpeningErrors, GetOpeningResponses, GetProblemData, GetProblemErrors, GetProblemResponses, GetReadinessData, GetReadinessErrors, GetReadinessResponses, GetRunData, GetRunErrors, GetRunResponses, GetSeriesData, GetSeriesErrors, GetSeriesResponses, GetSupersededModelsData, GetSupersededModelsErrors, GetSupersededModelsResponses, GetSystemData, GetSystemErrors, GetSystemResponses, GetTopologyData, GetTopologyErrors, GetTopologyResponses, HeadBlobData, HeadBlobErrors, HeadBlobResponses, JoinRunData, JoinRunErrors, JoinRunResponses, ListActsData, ListActsErrors, ListActsResponses, ListCheckpointsData, ListCheckpointsErrors, ListCheckpointsResponses, ListClientsData, ListClientsErrors, ListClientsResponses, ListClientTasksData, ListClientTasksErrors, ListClientTasksResponses, ListCohortsData, ListCohortsErrors, ListCohortsResponses, ListCredentialsData, ListCredentialsErrors, ListCredentialsResponses, ListDeliveriesData, ListDeliveriesErrors, ListDeliveriesResponses, ListErasureEventsData, ListErasureEventsErrors, ListErasureEventsResponses, ListErasuresData, ListErasuresErrors, ListErasuresResponses, ListEventsData, ListEventsErrors, ListEventsResponses, ListFederationEventsData, ListFederationEventsErrors, ListFederationEventsResponses, ListFederationsData, ListFederationsErrors, ListFederationsResponses, ListHandOversData, ListHandOversErrors, ListHandOversResponses, ListHistoriesData, ListHistoriesErrors, ListHistoriesResponses, ListKeptUpdatesData, ListKeptUpdatesErrors, ListKeptUpdatesResponses, ListKeysData, ListKeysResponses, ListLedgerData, ListLedgerErrors, ListLedgerResponses, ListMembersData, ListMembersErrors, ListMembersResponses, ListNotesData, ListNotesErrors, ListNotesResponses, ListOwnLedgerData, ListOwnLedgerErrors, ListOwnLedgerResponses, ListPeriodsData, ListPeriodsErrors, ListPeriodsResponses, ListRoundsData, ListRoundsErrors, ListRoundsResponses, ListRunsData, ListRunsErrors, ListRunsResponses, ListTasksData, ListTasksErrors, ListTasksResponses, ListWorkersData, ListWorkersErrors, ListWorkersResponses, OpenHandOverData, OpenHandOverErrors, OpenHandOverResponses, OpenSessionData, OpenSessionErrors, OpenSessionResponses, PauseRunData, PauseRunErrors, PauseRunResponses, PreviewErasureData, PreviewErasureErrors, PreviewErasureResponses, PreviewPeriodData, PreviewPeriodErrors, PreviewPeriodResponses, PutBlobData, PutBlobErrors, PutBlobResponses, RecoverRunData, RecoverRunErrors, RecoverRunResponses, RemoveClientData, RemoveClientErrors, RemoveClientResponses, RenewLeaseData, RenewLeaseErrors, RenewLeaseResponses, ReportFailureData, ReportFailureErrors, ReportFailureResponses, ResumeRunData, ResumeRunErrors, ResumeRunResponses, RetryErasureData, RetryErasureErrors, RetryErasureResponses, RevokeCredentialData, RevokeCredentialErrors, RevokeCredentialResponses, RevokeHandOverData, RevokeHandOverErrors, RevokeHandOverResponses, RotateClientCredentialData, RotateClientCredentialErrors, RotateClientCredentialResponses, StreamErasureEventsData, StreamErasureEventsErrors, StreamErasureEventsResponse, StreamErasureEventsResponses, StreamEventsData, StreamEventsErrors, StreamEventsResponse, StreamEventsResponses, StreamFederationEventsData, StreamFederationEventsErrors, StreamFederationEventsResponse, StreamFederationEventsResponses, SubmitResultData, SubmitResultErrors, SubmitResultResponses, ValidateRunData, ValidateRunErrors, ValidateRunResponses } from './types.gen';
 
 export type Options<TData extends TDataShape = TDataShape, ThrowOnError extends boolean = boolean, TResponse = unknown> = Options2<TData, ThrowOnError, TResponse> & {
     /**
@@ -153,6 +153,17 @@ export const getLineage = <ThrowOnError extends boolean = false>(options: Option
 });
 
 /**
+ * Get Lineage Edges
+ *
+ * The models behind this one and the updates in each, as nodes and edges.
+ */
+export const getLineageEdges = <ThrowOnError extends boolean = false>(options: Options<GetLineageEdgesData, ThrowOnError>): RequestResult<GetLineageEdgesResponses, GetLineageEdgesErrors, ThrowOnError> => (options.client ?? client).get<GetLineageEdgesResponses, GetLineageEdgesErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/checkpoints/{checkpoint_id}/lineage/edges',
+    ...options
+});
+
+/**
  * Download Model
  */
 export const downloadModel = <ThrowOnError extends boolean = false>(options: Options<DownloadModelData, ThrowOnError>): RequestResult<DownloadModelResponses, DownloadModelErrors, ThrowOnError> => (options.client ?? client).get<DownloadModelResponses, DownloadModelErrors, ThrowOnError>({
@@ -190,6 +201,17 @@ export const getClient = <ThrowOnError extends boolean = false>(options: Options
 export const rotateClientCredential = <ThrowOnError extends boolean = false>(options: Options<RotateClientCredentialData, ThrowOnError>): RequestResult<RotateClientCredentialResponses, RotateClientCredentialErrors, ThrowOnError> => (options.client ?? client).post<RotateClientCredentialResponses, RotateClientCredentialErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],
     url: '/v1/clients/{client_id}/credentials',
+    ...options
+});
+
+/**
+ * List Client Tasks
+ *
+ * What the client was asked in all runs, newest first.
+ */
+export const listClientTasks = <ThrowOnError extends boolean = false>(options: Options<ListClientTasksData, ThrowOnError>): RequestResult<ListClientTasksResponses, ListClientTasksErrors, ThrowOnError> => (options.client ?? client).get<ListClientTasksResponses, ListClientTasksErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/clients/{client_id}/tasks',
     ...options
 });
 
@@ -637,6 +659,30 @@ export const createCredential = <ThrowOnError extends boolean = false>(options: 
 });
 
 /**
+ * List Federation Events
+ *
+ * What happened to all runs and requests of the federation. The events of each of them are in their order, and an
+ * event that is about a run and a request is told once.
+ */
+export const listFederationEvents = <ThrowOnError extends boolean = false>(options: Options<ListFederationEventsData, ThrowOnError>): RequestResult<ListFederationEventsResponses, ListFederationEventsErrors, ThrowOnError> => (options.client ?? client).get<ListFederationEventsResponses, ListFederationEventsErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/federations/{federation_id}/events',
+    ...options
+});
+
+/**
+ * Stream Federation Events
+ *
+ * What happens to all runs and requests of the federation, from now on. Its numbers hold on every replica: whoever
+ * resumes behind the last one that it saw misses nothing and gets nothing twice.
+ */
+export const streamFederationEvents = <ThrowOnError extends boolean = false>(options: Options<StreamFederationEventsData, ThrowOnError, StreamFederationEventsResponse>): Promise<ServerSentEventsResult<StreamFederationEventsResponses>> => (options.client ?? client).sse.get<StreamFederationEventsResponses, StreamFederationEventsErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/federations/{federation_id}/events/stream',
+    ...options
+});
+
+/**
  * List Ledger
  *
  * What clients earned and paid.
@@ -670,6 +716,17 @@ export const previewPeriod = <ThrowOnError extends boolean = false>(options: Opt
 });
 
 /**
+ * List Workers
+ *
+ * How each client's worker is, by name.
+ */
+export const listWorkers = <ThrowOnError extends boolean = false>(options: Options<ListWorkersData, ThrowOnError>): RequestResult<ListWorkersResponses, ListWorkersErrors, ThrowOnError> => (options.client ?? client).get<ListWorkersResponses, ListWorkersErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/federations/{federation_id}/workers',
+    ...options
+});
+
+/**
  * Revoke Hand Over
  *
  * Make a link that was not opened yet void.
@@ -693,6 +750,14 @@ export const openHandOver = <ThrowOnError extends boolean = false>(options: Opti
         ...options.headers
     }
 });
+
+/**
+ * List Keys
+ *
+ * Every key that certificates of this installation were ever signed with, the one that signs now last. Needs no
+ * credential. Whoever verifies a certificate should compare the key's id with one that was obtained elsewhere.
+ */
+export const listKeys = <ThrowOnError extends boolean = false>(options?: Options<ListKeysData, ThrowOnError>): RequestResult<ListKeysResponses, unknown, ThrowOnError> => (options?.client ?? client).get<ListKeysResponses, unknown, ThrowOnError>({ url: '/v1/keys', ...options });
 
 /**
  * List Own Ledger
@@ -817,6 +882,18 @@ export const streamEvents = <ThrowOnError extends boolean = false>(options: Opti
 });
 
 /**
+ * Get Grid
+ *
+ * Which client did what in which round: the newest rounds when none are named. Clients that were erased have no
+ * row. Where several cohorts ask a client in one round, the cell says what needs attention most.
+ */
+export const getGrid = <ThrowOnError extends boolean = false>(options: Options<GetGridData, ThrowOnError>): RequestResult<GetGridResponses, GetGridErrors, ThrowOnError> => (options.client ?? client).get<GetGridResponses, GetGridErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/runs/{run_id}/grid',
+    ...options
+});
+
+/**
  * List Histories
  *
  * What is kept of each cohort's updates, and which methods that suffices for.
@@ -902,11 +979,34 @@ export const listRounds = <ThrowOnError extends boolean = false>(options: Option
 });
 
 /**
+ * Get Series
+ *
+ * How figures of the run went, in the order of time.
+ */
+export const getSeries = <ThrowOnError extends boolean = false>(options: Options<GetSeriesData, ThrowOnError>): RequestResult<GetSeriesResponses, GetSeriesErrors, ThrowOnError> => (options.client ?? client).get<GetSeriesResponses, GetSeriesErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/runs/{run_id}/series',
+    ...options
+});
+
+/**
  * List Tasks
  */
 export const listTasks = <ThrowOnError extends boolean = false>(options: Options<ListTasksData, ThrowOnError>): RequestResult<ListTasksResponses, ListTasksErrors, ThrowOnError> => (options.client ?? client).get<ListTasksResponses, ListTasksErrors, ThrowOnError>({
     security: [{ scheme: 'bearer', type: 'http' }],
     url: '/v1/runs/{run_id}/tasks',
+    ...options
+});
+
+/**
+ * Get Topology
+ *
+ * All cohorts of the run, with their members, served models and fences. A cohort that was named after a client
+ * which was erased since has no name.
+ */
+export const getTopology = <ThrowOnError extends boolean = false>(options: Options<GetTopologyData, ThrowOnError>): RequestResult<GetTopologyResponses, GetTopologyErrors, ThrowOnError> => (options.client ?? client).get<GetTopologyResponses, GetTopologyErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/runs/{run_id}/topology',
     ...options
 });
 
@@ -964,6 +1064,17 @@ export const confirmDroppedModels = <ThrowOnError extends boolean = false>(optio
         'Content-Type': 'application/json',
         ...options.headers
     }
+});
+
+/**
+ * Get System
+ *
+ * How the installation is. Only its admin may see it.
+ */
+export const getSystem = <ThrowOnError extends boolean = false>(options?: Options<GetSystemData, ThrowOnError>): RequestResult<GetSystemResponses, GetSystemErrors, ThrowOnError> => (options?.client ?? client).get<GetSystemResponses, GetSystemErrors, ThrowOnError>({
+    security: [{ scheme: 'bearer', type: 'http' }],
+    url: '/v1/system',
+    ...options
 });
 
 /**

@@ -147,6 +147,24 @@ export type Actor = {
 };
 
 /**
+ * Anchor
+ */
+export type Anchor = {
+    /**
+     * Cluster
+     */
+    cluster: number;
+    /**
+     * Disparity
+     */
+    disparity: number;
+    /**
+     * Time
+     */
+    time: number;
+};
+
+/**
  * Ascend
  *
  * The leaver's task: climb from the model that it is given, inside a ball around it.
@@ -285,6 +303,32 @@ export type AuditPlan = {
 };
 
 /**
+ * BackgroundWork
+ */
+export type BackgroundWork = {
+    /**
+     * Name
+     */
+    name: string;
+    /**
+     * Reason
+     */
+    reason?: string | null;
+    /**
+     * Restarts
+     */
+    restarts: number;
+    /**
+     * Since
+     */
+    since: string;
+    /**
+     * State
+     */
+    state: 'up' | 'down';
+};
+
+/**
  * BiModel
  *
  * One global model and one local model per client (BMT).
@@ -294,6 +338,24 @@ export type BiModel = {
      * Kind
      */
     kind: 'bi_model';
+};
+
+/**
+ * BlobFigures
+ */
+export type BlobFigures = {
+    /**
+     * Bytes
+     */
+    bytes: number;
+    /**
+     * Kind
+     */
+    kind: 'file' | 'postgres';
+    /**
+     * Objects
+     */
+    objects: number;
 };
 
 /**
@@ -669,6 +731,34 @@ export type Cohort = {
 };
 
 /**
+ * CohortFence
+ *
+ * An erasure that moved the cohort to a new epoch.
+ */
+export type CohortFence = {
+    /**
+     * At
+     */
+    at: string | null;
+    /**
+     * Epoch
+     *
+     * From the fence on.
+     */
+    epoch: number;
+    /**
+     * Erasure Id
+     */
+    erasure_id: string;
+    /**
+     * Reinitialised
+     *
+     * It went on from the mean of clean cohorts inside it.
+     */
+    reinitialised: boolean;
+};
+
+/**
  * CohortHistory
  *
  * What is kept of a cohort's updates, and what that is good for.
@@ -874,6 +964,24 @@ export type CredentialCreate = {
      * Role
      */
     role: 'viewer' | 'operator' | 'compliance' | 'admin';
+};
+
+/**
+ * DatabaseHealth
+ */
+export type DatabaseHealth = {
+    /**
+     * Kind
+     */
+    kind: 'sqlite' | 'postgres';
+    /**
+     * Ok
+     */
+    ok: boolean;
+    /**
+     * Revision
+     */
+    revision: string | null;
 };
 
 /**
@@ -2247,6 +2355,64 @@ export type FederationCreate = {
 };
 
 /**
+ * FederationStorage
+ */
+export type FederationStorage = {
+    /**
+     * Bytes
+     */
+    bytes: number;
+    /**
+     * Federation Id
+     */
+    federation_id: string;
+    /**
+     * Quota Bytes
+     */
+    quota_bytes: number | null;
+};
+
+/**
+ * FeedEvent
+ *
+ * Something that happened to a run or a request of a federation.
+ */
+export type FeedEvent = {
+    /**
+     * At
+     */
+    at: string;
+    /**
+     * Cohort Id
+     */
+    cohort_id: string | null;
+    /**
+     * Data
+     */
+    data: {
+        [key: string]: unknown;
+    };
+    /**
+     * Erasure Id
+     */
+    erasure_id: string | null;
+    /**
+     * Run Id
+     */
+    run_id: string | null;
+    /**
+     * Seq
+     *
+     * Of the federation: grows, with gaps.
+     */
+    seq: number;
+    /**
+     * Type
+     */
+    type: string;
+};
+
+/**
  * Flat
  *
  * One cohort: everybody.
@@ -2256,6 +2422,26 @@ export type Flat = {
      * Kind
      */
     kind?: 'flat';
+};
+
+/**
+ * GridRow
+ */
+export type GridRow = {
+    /**
+     * Cells
+     *
+     * One code for each of `rounds`.
+     */
+    cells: Array<string>;
+    /**
+     * Client Id
+     */
+    client_id: string;
+    /**
+     * Name
+     */
+    name: string;
 };
 
 /**
@@ -2756,6 +2942,110 @@ export type Lineage = {
 };
 
 /**
+ * LineageEdge
+ *
+ * From what went in to what came out: a checkpoint, or a client's update.
+ */
+export type LineageEdge = {
+    /**
+     * Client Id
+     */
+    client_id: string | null;
+    /**
+     * From
+     *
+     * A checkpoint, or an update.
+     */
+    from: string;
+    /**
+     * Kind
+     */
+    kind: 'parent' | 'update';
+    /**
+     * Num Samples
+     */
+    num_samples: number | null;
+    /**
+     * To
+     *
+     * A checkpoint.
+     */
+    to: string;
+    /**
+     * Weight
+     */
+    weight: number | null;
+};
+
+/**
+ * LineageEdges
+ */
+export type LineageEdges = {
+    /**
+     * Checkpoint Id
+     */
+    checkpoint_id: string;
+    /**
+     * Edges
+     */
+    edges: Array<LineageEdge>;
+    /**
+     * Edges Left Off
+     *
+     * Updates that are not listed; ask for one `client`.
+     */
+    edges_left_off: number;
+    /**
+     * Nodes
+     *
+     * Nearest first.
+     */
+    nodes: Array<LineageNode>;
+    /**
+     * Nodes Left Off
+     *
+     * There are more behind; ask for a larger `depth` or from an older one.
+     */
+    nodes_left_off: boolean;
+};
+
+/**
+ * LineageNode
+ */
+export type LineageNode = {
+    /**
+     * Checkpoint Id
+     */
+    checkpoint_id: string;
+    /**
+     * Cohort Id
+     */
+    cohort_id: string;
+    /**
+     * Depth
+     *
+     * Steps from the checkpoint that was asked for.
+     */
+    depth: number;
+    /**
+     * Epoch
+     */
+    epoch: number;
+    /**
+     * Kind
+     */
+    kind: 'init' | 'aggregate' | 'reinit' | 'merge' | 'forgotten';
+    /**
+     * Round
+     */
+    round: number;
+    /**
+     * Superseded By
+     */
+    superseded_by: string | null;
+};
+
+/**
  * LocalTraining
  */
 export type LocalTraining = {
@@ -3250,6 +3540,22 @@ export type PageFederation = {
 };
 
 /**
+ * Page[FeedEvent]
+ */
+export type PageFeedEvent = {
+    /**
+     * Items
+     */
+    items: Array<FeedEvent>;
+    /**
+     * Next Cursor
+     *
+     * Pass as `cursor` for the next page; absent on the last.
+     */
+    next_cursor?: string | null;
+};
+
+/**
  * Page[HandOver]
  */
 export type PageHandOver = {
@@ -3401,6 +3707,22 @@ export type PageTask = {
      * Items
      */
     items: Array<Task>;
+    /**
+     * Next Cursor
+     *
+     * Pass as `cursor` for the next page; absent on the last.
+     */
+    next_cursor?: string | null;
+};
+
+/**
+ * Page[Worker]
+ */
+export type PageWorker = {
+    /**
+     * Items
+     */
+    items: Array<Worker>;
     /**
      * Next Cursor
      *
@@ -3584,6 +3906,42 @@ export type PeriodPopulation = {
 };
 
 /**
+ * Place
+ *
+ * In KNOT's plane: seconds of a round against how far an update points away from the others'.
+ */
+export type Place = {
+    /**
+     * Disparity
+     */
+    disparity: number;
+    /**
+     * Time
+     */
+    time: number;
+};
+
+/**
+ * Plane
+ */
+export type Plane = {
+    /**
+     * Anchors
+     *
+     * The targets that clusters were made around.
+     */
+    anchors: Array<Anchor>;
+    /**
+     * Disparity Range
+     */
+    disparity_range: Array<number>;
+    /**
+     * Time Range
+     */
+    time_range: Array<number>;
+};
+
+/**
  * PreviewedCohort
  */
 export type PreviewedCohort = {
@@ -3714,6 +4072,24 @@ export type ProblemDescription = {
 };
 
 /**
+ * QueueFigures
+ */
+export type QueueFigures = {
+    /**
+     * Jobs By Status
+     *
+     * Jobs that are not over.
+     */
+    jobs_by_status: {
+        [key: string]: number;
+    };
+    /**
+     * Oldest At
+     */
+    oldest_at: string | null;
+};
+
+/**
  * RateChannels
  *
  * The task of each client that remains: how well each channel tells the class apart, on its own data.
@@ -3802,6 +4178,16 @@ export type RecoveryDescription = {
      * Summary
      */
     summary: string;
+};
+
+/**
+ * RedisHealth
+ */
+export type RedisHealth = {
+    /**
+     * Ok
+     */
+    ok: boolean;
 };
 
 /**
@@ -4045,6 +4431,38 @@ export type RunCreate = {
 };
 
 /**
+ * RunGrid
+ *
+ * Who did what in which round. Clients that were erased have no row.
+ */
+export type RunGrid = {
+    /**
+     * Clients
+     */
+    clients: Array<GridRow>;
+    /**
+     * Codes
+     */
+    codes: {
+        [key: string]: string;
+    };
+    /**
+     * Left Off
+     *
+     * Clients of the run that are on other pages.
+     */
+    left_off: number;
+    /**
+     * Next Cursor
+     */
+    next_cursor?: string | null;
+    /**
+     * Rounds
+     */
+    rounds: Array<number>;
+};
+
+/**
  * RunJoin
  */
 export type RunJoin = {
@@ -4075,6 +4493,30 @@ export type RunRecover = {
      * When absent, as many as the method says.
      */
     rounds?: number | null;
+};
+
+/**
+ * RunSeries
+ */
+export type RunSeries = {
+    /**
+     * Cohorts Left Off
+     *
+     * Ask for them by `cohort`.
+     */
+    cohorts_left_off: number;
+    /**
+     * Fences
+     */
+    fences: Array<SeriesFence>;
+    /**
+     * Metrics
+     */
+    metrics: Array<Series>;
+    /**
+     * Run Id
+     */
+    run_id: string;
 };
 
 /**
@@ -4179,6 +4621,34 @@ export type RunSpec = {
 };
 
 /**
+ * RunTopology
+ *
+ * All cohorts of a run in one answer.
+ */
+export type RunTopology = {
+    /**
+     * Cohorts
+     */
+    cohorts: Array<TopologyCohort>;
+    /**
+     * Kind
+     */
+    kind: 'flat' | 'tree' | 'bi_model' | 'isolated' | 'clusters';
+    /**
+     * Of clusters that were made by measuring.
+     */
+    plane: Plane | null;
+    /**
+     * Run Id
+     */
+    run_id: string;
+    /**
+     * Version
+     */
+    version: number;
+};
+
+/**
  * RunValidate
  *
  * Like the start of a run; nothing is changed.
@@ -4217,6 +4687,86 @@ export type RunValidation = {
      * Rounds Planned
      */
     rounds_planned: number;
+};
+
+/**
+ * Series
+ */
+export type Series = {
+    /**
+     * Cohort Id
+     */
+    cohort_id: string;
+    /**
+     * Cohort Name
+     */
+    cohort_name: string | null;
+    /**
+     * Name
+     */
+    name: string;
+    /**
+     * Points
+     *
+     * In the order of time: the first, the last and all extremes stay.
+     */
+    points: Array<SeriesPoint>;
+    /**
+     * Total
+     *
+     * How many points there are without thinning.
+     */
+    total: number;
+    /**
+     * Unit
+     */
+    unit: 'fraction' | 'seconds' | 'bytes' | 'clients' | 'none';
+};
+
+/**
+ * SeriesFence
+ */
+export type SeriesFence = {
+    /**
+     * At
+     */
+    at: string | null;
+    /**
+     * Cohort Ids
+     */
+    cohort_ids: Array<string>;
+    /**
+     * Erasure Id
+     */
+    erasure_id: string;
+    /**
+     * Round
+     *
+     * The newest round of these cohorts at the fence.
+     */
+    round: number;
+};
+
+/**
+ * SeriesPoint
+ */
+export type SeriesPoint = {
+    /**
+     * At
+     */
+    at: string;
+    /**
+     * Epoch
+     */
+    epoch: number;
+    /**
+     * Round
+     */
+    round: number;
+    /**
+     * Value
+     */
+    value: number;
 };
 
 /**
@@ -4361,6 +4911,45 @@ export type SupersededModels = {
      * The newest fence that is included; null: nothing is superseded.
      */
     through: string | null;
+};
+
+/**
+ * System
+ *
+ * How the installation is; `background` and `started_at` are those of the replica that answers.
+ */
+export type System = {
+    /**
+     * Background
+     */
+    background: Array<BackgroundWork>;
+    blobs: BlobFigures;
+    database: DatabaseHealth;
+    keys: SystemKeys;
+    queue: QueueFigures;
+    redis: RedisHealth | null;
+    /**
+     * Started At
+     */
+    started_at: string;
+    /**
+     * Storage By Federation
+     */
+    storage_by_federation: Array<FederationStorage>;
+    /**
+     * Version
+     */
+    version: string;
+};
+
+/**
+ * SystemKeys
+ */
+export type SystemKeys = {
+    /**
+     * Signing Key Id
+     */
+    signing_key_id: string | null;
 };
 
 /**
@@ -4530,6 +5119,36 @@ export type TaskGrant = {
 };
 
 /**
+ * TaskInHand
+ */
+export type TaskInHand = {
+    /**
+     * Kind
+     */
+    kind: string;
+    /**
+     * Progress
+     */
+    progress: number;
+    /**
+     * Round
+     */
+    round: number;
+    /**
+     * Run Id
+     */
+    run_id: string;
+    /**
+     * Since
+     */
+    since: string | null;
+    /**
+     * Task Id
+     */
+    task_id: string;
+};
+
+/**
  * Thresholds
  *
  * What an erasure has to show. Each is checked for every leaver by itself when it is given; at least one must be.
@@ -4574,6 +5193,103 @@ export type Thresholds = {
      * A score made of fewer samples fails.
      */
     min_samples?: number;
+};
+
+/**
+ * TopologyCohort
+ */
+export type TopologyCohort = {
+    /**
+     * Accuracy
+     *
+     * Of the model that is served, if it was judged.
+     */
+    accuracy: number | null;
+    /**
+     * Epoch
+     */
+    epoch: number;
+    /**
+     * Fences
+     *
+     * Oldest first.
+     */
+    fences: Array<CohortFence>;
+    /**
+     * Group
+     *
+     * Cohorts of a group draw their clients together.
+     */
+    group: string | null;
+    /**
+     * Head
+     */
+    head: string | null;
+    /**
+     * Head Digest
+     */
+    head_digest: string | null;
+    /**
+     * Id
+     */
+    id: string;
+    /**
+     * Kind
+     */
+    kind: 'line' | 'root' | 'inner' | 'leaf' | 'profile' | 'merge';
+    /**
+     * Members
+     *
+     * Those who take part now, by name.
+     */
+    members: Array<TopologyMember>;
+    /**
+     * Members Left Off
+     */
+    members_left_off: number;
+    /**
+     * Name
+     *
+     * Null: it was named after a client that was erased.
+     */
+    name: string | null;
+    /**
+     * Num Members
+     */
+    num_members: number;
+    /**
+     * Parent Id
+     */
+    parent_id: string | null;
+    /**
+     * Phase
+     */
+    phase: string;
+    place: Place | null;
+    /**
+     * Round
+     */
+    round: number;
+};
+
+/**
+ * TopologyMember
+ */
+export type TopologyMember = {
+    /**
+     * Client Id
+     */
+    client_id: string;
+    /**
+     * Joined
+     *
+     * It came while the run was going.
+     */
+    joined: boolean;
+    /**
+     * Name
+     */
+    name: string;
 };
 
 /**
@@ -4704,6 +5420,103 @@ export type Validation = {
      * Judge the parts of a tree and the clients' own models of a bi-model, too; nobody is served these.
      */
     parts?: boolean;
+};
+
+/**
+ * VerificationKey
+ *
+ * A key that this installation signs, or signed, certificates with.
+ */
+export type VerificationKey = {
+    /**
+     * Algorithm
+     */
+    algorithm?: 'ed25519';
+    /**
+     * From
+     */
+    from: string;
+    /**
+     * Key Id
+     */
+    key_id: string;
+    /**
+     * Public Key
+     *
+     * PEM.
+     */
+    public_key: string;
+    /**
+     * Until
+     *
+     * Null: it signs now.
+     */
+    until: string | null;
+};
+
+/**
+ * Worker
+ *
+ * A client's worker, as the coordinator hears of it. Clients that were removed or erased have none.
+ */
+export type Worker = {
+    /**
+     * Bytes Received
+     *
+     * Of all updates that were accepted from it.
+     */
+    bytes_received: number;
+    /**
+     * Client Id
+     */
+    client_id: string;
+    /**
+     * Client Name
+     */
+    client_name: string;
+    device: Device | null;
+    last_failure: WorkerFailure | null;
+    /**
+     * Last Seen At
+     */
+    last_seen_at: string | null;
+    /**
+     * Status
+     *
+     * away: not heard of for a minute; never: not at all yet.
+     */
+    status: 'waiting' | 'working' | 'away' | 'never';
+    task_in_hand: TaskInHand | null;
+    /**
+     * Tasks Done
+     */
+    tasks_done: number;
+    /**
+     * Version
+     */
+    version: string | null;
+};
+
+/**
+ * WorkerFailure
+ */
+export type WorkerFailure = {
+    /**
+     * Reason
+     */
+    reason: string;
+    /**
+     * Round
+     */
+    round: number;
+    /**
+     * Run Id
+     */
+    run_id: string;
+    /**
+     * Task Id
+     */
+    task_id: string;
 };
 
 export type GetHealthData = {
@@ -5406,6 +6219,77 @@ export type GetLineageResponses = {
 
 export type GetLineageResponse = GetLineageResponses[keyof GetLineageResponses];
 
+export type GetLineageEdgesData = {
+    body?: never;
+    path: {
+        /**
+         * Checkpoint Id
+         */
+        checkpoint_id: string;
+    };
+    query?: {
+        /**
+         * Depth
+         *
+         * So many steps back.
+         */
+        depth?: number;
+        /**
+         * Client
+         *
+         * Only updates of this client.
+         */
+        client?: string | null;
+    };
+    url: '/v1/checkpoints/{checkpoint_id}/lineage/edges';
+};
+
+export type GetLineageEdgesErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type GetLineageEdgesError = GetLineageEdgesErrors[keyof GetLineageEdgesErrors];
+
+export type GetLineageEdgesResponses = {
+    /**
+     * Successful Response
+     */
+    200: LineageEdges;
+};
+
+export type GetLineageEdgesResponse = GetLineageEdgesResponses[keyof GetLineageEdgesResponses];
+
 export type DownloadModelData = {
     body?: never;
     path: {
@@ -5653,6 +6537,75 @@ export type RotateClientCredentialResponses = {
 };
 
 export type RotateClientCredentialResponse = RotateClientCredentialResponses[keyof RotateClientCredentialResponses];
+
+export type ListClientTasksData = {
+    body?: never;
+    path: {
+        /**
+         * Client Id
+         */
+        client_id: string;
+    };
+    query?: {
+        /**
+         * Cursor
+         *
+         * `next_cursor` of the page before.
+         */
+        cursor?: string | null;
+        /**
+         * Limit
+         */
+        limit?: number;
+    };
+    url: '/v1/clients/{client_id}/tasks';
+};
+
+export type ListClientTasksErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type ListClientTasksError = ListClientTasksErrors[keyof ListClientTasksErrors];
+
+export type ListClientTasksResponses = {
+    /**
+     * Successful Response
+     */
+    200: PageTask;
+};
+
+export type ListClientTasksResponse = ListClientTasksResponses[keyof ListClientTasksResponses];
 
 export type GetCohortData = {
     body?: never;
@@ -8208,6 +9161,162 @@ export type CreateCredentialResponses = {
 
 export type CreateCredentialResponse = CreateCredentialResponses[keyof CreateCredentialResponses];
 
+export type ListFederationEventsData = {
+    body?: never;
+    path: {
+        /**
+         * Federation Id
+         */
+        federation_id: string;
+    };
+    query?: {
+        /**
+         * After
+         *
+         * Only events with a larger `seq`.
+         */
+        after?: number;
+        /**
+         * Newest First
+         */
+        newest_first?: boolean;
+        /**
+         * Cursor
+         *
+         * `next_cursor` of the page before.
+         */
+        cursor?: string | null;
+        /**
+         * Limit
+         */
+        limit?: number;
+    };
+    url: '/v1/federations/{federation_id}/events';
+};
+
+export type ListFederationEventsErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type ListFederationEventsError = ListFederationEventsErrors[keyof ListFederationEventsErrors];
+
+export type ListFederationEventsResponses = {
+    /**
+     * Successful Response
+     */
+    200: PageFeedEvent;
+};
+
+export type ListFederationEventsResponse = ListFederationEventsResponses[keyof ListFederationEventsResponses];
+
+export type StreamFederationEventsData = {
+    body?: never;
+    headers?: {
+        /**
+         * Last-Event-Id
+         *
+         * Resume after this one.
+         */
+        'last-event-id'?: string | null;
+    };
+    path: {
+        /**
+         * Federation Id
+         */
+        federation_id: string;
+    };
+    query?: {
+        /**
+         * After
+         *
+         * Also what happened before, with a larger `seq`; 0: from the beginning.
+         */
+        after?: number | null;
+    };
+    url: '/v1/federations/{federation_id}/events/stream';
+};
+
+export type StreamFederationEventsErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type StreamFederationEventsError = StreamFederationEventsErrors[keyof StreamFederationEventsErrors];
+
+export type StreamFederationEventsResponses = {
+    /**
+     * Server-sent events: `id` is the sequence number, `event` the type, `data` the event.
+     */
+    200: string;
+    /**
+     * Never: a federation goes on.
+     */
+    204: void;
+};
+
+export type StreamFederationEventsResponse = StreamFederationEventsResponses[keyof StreamFederationEventsResponses];
+
 export type ListLedgerData = {
     body?: never;
     path: {
@@ -8411,6 +9520,75 @@ export type PreviewPeriodResponses = {
 
 export type PreviewPeriodResponse = PreviewPeriodResponses[keyof PreviewPeriodResponses];
 
+export type ListWorkersData = {
+    body?: never;
+    path: {
+        /**
+         * Federation Id
+         */
+        federation_id: string;
+    };
+    query?: {
+        /**
+         * Cursor
+         *
+         * `next_cursor` of the page before.
+         */
+        cursor?: string | null;
+        /**
+         * Limit
+         */
+        limit?: number;
+    };
+    url: '/v1/federations/{federation_id}/workers';
+};
+
+export type ListWorkersErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type ListWorkersError = ListWorkersErrors[keyof ListWorkersErrors];
+
+export type ListWorkersResponses = {
+    /**
+     * Successful Response
+     */
+    200: PageWorker;
+};
+
+export type ListWorkersResponse = ListWorkersResponses[keyof ListWorkersResponses];
+
 export type RevokeHandOverData = {
     body?: never;
     path: {
@@ -8538,6 +9716,24 @@ export type OpenHandOverResponses = {
 };
 
 export type OpenHandOverResponse = OpenHandOverResponses[keyof OpenHandOverResponses];
+
+export type ListKeysData = {
+    body?: never;
+    path?: never;
+    query?: never;
+    url: '/v1/keys';
+};
+
+export type ListKeysResponses = {
+    /**
+     * Response List Keys
+     *
+     * Successful Response
+     */
+    200: Array<VerificationKey>;
+};
+
+export type ListKeysResponse = ListKeysResponses[keyof ListKeysResponses];
 
 export type ListOwnLedgerData = {
     body?: never;
@@ -9308,6 +10504,91 @@ export type StreamEventsResponses = {
 
 export type StreamEventsResponse = StreamEventsResponses[keyof StreamEventsResponses];
 
+export type GetGridData = {
+    body?: never;
+    path: {
+        /**
+         * Run Id
+         */
+        run_id: string;
+    };
+    query?: {
+        /**
+         * Rounds From
+         */
+        rounds_from?: number | null;
+        /**
+         * Rounds To
+         */
+        rounds_to?: number | null;
+        /**
+         * Cohort
+         *
+         * Only what this one asked.
+         */
+        cohort?: string | null;
+        /**
+         * Clients
+         *
+         * At most so many rows.
+         */
+        clients?: number;
+        /**
+         * Cursor
+         *
+         * `next_cursor` of the page before.
+         */
+        cursor?: string | null;
+    };
+    url: '/v1/runs/{run_id}/grid';
+};
+
+export type GetGridErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type GetGridError = GetGridErrors[keyof GetGridErrors];
+
+export type GetGridResponses = {
+    /**
+     * Successful Response
+     */
+    200: RunGrid;
+};
+
+export type GetGridResponse = GetGridResponses[keyof GetGridResponses];
+
 export type ListHistoriesData = {
     body?: never;
     path: {
@@ -9819,6 +11100,83 @@ export type ListRoundsResponses = {
 
 export type ListRoundsResponse = ListRoundsResponses[keyof ListRoundsResponses];
 
+export type GetSeriesData = {
+    body?: never;
+    path: {
+        /**
+         * Run Id
+         */
+        run_id: string;
+    };
+    query?: {
+        /**
+         * Metric
+         *
+         * `accuracy`, `loss`, `seconds`, `clients`, `bytes_received`, or any figure of its models; accuracy, loss, seconds, clients when absent.
+         */
+        metric?: Array<string>;
+        /**
+         * Cohort
+         *
+         * Only of these; when absent, of the first 20 that are no part of another.
+         */
+        cohort?: Array<string>;
+        /**
+         * Points
+         *
+         * At most so many of each series.
+         */
+        points?: number;
+    };
+    url: '/v1/runs/{run_id}/series';
+};
+
+export type GetSeriesErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type GetSeriesError = GetSeriesErrors[keyof GetSeriesErrors];
+
+export type GetSeriesResponses = {
+    /**
+     * Successful Response
+     */
+    200: RunSeries;
+};
+
+export type GetSeriesResponse = GetSeriesResponses[keyof GetSeriesResponses];
+
 export type ListTasksData = {
     body?: never;
     path: {
@@ -9891,6 +11249,71 @@ export type ListTasksResponses = {
 };
 
 export type ListTasksResponse = ListTasksResponses[keyof ListTasksResponses];
+
+export type GetTopologyData = {
+    body?: never;
+    path: {
+        /**
+         * Run Id
+         */
+        run_id: string;
+    };
+    query?: {
+        /**
+         * Members
+         *
+         * At most so many of each cohort.
+         */
+        members?: number;
+    };
+    url: '/v1/runs/{run_id}/topology';
+};
+
+export type GetTopologyErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `not-found`
+     */
+    404: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type GetTopologyError = GetTopologyErrors[keyof GetTopologyErrors];
+
+export type GetTopologyResponses = {
+    /**
+     * Successful Response
+     */
+    200: RunTopology;
+};
+
+export type GetTopologyResponse = GetTopologyResponses[keyof GetTopologyResponses];
 
 export type ValidateRunData = {
     body: RunValidate;
@@ -10119,6 +11542,55 @@ export type ConfirmDroppedModelsResponses = {
 };
 
 export type ConfirmDroppedModelsResponse = ConfirmDroppedModelsResponses[keyof ConfirmDroppedModelsResponses];
+
+export type GetSystemData = {
+    body?: never;
+    path?: never;
+    query?: never;
+    url: '/v1/system';
+};
+
+export type GetSystemErrors = {
+    /**
+     * `unauthenticated`
+     */
+    401: Problem;
+    /**
+     * `forbidden`
+     */
+    403: Problem;
+    /**
+     * `request-timeout`
+     */
+    408: Problem;
+    /**
+     * `invalid-request`
+     */
+    422: Problem;
+    /**
+     * `too-many-requests`
+     */
+    429: Problem;
+    /**
+     * `internal`
+     */
+    500: Problem;
+    /**
+     * `unavailable`, `not-ready`
+     */
+    503: Problem;
+};
+
+export type GetSystemError = GetSystemErrors[keyof GetSystemErrors];
+
+export type GetSystemResponses = {
+    /**
+     * Successful Response
+     */
+    200: System;
+};
+
+export type GetSystemResponse = GetSystemResponses[keyof GetSystemResponses];
 
 export type ClaimTasksData = {
     body?: never;

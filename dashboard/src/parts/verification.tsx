@@ -1,0 +1,60 @@
+/** Verification in the browser, by the script that certificate pages carry themselves. */
+import { useEffect, useState } from "react";
+import { factsOf, judge, keysOf, verifyCertificate, type Result, type Verdict } from "../../../services/audit/pages/verify.js";
+import { Facts } from "./basics";
+
+const WORDS = { proved: "✔ Proved", consistent: "● Consistent, not proved", unknown: "? Not checked", failed: "✘ Failed" };
+const TONES = { proved: "good", consistent: "unsure", unknown: "unsure", failed: "bad" };
+const MARKS = new Map([[true, "✔"], [false, "✘"], [null, "–"]]);
+const subtle = window.isSecureContext ? window.crypto.subtle : null;
+
+export const BEYOND =
+  "Checked here are the form and the signatures. lethe verify also checks that the claims do not contradict each other, that the " +
+  "list of artefacts is the certified one, whom it is about, and, with --replay, that the models can be computed again without " +
+  "the erased data.";
+
+/** `keys`: PEM; `areOwn`: the reader brought them. `typed`: a fingerprint, or a key, that the reader got elsewhere. */
+export function Verification({ certificate, keys, areOwn, typed }: { certificate: Uint8Array; keys: string; areOwn: boolean; typed: string }) {
+  const [found, setFound] = useState<{ result: Result | null; verdict: Verdict } | null>(null);
+  useEffect(() => {
+    let isStale = false;
+    const isPem = typed.includes("BEGIN PUBLIC KEY");
+    const check = async () => {
+      try {
+        const result = await verifyCertificate(certificate, keysOf(isPem ? typed : keys), subtle);
+        return { result, verdict: judge(result, isPem ? "" : typed, isPem || areOwn) };
+      } catch (error) {
+        return { result: null, verdict: { level: "unknown" as const, sentence: `The public key cannot be used: ${(error as Error).message}.` } };
+      }
+    };
+    void check().then((outcome) => {
+      if (!isStale) setFound(outcome);
+    });
+    return () => {
+      isStale = true;
+    };
+  }, [certificate, keys, areOwn, typed]);
+  if (found === null) return null;
+  const { result, verdict } = found;
+  return (
+    <>
+      <div className={`verdict ${TONES[verdict.level]}`} role="status" data-level={verdict.level}>
+        <strong>{WORDS[verdict.level]}</strong>
+        <p className="wrap">{verdict.sentence}</p>
+        <ul>
+          {result?.checks.map((check) => (
+            <li key={check.name} className="wrap">
+              {MARKS.get(check.ok)} {check.name}: {check.detail}
+            </li>
+          ))}
+        </ul>
+      </div>
+      {result?.statement && verdict.level !== "failed" && (
+        <details>
+          <summary>What the signed bytes say</summary>
+          <Facts of={factsOf(result.statement).map(([name, value]) => [name, <span key={name} className="wrap">{value}</span>])} />
+        </details>
+      )}
+    </>
+  );
+}
