@@ -155,8 +155,8 @@ class Federation:
         least = UNLEARNED[self.cell.dataset].get(self.cell.alpha, 1.0)
         for reach in REACHES:
             model = self._with(reference)
-            bound = {"radius": radius, "distance_bound": reach * radius}
-            work = Ascend(**bound, stop_accuracy=0.0, max_epochs=50, check_every=1_000_000)
+            far = reach * radius
+            work = Ascend(radius=radius, distance_bound=far, stop_accuracy=0, max_epochs=50, check_every=1_000_000)
             ascend(self._tasks[0], model, work, derive(self.cell.seed, "ascent"), CPU)
             climbed = _copied(model.state_dict())
             held_out, its_own = (self.judge(climbed, one) for one in (self.shares.held_out, self.shares.clients[0]))
