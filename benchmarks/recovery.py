@@ -7,6 +7,7 @@ cost the class; then the others recover by each method, all from the same unlear
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -36,7 +37,11 @@ class Preset:
     encoder_epochs: int
 
 
-PRESETS: Final = {"small": Preset(12_000, 30, 60), "full": Preset(None, 30, 200)}
+PRESETS: Final = {"small": Preset(12_000, 60, 60), "full": Preset(None, 60, 200)}
+SAME: Final = {"plain": "imba_ulrc RT", "imba_ulrc": "imba_ulrc RT+SMOTE+DENOISE"}
+"""Ablations that are other methods by another name: they are not run twice."""
+KEPT: Final = "rows.jsonl"
+"""In the folder of the report: the cells that are done, which another start leaves out."""
 Method = tuple[str, str, dict[str, Any]]
 """What it is called here, the recovery's name, its parameters."""
 
@@ -47,11 +52,11 @@ def methods(cell: Cell) -> list[Method]:
         ("plain", "plain", {}),
         ("imba_ulrc", "imba_ulrc", imba),
         ("imba_ulrc RT+SMOTE", "imba_ulrc", {**imba, "denoise": False}),
-        ("imba_ulrc RT", "imba_ulrc", {**imba, "oversample": False}),
         ("fedrs", "fedrs", {}),
         ("moon", "moon", {}),
-        ("quickdrop", "quickdrop", {}),
     ]
+    if cell.samples is None or cell.dataset == "usps":
+        found.append(("quickdrop", "quickdrop", {}))
     if cell.alpha == max(ALPHAS):
         others = [k for k in NEIGHBOURS if k != 5]
         found += [(f"imba_ulrc k={k}", "imba_ulrc", {**imba, "density_neighbours": k}) for k in others]
@@ -75,12 +80,12 @@ def play(cell: Cell, wanted: Sequence[str] | None) -> list[dict[str, Any]]:
             *_, recovered = federation.recovered(unlearned, method, params)
             seconds = round(time.monotonic() - started, 1)
             rows.append({**_row(cell, name, "recovered", federation.judge(recovered)), "seconds": seconds})
-    return rows
+    return [*rows, *({**row, "method": SAME[row["method"]], "seconds": 0} for row in rows if row["method"] in SAME)]
 
 
 def _row(cell: Cell, method: str, phase: str, judged: dict[str, float]) -> dict[str, Any]:
     place = {"dataset": cell.dataset, "alpha": cell.alpha, "method": method, "seed": cell.seed, "phase": phase}
-    return {**place, **{name: round(value, 4) for name, value in judged.items()}}
+    return {**place, "samples": cell.samples, **{name: round(value, 4) for name, value in judged.items()}}
 
 
 def cells(options: argparse.Namespace) -> list[Cell]:
@@ -88,8 +93,8 @@ def cells(options: argparse.Namespace) -> list[Cell]:
     folders = (*([options.data.resolve()] if options.data else []), *folders_of(os.environ))
     return [
         Cell(dataset, alpha, seed, options.samples or preset.samples, preset.rounds, preset.encoder_epochs, folders)
-        for dataset in options.dataset or SOURCES
         for seed in range(1, options.seeds + 1)
+        for dataset in options.dataset or SOURCES
         for alpha in options.alpha or ALPHAS
     ]
 
@@ -106,6 +111,24 @@ def run(wanted: Sequence[Cell], options: argparse.Namespace) -> Iterator[list[di
             yield rows
 
 
+def kept(folder: Path | None) -> list[dict[str, Any]]:
+    if folder is None or not (folder / KEPT).exists():
+        return []
+    return [json.loads(line) for line in (folder / KEPT).read_text().splitlines()]
+
+
+def keep(folder: Path | None, rows: Sequence[dict[str, Any]]) -> None:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / KEPT).open("a") as file:
+            file.writelines(f"{json.dumps(row)}\n" for row in rows)
+
+
+def is_done(cell: Cell, rows: Sequence[dict[str, Any]]) -> bool:
+    names = ("dataset", "alpha", "seed", "samples")
+    return any(all(row[name] == getattr(cell, name) for name in names) for row in rows)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="lethe bench recovery", description=__doc__)
     parser.add_argument("--json", action="store_true", help="JSON lines; the table then goes to standard error")
@@ -117,15 +140,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, help="of the training data; the preset's when absent")
     parser.add_argument("--processes", type=int, default=2, help="cells at a time")
     parser.add_argument("--data", type=Path, help=f"folder of the data files, before those of {VARIABLE}")
-    parser.add_argument("--out", type=Path, help="folder of report.html and report.md with plots")
+    parser.add_argument("--out", type=Path, help=f"folder of report.html and report.md with plots, and of {KEPT}")
     options = parser.parse_args(argv)
     printer = Printer(as_json=options.json, benchmark="recovery")
-    rows: list[dict[str, Any]] = []
+    rows = kept(options.out)
+    for row in rows:
+        printer.row(row)
     try:
-        for found in run(cells(options), options):
+        for found in run([cell for cell in cells(options) if not is_done(cell, rows)], options):
             rows += found
             for row in found:
                 printer.row(row)
+            keep(options.out, found)
     except DataUnusable as error:
         print(error, file=sys.stderr)
         return 2

@@ -522,7 +522,7 @@ class PlaceNewcomer(Message[None]):
 
 @dataclass(frozen=True, slots=True)
 class StopRun(Message[None]):
-    """A line of the run meets its stop rule: if no line is better, all of them stop."""
+    """A line of the run meets its stop rule: if the best of them does, all stop."""
 
     run_id: UUID
     cohort_id: UUID

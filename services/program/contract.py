@@ -258,7 +258,7 @@ class JoinCluster:
 
 @dataclass(frozen=True, slots=True)
 class ProposeStop:
-    """The line is as good and as steady as the run's stop rule asks for. If no line is better, every line of the run
+    """The line is as good and as steady as the run's stop rule asks for. If the best line of the run is, every line
     stops; else this one resumes with `Overruled`."""
 
     reason: str

@@ -298,28 +298,32 @@ def _publish(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tu
 
 
 def _next_round(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tuple[TrainingState, Step]:
-    if not _is_met(view.spec.stop, state.accuracies):
+    if not is_met(view.spec.stop, state.accuracies):
         return _go_on(state, view, algorithm)
-    reason = f"accuracy {state.accuracies[-1]:.4f} reached in round {state.round}"
     if view.spec.topology.kind != "clusters":
-        return state.model_copy(update={"phase": "finished"}), Finish(reason)
+        return state.model_copy(update={"phase": "finished"}), Finish(reached(state.accuracies[-1], state.round))
     if view.is_part:
         return _go_on(state, view, algorithm)
-    return state.model_copy(update={"phase": "proposing"}), ProposeStop(f"{reason} of {view.name}")
+    proposal = ProposeStop(reached(state.accuracies[-1], state.round, view.name))
+    return state.model_copy(update={"phase": "proposing"}), proposal
 
 
-def _is_met(stop: StopRule, accuracies: list[float]) -> bool:
+def is_met(stop: StopRule, accuracies: list[float]) -> bool:
     """Whether a line with these accuracies, the newest last, is good and steady enough."""
     if stop.accuracy is None or not accuracies or accuracies[-1] < stop.accuracy:
         return False
     return stop.max_std is None or (len(accuracies) >= stop.window and pstdev(accuracies) <= stop.max_std)
 
 
-def newest_accuracy(state: Mapping[str, Any] | None) -> float | None:
-    """Of a line, by the stored state of its program; None: it was not judged since it started."""
-    training = (state or {}).get("training", state) or {}
-    accuracies: list[float] = training.get("accuracies") or []
-    return accuracies[-1] if accuracies else None
+def reached(accuracy: float, number: int, line: str | None = None) -> str:
+    """Why a line, or all lines by this one, stop."""
+    return f"accuracy {accuracy:.4f} reached in round {number}" + (f" of {line}" if line is not None else "")
+
+
+def accuracies_of(state: Mapping[str, Any] | None) -> list[float]:
+    """Of a line, by the stored state of its program, as far back as the stop rule looks; the newest last."""
+    training: Mapping[str, Any] = (state or {}).get("training", state) or {}
+    return list(training.get("accuracies", ()))
 
 
 def _go_on(state: TrainingState, view: CohortView, algorithm: Algorithm) -> tuple[TrainingState, Step]:

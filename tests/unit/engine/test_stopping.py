@@ -88,6 +88,21 @@ def test_a_good_and_steady_line_is_overruled_by_a_better_one_that_is_not_steady(
     assert [world.cohort(run_id, name).round for name in (FIRST, SECOND)] == [3, 3]
 
 
+def test_a_line_with_all_its_rounds_that_is_the_best_again_lets_the_others_stop() -> None:
+    """A better one that was not steady overruled it; when that has fallen and is steady, the run stops."""
+    rule = {"rounds": 6, "accuracy": 0.8, "window": 2, "max_std": 0.02}
+    world, run_id = judged_run({FIRST: [0.9], SECOND: [0.5, 0.95, 0.85]}, stop=rule)
+    go_on(world, 2)
+    fast = members_of(world, world.cohort(run_id, FIRST))
+    for _ in range(8):
+        world.claim_and_submit(*fast)
+        world.settle()
+    assert (world.cohort(run_id, FIRST).phase, world.run(run_id).status) == ("finished", "running")
+    go_on(world, 2)
+    assert world.cohort(run_id, SECOND).reason == "accuracy 0.9000 reached in round 6 of cluster-0"
+    assert world.run(run_id).status == "completed" and world.cohort(run_id, SECOND).round == 4
+
+
 def test_a_line_that_is_overruled_ends_with_its_last_round() -> None:
     rule = {"rounds": 2, "accuracy": 0.8, "window": 2, "max_std": 0.02}
     world, run_id = judged_run({FIRST: [0.85], SECOND: [0.5, 0.95]}, stop=rule)
