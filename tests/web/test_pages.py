@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
+from tests.support.deployment import wait_until
 from tests.web.conftest import World
 
 OpenPage = Callable[..., Page]
@@ -39,6 +42,8 @@ FULL = {
     "verify": "/verify",
     "nowhere": "/no/such/page",
 }
+SCREENS = os.environ.get("LETHE_SCREENS")
+"""Where to put a picture of every full page: docs/screens, when they are to be taken anew."""
 EMPTY = ("/", "/requests", "/requests/new", "/runs", "/workers", "/compare", "/admin", "/admin?tab=acts")
 
 
@@ -46,8 +51,6 @@ EMPTY = ("/", "/requests", "/requests/new", "/runs", "/workers", "/compare", "/a
 def places(world: World) -> dict[str, str]:
     request = world.file("clinic-f", world.people["Dr. Weber"], external_ref="<img src=x onerror=alert(1)>")
     path = f"/v1/erasure-requests/{request}"
-    from tests.support.deployment import wait_until
-
     is_over = lambda: world.call("GET", path)["status"] == "completed"  # noqa: E731
     wait_until(is_over, 120, "the request is completed", world.deployment.logs)
     checkpoints = world.call("GET", f"/v1/runs/{world.runs['tree']}/checkpoints?limit=200")["items"]
@@ -78,6 +81,8 @@ def test_a_full_page_can_be_used_by_everybody(
     page = open_page(world.admin_token)
     page.goto(FULL[name].format(**places))
     settled(page)
+    if SCREENS:
+        page.screenshot(path=Path(SCREENS) / f"{name.replace(' ', '-')}.png")
     check(page)
     assert not page.locator("main [role=alert]").count(), page.locator("main").inner_text()
 

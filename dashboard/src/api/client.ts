@@ -66,6 +66,7 @@ function noticed(response: Response): Response {
   return response;
 }
 
-client.setConfig({ baseUrl: "" });
+/** Addresses of journals give a stream to whoever does not ask for JSON. */
+client.setConfig({ baseUrl: "", headers: { Accept: "application/json" } });
 client.interceptors.request.use(prepared);
 client.interceptors.response.use(noticed);

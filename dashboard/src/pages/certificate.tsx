@@ -57,10 +57,10 @@ function Written({ page }: { page: string }) {
     const body = page.slice(page.indexOf("<main>"), page.lastIndexOf("</main>"));
     const main = new DOMParser().parseFromString(body, "text/html").querySelector("main");
     main?.querySelectorAll("h1, #verification, pre").forEach((one) => one.remove());
-    main?.querySelectorAll(".wide").forEach((one) => {
+    main?.querySelectorAll(".wide").forEach((one, i) => {
       one.setAttribute("tabindex", "0");
       one.setAttribute("role", "region");
-      one.setAttribute("aria-label", "Table");
+      one.setAttribute("aria-label", `Table ${i + 1}`);
     });
     place.current?.replaceChildren(...(main?.childNodes ?? []));
   }, [page]);

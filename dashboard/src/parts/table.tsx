@@ -38,7 +38,7 @@ export function Table<T>(props: Props<T>) {
     overscan: 12,
     initialRect: { width: 1000, height: 640 },
   });
-  const shown = virtual.getVirtualItems();
+  const shown = virtual.getVirtualItems().filter(({ index }) => index < rows.length); // of before there were fewer
   const last = shown.at(-1)?.index ?? 0;
   useEffect(() => {
     if (more && last >= rows.length - AHEAD) more();
