@@ -33,13 +33,15 @@ export function Request() {
 function Details({ one }: { one: ErasureRequest }) {
   const { can } = useSession();
   const isStaff = useMe().client_id === null;
+  const judging = useJudgement(one);
   const events = useQuery({ queryKey: ["erasure", one.id, "events"], queryFn: () => everything((cursor) => erasureEvents(one.id, cursor), 2000) });
   return (
     <>
+      <Changed changes={judging.changed} />
       <Card title="How far it is" actions={<Status of={one.status} />}>
         <Timeline one={one} events={events.data ?? []} />
         {one.reason && one.status !== "requires_action" && <p>{one.reason}</p>}
-        <RequiresAction one={one} />
+        <RequiresAction one={one} judging={judging} />
         {one.status === "completed" && (
           <p>
             <Link to="/requests/$id/certificate" params={{ id: one.id }} className="button primary">
@@ -48,7 +50,7 @@ function Details({ one }: { one: ErasureRequest }) {
           </p>
         )}
       </Card>
-      {(one.status === "awaiting_approval" || one.decision) && <Decision one={one} />}
+      {(one.status === "awaiting_approval" || one.decision) && <Decision one={one} judging={judging} />}
       <Cohorts one={one} />
       <div className="pair">
         <Card title="The request">
@@ -92,12 +94,13 @@ function stepsOf(one: ErasureRequest, events: ErasureEvent[]): Step[] {
     { name: "First clean", at: one.first_clean_at, detail: "every touched cohort serves a model without it" },
     { name: "Recovered", at: recovered },
     { name: "Audited", at: isAudited ? when("LineAudited") ?? recovered : null, isSkipped: !isAudited && (one.guarantee === "exact" || isOver), detail: one.guarantee === "exact" ? "not needed: the method is exact" : undefined },
-    { name: "Purged and certified", at: one.completed_at, detail: "bytes deleted, keys destroyed, certificate signed" },
+    { name: "Purged and certified", at: isOver ? one.completed_at : null, detail: "bytes deleted, keys destroyed, certificate signed" },
   ];
 }
 
 function Timeline({ one, events }: { one: ErasureRequest; events: ErasureEvent[] }) {
-  const steps = stepsOf(one, events);
+  const hasStopped = ["denied", "cancelled", "failed"].includes(one.status);
+  const steps = stepsOf(one, events).map((step) => (hasStopped && step.at === null ? { ...step, isSkipped: true } : step));
   const now = steps.findIndex((step) => step.at === null && !step.isSkipped);
   return (
     <ol className="timeline">
@@ -109,7 +112,7 @@ function Timeline({ one, events }: { one: ErasureRequest; events: ErasureEvent[]
             <span className="mark" aria-hidden="true">{icon}</span>
             <strong>{step.name}</strong>
             <span className="hidden">{{ past: "done", skipped: "left out", now: "now", ahead: "not yet" }[state]}</span>
-            <span className="note">{step.at ? moment(step.at) : state === "skipped" ? "" : state === "now" ? "in progress" : "not yet"}</span>
+            <span className="note">{step.at ? moment(step.at) : state === "skipped" ? (hasStopped ? "never" : "") : state === "now" ? "in progress" : "not yet"}</span>
             {step.detail && <span className="note">{step.detail}</span>}
           </li>
         );
@@ -155,16 +158,17 @@ function Changed({ changes }: { changes: string[] | null }) {
   );
 }
 
-function Decision({ one }: { one: ErasureRequest }) {
+type Judging = ReturnType<typeof useJudgement>;
+
+function Decision({ one, judging }: { one: ErasureRequest; judging: Judging }) {
   const { can } = useSession();
   const me = useMe();
-  const { judge, isBusy, error, changed } = useJudgement(one);
+  const { judge, isBusy, error } = judging;
   const [reason, setReason] = useState("");
   const mayDecide = one.status === "awaiting_approval" && (one.approvable_by_me ?? can("approve"));
   const mayCancel = one.status === "awaiting_approval" && can("approve");
   return (
     <Card title="Approval" tone={mayDecide ? "unsure" : undefined}>
-      <Changed changes={changed} />
       {one.decision ? (
         <p>
           {sentence(one.decision)} by <strong>{nameOf(one.decided_by)}</strong> on {moment(one.decided_at)}
@@ -204,15 +208,14 @@ function Decision({ one }: { one: ErasureRequest }) {
   );
 }
 
-function RequiresAction({ one }: { one: ErasureRequest }) {
+function RequiresAction({ one, judging }: { one: ErasureRequest; judging: Judging }) {
   const { can } = useSession();
-  const { judge, isBusy, error, changed } = useJudgement(one);
+  const { judge, isBusy, error } = judging;
   if (one.status !== "requires_action") return null;
   return (
     <div className="trouble">
       <strong>It requires action</strong>
       <p>{one.reason}</p>
-      <Changed changes={changed} />
       <Trouble error={error} />
       {can("approve") && (
         <button type="button" className="primary" disabled={isBusy} onClick={() => judge({ what: "retry" })}>
