@@ -107,7 +107,7 @@ class VerificationKeys(RootModel[list[VerificationKey]]):
     """Oldest first."""
 
 
-@router.get("/keys", tags=["erasure"], response_model=list[VerificationKey])
+@router.get("/keys", tags=["erasure"], response_model=list[VerificationKey], responses=problems(*_ALWAYS))
 async def list_keys(request: Request) -> Response:
     """Every key that certificates of this installation were ever signed with, the one that signs now last. Needs no
     credential. Whoever verifies a certificate should compare the key's id with one that was obtained elsewhere."""

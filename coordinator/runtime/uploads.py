@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -17,9 +18,13 @@ from coordinator.store import blobs as rows
 from coordinator.store import superseded
 from coordinator.store.blobs import HeldTask
 from coordinator.store.database import Database
+from coordinator.store.faults import RolledBack
 from services.core.errors import Rejected
 from services.tensors.inspection import Inspection
 from services.tensors.layout import REMEMBERED_TENSORS, Layout
+
+ATTEMPTS: Final = 5
+"""At a transaction that the database takes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +96,25 @@ class Uploads:
             except Exception as error:
                 outcomes[wanted] = error
         new = [outcome for outcome in outcomes.values() if isinstance(outcome, Blob)]
-        async with self._database.write(is_durable=False) as connection:
-            await rows.announce(connection, new)
-            found = await rows.by_id(connection, [blob.id for blob in new])
-            settled = {_place(blob): blob for blob in found}
-            if len(found) < len(new):  # somebody was at the same before
-                settled |= {_place(blob): blob for blob in await self._others(connection, new, settled)}
+        settled = await self._settled(new)
         return {
             wanted: settled.get(_place(one), one) if isinstance(one, Blob) else one for wanted, one in outcomes.items()
         }
+
+    async def _settled(self, new: list[Blob], attempts: int = ATTEMPTS) -> dict[tuple[object, ...], Blob]:
+        """Store the announcements; by place, what holds: these, or those of somebody who was at the same before."""
+        try:
+            async with self._database.write(is_durable=False) as connection:
+                await rows.announce(connection, new)
+                found = await rows.by_id(connection, [blob.id for blob in new])
+                settled = {_place(blob): blob for blob in found}
+                if len(found) < len(new):
+                    settled |= {_place(blob): blob for blob in await self._others(connection, new, settled)}
+        except RolledBack:
+            if attempts == 1:
+                raise
+            return await self._settled(new, attempts - 1)
+        return settled
 
     async def _others(
         self, connection: AsyncConnection, new: list[Blob], settled: dict[tuple[object, ...], Blob]

@@ -20,14 +20,20 @@ class Unavailable(Exception):
     """The database cannot be reached, or gave up on a transaction; nothing is known to have changed. Try again."""
 
 
+class RolledBack(Unavailable):
+    """The database took the transaction back because it stood in another's way, as in a deadlock. Try again at once."""
+
+
 class TimedOut(Unavailable):
     """The database cancelled a statement, or did not answer it in time. Try again, but not for ever."""
 
 
+ROLLBACK: Final = "40"
+"""Transaction rollback: serialization failure, deadlock."""
 TRANSIENT_CLASSES: Final = frozenset(
     {
         "08",  # connection exception
-        "40",  # transaction rollback: serialization failure, deadlock
+        ROLLBACK,
         "53",  # insufficient resources: disk, memory, connections
         "55",  # object not in prerequisite state: lock not available
         "57",  # operator intervention: shutdown, crash, cannot connect now
@@ -69,6 +75,8 @@ def fault_of(error: BaseException, *, is_open: bool = True) -> Unavailable | Non
     state = sqlstate(error)
     if state == CANCELLED or (is_open and isinstance(error, TimeoutError)):
         return TimedOut(str(error) or "the database did not answer in time")
+    if state is not None and state.startswith(ROLLBACK):
+        return RolledBack(str(error))
     if state is not None:
         return Unavailable(str(error)) if is_transient(state) else None
     if (result := _sqlite_result(error)) is not None:

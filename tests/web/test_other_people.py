@@ -69,7 +69,7 @@ def test_the_researcher_compares_two_runs(world: World, open_page: OpenPage) -> 
     for name in ("tree", "flat"):
         page.get_by_role("checkbox", name=re.compile(f"^{name} ")).check()
     expect(page).to_have_url(re.compile(f"run={world.runs['tree']}&run={world.runs['flat']}"))
-    expect(page.get_by_role("img", name=re.compile("Accuracy.*tree.*flat", re.DOTALL))).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("Accuracy.*(tree.*flat|flat.*tree)", re.DOTALL))).to_be_visible()
     costs = page.get_by_role("region", name="Cost and outcome")
     expect(costs.get_by_role("row", name=re.compile("tree.*Completed"))).to_be_visible()
     page.get_by_text("Accuracy, as a table").click()

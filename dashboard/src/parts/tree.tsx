@@ -36,7 +36,7 @@ export function Tree({ found, chosen, wanted, onChoose }: DrawingProps) {
           return (
             <Node key={cohort.id} x={x} y={y} label={`${describe(cohort)}${folded ? `; ${node.data.size - 1} cohorts inside are folded` : ""}`} className={classOf(cohort, chosen, wanted)} onChoose={() => { onChoose(cohort.id); if (folded) toggle(cohort.id); }}>
               <circle r={8} />
-              <text x={13} y={4}>{signOf(cohort)}{clipped(cohort.name ?? "erased")}{folded ? ` (+${node.data.size - 1})` : ""}</text>
+              <text x={13} y={4} className="halo">{signOf(cohort)}{clipped(cohort.name ?? "erased")}{folded ? ` (+${node.data.size - 1})` : ""}</text>
             </Node>
           );
         })}

@@ -11,7 +11,9 @@ import pytest
 from safetensors.numpy import save
 
 from coordinator.blobs.port import StorageFull
+from coordinator.runtime import uploads
 from coordinator.runtime.sweeping import sweep_uploads
+from coordinator.store.faults import RolledBack
 from services.core import digests
 from tests.integration.api.site import Actor, Site, blob, code_of, has_been_retained, until, update
 
@@ -328,3 +330,20 @@ async def test_a_full_store_pauses_the_run_with_a_visible_reason_until_there_is_
 
     await until(is_resumed)
     assert (await a.submit(task, await a.put_blob(update(1.0)))).status_code == 200
+
+
+async def test_an_announcement_that_the_database_takes_back_is_made_again(
+    small_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (a,) = await small_site.holders("a")
+    announce, taken_back = uploads.rows.announce, [RolledBack("deadlock detected"), RolledBack("deadlock detected")]
+
+    async def announce_later(*arguments: Any) -> None:
+        if taken_back:
+            raise taken_back.pop()
+        await announce(*arguments)
+
+    monkeypatch.setattr(uploads.rows, "announce", announce_later)
+    data = save({"x": np.ones(3, np.float32)})
+    assert (await a.call("PUT", f"/v1/blobs/{digests.of_bytes(data)}", content=data)).status_code == 201
+    assert not taken_back
