@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import save
 
 from coordinator.blobs.port import StorageFull
-from coordinator.runtime import uploads
 from coordinator.runtime.sweeping import sweep_uploads
+from coordinator.store import blobs as rows
 from coordinator.store.faults import RolledBack
 from services.core import digests
 from tests.integration.api.site import Actor, Site, blob, code_of, has_been_retained, until, update
@@ -336,14 +336,14 @@ async def test_an_announcement_that_the_database_takes_back_is_made_again(
     small_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (a,) = await small_site.holders("a")
-    announce, taken_back = uploads.rows.announce, [RolledBack("deadlock detected"), RolledBack("deadlock detected")]
+    announce, taken_back = rows.announce, [RolledBack("deadlock detected"), RolledBack("deadlock detected")]
 
     async def announce_later(*arguments: Any) -> None:
         if taken_back:
             raise taken_back.pop()
         await announce(*arguments)
 
-    monkeypatch.setattr(uploads.rows, "announce", announce_later)
+    monkeypatch.setattr(rows, "announce", announce_later)
     data = save({"x": np.ones(3, np.float32)})
     assert (await a.call("PUT", f"/v1/blobs/{digests.of_bytes(data)}", content=data)).status_code == 201
     assert not taken_back
