@@ -72,6 +72,8 @@ def fault_of(error: BaseException, *, is_open: bool = True) -> Unavailable | Non
         return Unavailable("no free database connection")
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return Unavailable(str(error))
+    if _is_confused(error):
+        return Unavailable(str(error))
     state = sqlstate(error)
     if state == CANCELLED or (is_open and isinstance(error, TimeoutError)):
         return TimedOut(str(error) or "the database did not answer in time")
@@ -88,6 +90,13 @@ def fault_of(error: BaseException, *, is_open: bool = True) -> Unavailable | Non
         return Unavailable(str(error)) if is_closed else None
     is_lost = isinstance(error, ConnectionError if is_open else OSError)
     return Unavailable(str(error) or type(error).__name__) if is_lost else None
+
+
+def _is_confused(error: BaseException) -> bool:
+    """Whether asyncpg no longer knows where in its protocol a connection is: one that broke in the middle of an
+    operation. SQLAlchemy wraps what it says, except while it connects."""
+    said = (error, getattr(error, "orig", None), error.__cause__)
+    return any(type(one).__name__ == "InternalClientError" for one in said)
 
 
 def is_transient(state: str) -> bool:
