@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 # Many short-lived processes import torch here: with compiled modules at hand a start takes half as long.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo fast test test-web check lint clients web format search chaos storm bench clean
+.PHONY: help setup demo fast test test-web check lint clients web docs format search chaos storm bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,7 +33,7 @@ test-web: setup ## the dashboard in a real browser against real processes, and i
 
 check: lint test test-web ## what CI runs
 
-lint: setup ## ruff, mypy, import-linter, hadolint, drift of openapi/v1.json and of the synchronous client
+lint: setup docs ## ruff, mypy, import-linter, hadolint, drift of openapi/v1.json and of the synchronous client, the documentation site
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check . || { echo 'unformatted files: run `make format`'; exit 1; }
 	@$(BIN)/mypy
@@ -49,6 +49,9 @@ clients: setup ## write anew what is made from the code: the contract, the synch
 
 web: setup ## build the dashboard into coordinator/api/dashboard (Node comes from a wheel)
 	@cd dashboard && PATH="$(CURDIR)/$(BIN):$$PATH" && npm ci --silent && npm run --silent check && npm run --silent build -- --logLevel warn
+
+docs: setup ## the documentation site in build/site; a link, an anchor or a page that is missing fails
+	@report=$$(NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1) || { echo "$$report"; exit 1; }
 
 format: setup ## rewrite the code in the house format
 	@$(BIN)/ruff check --quiet --fix .

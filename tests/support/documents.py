@@ -14,7 +14,7 @@ PAGES: Final = sorted(
         page
         for pattern in ("*.md", "docs/**/*.md", "*/README.md", "coordinator/*/README.md", "services/*/README.md")
         for page in ROOT.glob(pattern)
-        if page.relative_to(ROOT).parts[0] not in (".venv", "tour")
+        if not page.relative_to(ROOT).parts[0].startswith((".", "tour"))
     }
 )
 _FENCE: Final = re.compile(r"^\s*(?:```+|~~~+)\s*(\w*)")
