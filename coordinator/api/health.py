@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from typing import Final
 
 import structlog
@@ -10,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 
 from coordinator.api.bodies import answer
 from coordinator.api.context import context_of
+from coordinator.api.metrics import State
 from coordinator.api.problems import PROBLEMS, problems
 from coordinator.store import access_queries
 from services.core.errors import Rejected
@@ -63,16 +65,21 @@ async def get_readiness(request: Request) -> Response:
 async def get_metrics(request: Request) -> Response:
     """For Prometheus; one scrape per replica."""
     context = context_of(request)
-    figures = now = None
+    coordinator, state = context.coordinator, None
     if context.unready_because is None:
         try:
-            async with context.coordinator.database.read() as connection:
-                now = await context.coordinator.database.now(connection)
+            async with coordinator.database.read() as connection:
+                now = await coordinator.database.now(connection)
                 figures = await access_queries.figures(connection)
+            state = State(figures, await coordinator.quota.usage(), now)
         except Exception as error:  # what this process knows by itself is told nevertheless
             log.warning("metrics.without-database", error=str(error)[:200])
-            figures = None
-    return Response(context.metrics.text(figures, now), media_type="text/plain; version=0.0.4; charset=utf-8")
+        try:
+            disk = shutil.disk_usage(coordinator.settings.blob_path) if coordinator.settings.blobs == "file" else None
+            context.metrics.set_disk(disk)
+        except OSError as error:
+            log.warning("metrics.without-disk", error=str(error)[:200])
+    return Response(context.metrics.text(state), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.get("/v1/problems/{code}", response_model=ProblemDescription, responses=problems("not-found"))

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from coordinator.engine.events import Event
+from coordinator.runtime.quota import Usage
 from coordinator.runtime.set_aside import SetAside
 from coordinator.runtime.supervision import Supervisor
 from coordinator.store.access_queries import Figures
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class DiskUsage(Protocol):
+    @property
+    def total(self) -> int: ...
+    @property
+    def free(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the database tells of the whole installation."""
+
+    figures: Figures
+    usage: Usage
+    now: datetime
 
 
 class Metrics:
@@ -44,6 +63,28 @@ class Metrics:
         self._plain_blobs = Gauge(
             "lethe_plain_blobs", "Blobs of an earlier version that are not sealed yet.", registry=registry
         )
+        self._open_jobs = Gauge(
+            "lethe_open_jobs", "Unfinished jobs by kind and status.", ["kind", "status"], registry=registry
+        )
+        self._open_rounds = Gauge("lethe_open_rounds", "Rounds that go on.", registry=registry)
+        self._erasures = Gauge("lethe_erasures", "Requests to forget by status.", ["status"], registry=registry)
+        self._first_deadlines = Gauge(
+            "lethe_erasure_deadline_timestamp_seconds",
+            "The earliest legal deadline of requests that are not over, by status.",
+            ["status"],
+            registry=registry,
+        )
+        self._certificates = Gauge("lethe_certificates", "Certificates that were issued.", registry=registry)
+        self._stored = Gauge("lethe_stored_bytes", "Bytes that all federations store.", registry=registry)
+        self._quota_used = Gauge(
+            "lethe_quota_used_ratio",
+            "Of whoever is nearest to its quota, the share taken.",
+            ["owner"],
+            registry=registry,
+        )
+        self._disk = Gauge(
+            "lethe_blob_disk_bytes", "The disk of blobs, if they are files.", ["part"], registry=registry
+        )
         self._is_ready = Gauge("lethe_ready", "Whether the database answers.", registry=registry)
 
     def observe(self, event: Event) -> None:
@@ -56,23 +97,52 @@ class Metrics:
             self._bytes_in.inc(bytes_in)
         self._bytes_out.inc(bytes_out)
 
-    def text(self, figures: Figures | None, now: datetime | None) -> bytes:
-        """The exposition. Without `figures`, because the database is away, only what this process knows."""
-        self._runs.clear()
-        self._open_tasks.clear()
-        self._jobs_set_aside.clear()
-        self._is_ready.set(figures is not None)
-        if figures is not None and now is not None:
-            for status, count in figures.runs.items():
-                self._runs.labels(status).set(count)
-            for status, count in figures.open_tasks.items():
-                self._open_tasks.labels(status).set(count)
-            for kind, count in figures.jobs_set_aside.items():
-                self._jobs_set_aside.labels(kind).set(count)
-            self._plain_blobs.set(figures.plain_blobs)
-            oldest = figures.oldest_kernel_at
-            self._oldest_kernel.set((now - oldest).total_seconds() if oldest is not None else 0)
+    def text(self, state: State | None) -> bytes:
+        """The exposition. Without a state, because the database is away, only what this process knows."""
+        by_label = (
+            self._runs,
+            self._open_tasks,
+            self._jobs_set_aside,
+            self._open_jobs,
+            self._erasures,
+            self._first_deadlines,
+            self._quota_used,
+        )
+        for gauge in by_label:
+            gauge.clear()
+        self._is_ready.set(state is not None)
+        if state is not None:
+            self._set_figures(state.figures, state.now)
+            self._stored.set(state.usage.stored_bytes)
+            self._quota_used.labels("federation").set(state.usage.fullest_federation)
+            self._quota_used.labels("client").set(state.usage.fullest_client)
         return generate_latest(self.registry)
+
+    def set_disk(self, disk: DiskUsage | None) -> None:
+        self._disk.clear()
+        if disk is not None:
+            self._disk.labels("total").set(disk.total)
+            self._disk.labels("free").set(disk.free)
+
+    def _set_figures(self, figures: Figures, now: datetime) -> None:
+        counts = (
+            (self._runs, figures.runs),
+            (self._open_tasks, figures.open_tasks),
+            (self._jobs_set_aside, figures.jobs_set_aside),
+            (self._erasures, figures.erasures),
+        )
+        for gauge, by_label in counts:
+            for label, count in by_label.items():
+                gauge.labels(label).set(count)
+        for (kind, status), count in figures.open_jobs.items():
+            self._open_jobs.labels(kind, status).set(count)
+        for status, deadline in figures.first_deadlines.items():
+            self._first_deadlines.labels(status).set(deadline.timestamp())
+        self._open_rounds.set(figures.open_rounds)
+        self._certificates.set(figures.certificates)
+        self._plain_blobs.set(figures.plain_blobs)
+        oldest = figures.oldest_kernel_at
+        self._oldest_kernel.set((now - oldest).total_seconds() if oldest is not None else 0)
 
 
 class _Background(Collector):

@@ -13,6 +13,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -28,12 +29,23 @@ UNKNOWN_DISK_BYTES: Final = 1 << 40
 """Blobs in Postgres: how large its disk is taken to be."""
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    stored_bytes: int
+    """Of all federations, unfinished uploads included."""
+    fullest_federation: float
+    """The share of its quota that the federation has taken which is nearest to it; 0 if there is none."""
+    fullest_client: float
+
+
 class Quota:
     def __init__(self, database: Database, client_bytes: int, federation_bytes: int) -> None:
         self._database = database
         self._client_bytes, self.federation_bytes = client_bytes, federation_bytes
         self._stored: Counter[UUID] = Counter()
         """Bytes by federation and by client; an unfinished upload counts with all that it announced."""
+        self._federations: set[UUID] = set()
+        """Which of them are federations."""
         self._arriving: Counter[UUID] = Counter()
         self._counting = asyncio.Lock()
         self._counted_at, self._count_took_s = -RECOUNT_S, 0.0
@@ -49,6 +61,7 @@ class Quota:
         wanted = dict.fromkeys({federation_id, client_id or federation_id}, num_bytes)
         is_stored = True
         self._arriving.update(wanted)
+        self._federations.add(federation_id)
         try:
             yield
         except Rejected as rejected:
@@ -58,6 +71,17 @@ class Quota:
             self._arriving.subtract(wanted)
             if is_stored:
                 self._stored.update(wanted)
+
+    async def usage(self) -> Usage:
+        """From the figures in memory, which are not older than those that uploads are judged by."""
+        await self._count_unless_newer_than(RECOUNT_S)
+        federations = [self._stored[federation_id] for federation_id in self._federations]
+        clients = [stored for owner, stored in self._stored.items() if owner not in self._federations]
+        return Usage(
+            sum(federations),
+            max(federations, default=0) / self.federation_bytes,
+            max(clients, default=0) / self._client_bytes,
+        )
 
     async def count(self) -> None:
         """Take the figures from the database."""
@@ -70,6 +94,7 @@ class Quota:
             if client_id is not None:
                 stored[client_id] += num_bytes
         self._stored = stored
+        self._federations = {federation_id for federation_id, _, _ in found}
         self._counted_at = time.monotonic()
         self._count_took_s = self._counted_at - started_at
 

@@ -10,6 +10,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from coordinator.engine.entities import SETTLED
 from coordinator.store import tables as t
 
 _NOTHING = t.jobs.update().where(sa.false()).values(attempt=t.jobs.c.attempt)
@@ -73,6 +74,14 @@ class Figures:
     """How many blobs an earlier version stored that are not sealed yet."""
     jobs_set_aside: dict[str, int]
     """Jobs that broke and wait for another attempt, by kind."""
+    open_jobs: dict[tuple[str, str], int]
+    """Jobs that nobody has finished, by kind and status."""
+    open_rounds: int
+    erasures: dict[str, int]
+    """Requests to forget by status, duplicates of others included."""
+    first_deadlines: dict[str, datetime]
+    """The earliest legal deadline among the requests of each status that are not over."""
+    certificates: int
 
 
 async def figures(connection: AsyncConnection) -> Figures:
@@ -87,7 +96,27 @@ async def figures(connection: AsyncConnection) -> Figures:
         .group_by(t.jobs.c.kind)
     )
     plain = sa.select(sa.func.count()).select_from(t.blobs).where(t.blobs.c.data_key.is_(None))
+    open_jobs = (
+        sa.select(t.jobs.c.kind, t.jobs.c.status, sa.func.count().label("num"))
+        .where(t.IS_OPEN_JOB)
+        .group_by(t.jobs.c.kind, t.jobs.c.status)
+    )
+    open_rounds = sa.select(sa.func.count()).select_from(t.rounds).where(t.IS_OPEN_ROUND)
+    e = t.erasures.c
+    erasures = (
+        await connection.execute(
+            sa.select(e.status, sa.func.count().label("num"), sa.func.min(e.legal_deadline).label("first")).group_by(
+                e.status
+            )
+        )
+    ).all()
+    certificates = sa.select(sa.func.count()).select_from(t.certificates)
     return Figures(
+        open_jobs={(row.kind, row.status): row.num for row in await connection.execute(open_jobs)},
+        open_rounds=(await connection.execute(open_rounds)).scalar_one(),
+        erasures={row.status: row.num for row in erasures},
+        first_deadlines={row.status: row.first for row in erasures if row.status not in SETTLED},
+        certificates=(await connection.execute(certificates)).scalar_one(),
         plain_blobs=(await connection.execute(plain)).scalar_one(),
         jobs_set_aside={row.kind: row.num for row in await connection.execute(broken)},
         runs={row.status: row.num for row in await connection.execute(runs)},

@@ -1,4 +1,4 @@
-"""The documentation site, which `make docs` builds: each page is in its nav, and what is wrong with one fails the build."""
+"""The documentation site, which `make docs` builds: each page is in its nav; what is wrong with one fails the build."""
 
 from __future__ import annotations
 
