@@ -4,11 +4,14 @@ and used with the role's real commands."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urljoin
 
+import httpx
 import pytest
 import yaml
 
@@ -103,6 +106,30 @@ def test_coordinator_compute_worker_and_plain_commands_train_a_round_together(fe
     shown = federation.operator.succeed("runs", "show", "digits", "--json", **federation.to_coordinator)
     run = json.loads(shown)
     assert (run["status"], run["round"]) == ("completed", 1) and run["accuracy"] is not None
+
+
+def test_dashboard_docs_and_verifier_come_with_the_wheel_and_load_nothing_from_elsewhere(
+    federation: Federation, installer: Installer
+) -> None:
+    """Served by an installation without Node, without torch and without the source tree."""
+    coordinator = installer.install("coordinator")
+    assert "torch" not in {path.name for path in coordinator.directory.glob("environment/lib/*/site-packages/*")}
+    assert not list(coordinator.directory.glob("environment/bin/n[op]*"))  # node, npm, npx
+    with httpx.Client(base_url=federation.to_coordinator["LETHE_URL"], headers={"Accept": "text/html, */*"}) as browser:
+        for page in ("/", "/requests", "/docs", "/verify.html"):
+            shown = browser.get(page)
+            assert shown.status_code == 200 and shown.headers["content-type"].startswith("text/html"), page
+            named = re.findall(r"<(?:script|link|img)\b[^>]*?\b(?:src|href)=\"?([^\s\">]+)", shown.text)
+            assert named or page == "/verify.html", page  # that one is a single file
+            for address in named:
+                loaded = browser.get(urljoin(page, address))
+                assert not address.startswith(("http:", "https:", "//")), address
+                assert loaded.status_code == 200 and loaded.content and "html" not in loaded.headers["content-type"]
+
+
+def test_help_needs_no_extra(installer: Installer) -> None:
+    said = installer.install().succeed("--help")
+    assert "serve" in said and "demo" in said
 
 
 def test_verify_verifies_and_replays_a_certificate(federation: Federation, installer: Installer) -> None:
