@@ -7,11 +7,13 @@ import ast
 import re
 from importlib import import_module
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from services.incentive.spec import Strategy
 from services.methods.catalogue import BUILT_IN, CLIENT_WORK, KERNELS, METHODS, TRAINING, UNLEARNING
-from services.methods.description import Description
+from services.methods.description import Description, Recovery, Selection
 from services.methods.references import resolve
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +26,8 @@ ALSO_CALLED = {
 WORK_OF_RUNS = {"train", "evaluate", "profile", "audit"}
 OURS: list[Description] = [resolve(place) for place in BUILT_IN]
 PAGE = (ROOT / "docs" / "methods" / "README.md").read_text("utf-8")
+PAGES_THAT_CHOOSE = ("recovery.md", "selection.md", "incentives.md")
+METHOD_PAGES = sorted(page for page in (ROOT / "docs" / "methods").glob("*.md") if page.name != "recovery.md")
 
 
 def literals(path: Path) -> set[str]:
@@ -103,3 +107,23 @@ def test_the_run_file_lists_every_algorithm() -> None:
     page = (ROOT / "docs" / "run-file.md").read_text("utf-8")
     (row,) = re.findall(r"^\| `training.algorithm` \|(.+)$", page, re.MULTILINE)
     assert {name for name in METHODS if f"`{name}`" in row} == {name for name, m in TRAINING.items() if m in OURS}
+
+
+def test_each_recovery_selection_and_allocation_is_in_the_page_that_chooses_among_them() -> None:
+    pages = {name: (ROOT / "docs" / "methods" / name).read_text("utf-8") for name in PAGES_THAT_CHOOSE}
+    known = {
+        "recovery.md": {m.name for m in OURS if isinstance(m, Recovery)},
+        "selection.md": {m.name for m in OURS if isinstance(m, Selection)},
+        "incentives.md": set(get_args(Strategy)),
+    }
+    for name, methods in known.items():
+        assert methods and {one for one in methods if f"`{one}`" not in pages[name]} == set(), name
+    own = {method.name.replace("_", "-") for method in OURS if isinstance(method, Recovery)} - {"plain"}
+    assert {name for name in own if f"]({name}.md)" not in pages["recovery.md"]} == set()
+    assert "Accuracy on one class dropped after an erasure" in PAGE
+
+
+@pytest.mark.parametrize("page", METHOD_PAGES, ids=lambda page: page.name)
+def test_each_page_on_a_method_says_what_was_run_to_measure_it(page: Path) -> None:
+    (section,) = re.findall(r"^## Measured$(.+?)(?=^## |\Z)", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert re.search(r"lethe bench \w+", section) or "No benchmark repeats this" in section

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from benchmarks import selection as benchmark
 from benchmarks.selection_report import interval
 from benchmarks.selection_scenarios import PRESETS
 from coordinator.store import tables as t
+from lethe.cli import main
 from lethe.failures import CommandFailed
 from lethe.simulation import Results, simulate
 from lethe.simulation.coordinator import SimulatedCoordinator, run_to_end
@@ -93,6 +96,37 @@ def test_pre_training_is_repeatable_and_warm_starts_a_run(tmp_path: Path) -> Non
     assert started.summary.status == "completed"
     with pytest.raises(CommandFailed, match="upload it first"):
         simulate(parse(document(spec)))
+
+
+def test_the_command_writes_a_network_to_upload_and_goes_on_from_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario, first, second = (tmp_path / name for name in ("scenario.yaml", "first", "second"))
+    scenario.write_text(yaml.safe_dump(document({"policy": "dqn", "target_accuracy": 0.5}, name="training")))
+    options = ["selection", "train", str(scenario), "--episodes", "1"]
+    assert command(monkeypatch, *options, "--out", str(first)) == 0
+    shown = capsys.readouterr()
+    assert shown.out.strip() == digests.of_bytes(first.read_bytes())
+    assert "episode 1 of 1: " in shown.err and "steps 9\n" in shown.err and f"lethe blobs upload {first}" in shown.err
+    assert command(monkeypatch, *options, "--out", str(second), "--start", str(first), "--seed", "4") == 0
+    assert "steps 18" in capsys.readouterr().err, "it goes on where the first ended"
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
+    """`lethe …`; gives its exit code."""
+    monkeypatch.setattr(sys, "argv", ["lethe", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code or 0
+
+
+def test_the_command_refuses_a_policy_that_learns_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = tmp_path / "scenario.yaml"
+    scenario.write_text(yaml.safe_dump(document("k_center", name="training")))
+    assert command(monkeypatch, "selection", "train", str(scenario), "--out", str(tmp_path / "none")) != 0
+    assert "learns nothing" in capsys.readouterr().err and not (tmp_path / "none").exists()
 
 
 def test_a_policy_that_learns_nothing_is_not_pre_trained() -> None:

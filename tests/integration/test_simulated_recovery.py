@@ -40,6 +40,19 @@ def test_a_recovery_takes_its_rounds_after_an_approximate_erasure(method: str) -
     assert [row.digest for row in plain.rounds][-1] != [row.digest for row in results.rounds][-1]
 
 
+def test_a_class_that_nobody_has_left_is_recovered_as_without_the_method() -> None:
+    """Nobody can make samples of it, so everybody trains on what it has; the erasure completes."""
+    wide = {"name": "mlp", "params": {"input_shape": [8, 8], "num_classes": 11, "hidden": [8]}}
+    ends = []
+    for recovery in ({"method": "imba_ulrc", "params": {**QUICK, "skewed_class": 10}}, {"method": "plain"}):
+        wanted = scenario(recovery, event={"method": "not", "guarantee": "approximate"})
+        wanted["run"]["model"] = wide
+        results = simulate(parse(wanted))
+        assert [erasure.status for erasure in results.erasures] == ["completed"]
+        ends.append([row.digest for row in results.rounds])
+    assert ends[0] == ends[1]
+
+
 def test_an_exact_erasure_is_followed_by_it_too() -> None:
     results = play("imba_ulrc", event={"method": "retrain"})
     assert [row.round for row in results.rounds][-4:] == [1, 2, 3, 4]
