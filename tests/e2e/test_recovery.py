@@ -54,7 +54,7 @@ class Federation:
             "method": "pga",
             "params": PGA,
             "recovery_rounds": ROUNDS,
-            "recovery": {"method": "imba_ulrc", "params": {"encoder_epochs": 10}},
+            "recovery": {"method": "imba_ulrc", "params": {"encoder_epochs": 40}},
             **changes,
         }
 
@@ -80,6 +80,20 @@ class Federation:
         wait_until(completed, 120, "the request completes", self.deployment.logs)
         with self.deployment.admin() as admin:
             return dict(admin.get(f"{REQUESTS}/{erasure_id}").json())
+
+    def kill_workers_that_generate(self) -> None:
+        """In the first round of the recovery, in which clients train their encoders and make samples."""
+        path = f"/v1/runs/{self.run_id}/tasks?limit=200"
+
+        def is_generating() -> bool:
+            with self.deployment.admin() as admin:
+                tasks = admin.get(path).json()["items"]
+            num_models = len(self.recovered())
+            return num_models > 1 or (num_models == 1 and any(one["status"] == "leased" for one in tasks))
+
+        wait_until(is_generating, 60, "clients make samples", self.deployment.logs)
+        self.deployment.processes[self.fleet].end()
+        self.deployment.restart(self.fleet)
 
     def kill_everything(self) -> None:
         """In the middle of the recovery: after its first round, while the second is trained."""
@@ -109,6 +123,7 @@ def test_pga_and_imba_ulrc_end_with_the_same_digests_when_everything_is_killed(t
             shows_its_cost(federation)
             erasure_id = federation.file()
             if name == "stormy":
+                federation.kill_workers_that_generate()
                 federation.kill_everything()
             done = federation.wait(erasure_id)
             deployment.wait_for_run(federation.run_id)
