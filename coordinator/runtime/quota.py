@@ -34,7 +34,8 @@ class Usage:
     stored_bytes: int
     """Of all federations, unfinished uploads included."""
     fullest_federation: float
-    """The share of its quota that the federation has taken which is nearest to it; 0 if there is none."""
+    """The share of its quota that the federation has taken which is nearest to it; 0 if there is none, 1 if the quota
+    is nothing."""
     fullest_client: float
 
 
@@ -79,8 +80,8 @@ class Quota:
         clients = [stored for owner, stored in self._stored.items() if owner not in self._federations]
         return Usage(
             sum(federations),
-            max(federations, default=0) / self.federation_bytes,
-            max(clients, default=0) / self._client_bytes,
+            _share(max(federations, default=0), self.federation_bytes),
+            _share(max(clients, default=0), self._client_bytes),
         )
 
     async def count(self) -> None:
@@ -114,6 +115,10 @@ class Quota:
         if have + num_bytes > self.federation_bytes:
             return _exceeded("the federation", have, num_bytes, self.federation_bytes, "LETHE_FEDERATION_QUOTA_BYTES")
         return None
+
+
+def _share(taken: int, quota: int) -> float:
+    return taken / quota if quota else 1.0
 
 
 def _exceeded(who: str, have: int, wanted: int, limit: int, setting: str) -> Rejected:

@@ -215,3 +215,10 @@ async def test_metrics_tell_how_full_the_store_is(tmp_path: Path) -> None:
         assert 'lethe_quota_used_ratio{owner="client"} 0.0' in full
         disk = exposed_labels(full)["lethe_blob_disk_bytes"]
         assert disk == {"part"}
+
+
+@pytest.mark.anyio
+async def test_a_quota_of_nothing_is_used_up(tmp_path: Path) -> None:
+    async with opened(tmp_path / "home", None, client_quota_bytes=0) as site:
+        told = (await site.http.get("/metrics")).text
+    assert 'lethe_quota_used_ratio{owner="client"} 1.0' in told and "lethe_ready 1.0" in told
