@@ -12,7 +12,6 @@ import re
 import secrets
 import tempfile
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,12 +26,20 @@ from coordinator.engine.messages import RemoveClient
 from coordinator.runtime.acts import Act, Actor
 from coordinator.runtime.settings import Settings, variable_of
 from coordinator.runtime.sweeping import sweep_uploads
+from coordinator.runtime.transactions import transact
 from coordinator.store import accounts
 from services.core.errors import Rejected
 from services.core.ids import uuid7
 from services.wire.v1.acts import ActAbout
 from services.wire.v1.people import FourEyes
-from services.wire.v1.resources import ClientCreate, CredentialCreate, Federation, FederationCreate, IssuedCredential
+from services.wire.v1.resources import (
+    Client,
+    ClientCreate,
+    CredentialCreate,
+    Federation,
+    FederationCreate,
+    IssuedCredential,
+)
 
 if TYPE_CHECKING:
     from coordinator.runtime.coordinator import Coordinator
@@ -68,10 +75,6 @@ async def _new_id(coordinator: Coordinator) -> UUID:
         return uuid7(await coordinator.database.now(connection), os.urandom(10))
 
 
-def _recorded(coordinator: Coordinator, act: Act) -> AbstractAsyncContextManager[tuple[AsyncConnection, datetime]]:
-    return coordinator.acts.recorded(act)
-
-
 async def _issue(
     connection: AsyncConnection,
     now: datetime,
@@ -100,13 +103,17 @@ async def _issue(
 
 async def create_federation(coordinator: Coordinator, wanted: FederationCreate, by: Actor) -> Federation:
     federation_id = await _new_id(coordinator)
+
+    async def add(connection: AsyncConnection, now: datetime) -> datetime:
+        await accounts.add_federation(connection, federation_id, wanted, now)
+        return now
+
     try:
-        async with _recorded(coordinator, Act("federation.created", federation_id, by)) as (connection, now):
-            await accounts.add_federation(connection, federation_id, wanted, now)
+        created_at = await coordinator.acts.recorded(Act("federation.created", federation_id, by), add)
     except IntegrityError:
         raise Rejected("name-taken", f"there is already a federation {wanted.name}") from None
     log.info("federation.created", federation=str(federation_id), name=wanted.name)
-    return Federation(id=federation_id, created_at=now, **dict(wanted))
+    return Federation(id=federation_id, created_at=created_at, **dict(wanted))
 
 
 async def change_four_eyes(
@@ -114,9 +121,12 @@ async def change_four_eyes(
 ) -> None:
     """For requests to forget that are filed from now on."""
     act = Act("federation.changed", federation_id, by, words=f"four eyes: {four_eyes}")
-    async with _recorded(coordinator, act) as (connection, _):
+
+    async def change(connection: AsyncConnection, _: datetime) -> None:
         await accounts.federation(connection, federation_id, within)
         await accounts.set_four_eyes(connection, federation_id, four_eyes)
+
+    await coordinator.acts.recorded(act, change)
     log.info("federation.changed", federation=str(federation_id), four_eyes=four_eyes)
 
 
@@ -128,31 +138,37 @@ async def enrol_client(
         is_taken = bool(await accounts.client_ids(connection, federation_id, [wanted.name]))
     client_id = await _new_id(coordinator)
     whom = {} if is_taken else {client_id: wanted.name}  # no key is made for a client that is refused
+
+    async def add(connection: AsyncConnection, now: datetime) -> IssuedCredential:
+        await accounts.federation(connection, federation_id, within)
+        await accounts.add_clients(connection, {wanted.name: client_id}, federation_id, now, wanted)
+        credential_id, token = await _issue(connection, now, federation_id, by, client_id)
+        client = await accounts.client(connection, client_id, within)
+        return IssuedCredential(id=credential_id, role="client", token=token, client=client)
+
     try:
-        act = Act("client.enrolled", federation_id, by, whom=whom)
-        async with _recorded(coordinator, act) as (connection, now):
-            await accounts.federation(connection, federation_id, within)
-            await accounts.add_clients(connection, {wanted.name: client_id}, federation_id, now, wanted)
-            credential_id, token = await _issue(connection, now, federation_id, by, client_id)
-            client = await accounts.client(connection, client_id, within)
+        issued = await coordinator.acts.recorded(Act("client.enrolled", federation_id, by, whom=whom), add)
     except IntegrityError:
         raise Rejected(
             "name-taken", f"the federation has, or had, a client {wanted.name}; choose another name"
         ) from None
     log.info("client.enrolled", federation=str(federation_id), client=wanted.name)
-    return IssuedCredential(id=credential_id, role="client", token=token, client=client)
+    return issued
 
 
 async def rotate_client(coordinator: Coordinator, client_id: UUID, within: UUID | None, by: Actor) -> IssuedCredential:
     """A new token for the client; the old ones no longer work."""
     act = await _about_client("client.rotated", coordinator, client_id, within, by)
-    async with _recorded(coordinator, act) as (connection, now):
+
+    async def rotate(connection: AsyncConnection, now: datetime) -> tuple[Client, list[UUID], UUID, str]:
         client = await accounts.client(connection, client_id, within)
         if client.status != "active":
             raise Rejected("conflict", f"client {client.name} was removed; enrol a new one")
         old = await accounts.active_credentials(connection, client_id)
         await accounts.revoke_credentials(connection, old, now)
-        credential_id, token = await _issue(connection, now, client.federation_id, by, client_id)
+        return client, old, *await _issue(connection, now, client.federation_id, by, client_id)
+
+    client, old, credential_id, token = await coordinator.acts.recorded(act, rotate)
     announce_dropped(coordinator, old)
     log.info("client.rotated", client=client.name)
     return IssuedCredential(id=credential_id, role="client", token=token, client=client)
@@ -184,9 +200,12 @@ async def issue_credential(
     credential_id = await _new_id(coordinator)
     about, words = ActAbout(kind="credential", id=credential_id), f"{wanted.role} {wanted.label}".strip()
     act = Act("credential.issued", federation_id, by, about, words=words)
-    async with _recorded(coordinator, act) as (connection, now):
+
+    async def issue(connection: AsyncConnection, now: datetime) -> str:
         await accounts.federation(connection, federation_id, within)
-        _, token = await _issue(connection, now, federation_id, by, wanted=wanted, credential_id=credential_id)
+        return (await _issue(connection, now, federation_id, by, wanted=wanted, credential_id=credential_id))[1]
+
+    token = await coordinator.acts.recorded(act, issue)
     log.info("credential.issued", credential=str(credential_id), role=wanted.role, federation=str(federation_id))
     return IssuedCredential(id=credential_id, role=wanted.role, token=token)
 
@@ -198,8 +217,9 @@ async def revoke_credential(coordinator: Coordinator, credential_id: UUID, withi
             raise Rejected("conflict", "this is the installation's admin; replace it with LETHE_ADMIN_TOKEN")
         federation_id = await accounts.federation_of(connection, credential_id)
     act = Act("credential.revoked", federation_id, by, ActAbout(kind="credential", id=credential_id))
-    async with _recorded(coordinator, act) as (connection, now):
-        await accounts.revoke_credentials(connection, [credential_id], now)
+    await coordinator.acts.recorded(
+        act, lambda connection, now: accounts.revoke_credentials(connection, [credential_id], now)
+    )
     announce_dropped(coordinator, [credential_id])
     log.info("credential.revoked", credential=str(credential_id))
 
@@ -255,21 +275,28 @@ async def ensure_admin(coordinator: Coordinator) -> None:
     credential_id, secret = split_token(token)
     if admins == [credential_id]:
         return
+
+    async def install(connection: AsyncConnection) -> list[UUID] | None:
+        """Those that it replaces; None: another replica was quicker."""
+        now = await database.now(connection)
+        others = [admin for admin in await accounts.platform_admins(connection) if admin != credential_id]
+        if others and not is_chosen:
+            return None
+        await accounts.revoke_credentials(connection, others, now)
+        if not await accounts.reinstate_credential(connection, credential_id, hash_of(secret)):
+            label = "the installation's admin"
+            replaced = others[0] if others else None
+            new = accounts.NewCredential(credential_id, "admin", hash_of(secret), now, label, created_by=replaced)
+            await accounts.add_credential(connection, new)
+        return others
+
     try:
-        async with database.write() as connection:
-            now = await database.now(connection)
-            others = [admin for admin in await accounts.platform_admins(connection) if admin != credential_id]
-            if others and not is_chosen:  # another replica was quicker
-                return
-            await accounts.revoke_credentials(connection, others, now)
-            if not await accounts.reinstate_credential(connection, credential_id, hash_of(secret)):
-                label = "the installation's admin"
-                replaced = others[0] if others else None
-                new = accounts.NewCredential(credential_id, "admin", hash_of(secret), now, label, created_by=replaced)
-                await accounts.add_credential(connection, new)
+        replaced = await transact(database, install)
     except IntegrityError:  # another replica is installing the same token
         return
-    announce_dropped(coordinator, others)
+    if replaced is None:
+        return
+    announce_dropped(coordinator, replaced)
     log.info("admin.installed", credential=str(credential_id))
 
 

@@ -12,11 +12,12 @@ import base64
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID, uuid4
 
 import structlog
@@ -29,6 +30,7 @@ from coordinator.runtime.blob_sealer import BlobSealer
 from coordinator.runtime.evidence import TROUBLE, described
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.supervision import WorkHealth
+from coordinator.runtime.transactions import transact
 from coordinator.store import acts
 from coordinator.store.acts import Chain, SealedAct, SealedPart, StoredAct
 from coordinator.store.database import Database, Unavailable
@@ -44,6 +46,7 @@ LOOK_AGAIN_S: Final = 1.0
 PRUNE_EVERY_S: Final = 600.0
 LINKED_AT_ONCE: Final = 500
 SALT_BYTES: Final = 32
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +99,19 @@ class Acts:
         parts = [await self._part(act_id, place, *one) for place, one in enumerate(said)]
         return SealedAct(act_id, act.federation_id, act.name, actor.role, act.about, tuple(parts))
 
-    @contextlib.asynccontextmanager
-    async def recorded(self, act: Act) -> AsyncIterator[tuple[AsyncConnection, datetime]]:
-        """One transaction and its instant; the act is recorded in it."""
+    async def recorded(self, act: Act, work: Callable[[AsyncConnection, datetime], Awaitable[T]]) -> T:
+        """One transaction, in which `work` is done at its instant and the act is recorded."""
         sealed = await self.sealed(act)
-        async with self._database.write() as connection:
+
+        async def both(connection: AsyncConnection) -> T:
             now = await self._database.now(connection)
-            yield connection, now
+            done = await work(connection, now)
             await acts.add(connection, [sealed], now)
+            return done
+
+        done = await transact(self._database, both)
         self._bus.wake([ACTS])
+        return done
 
     async def _part(
         self, act_id: UUID, place: int, says: Says, names: list[KeyName], content: dict[str, str]
@@ -120,9 +127,13 @@ class Acts:
 
     async def record(self, act: SealedAct) -> datetime:
         """Write an act that changes nothing else; returns its instant."""
-        async with self._database.write() as connection:
+
+        async def add(connection: AsyncConnection) -> datetime:
             now = await self._database.now(connection)
             await acts.add(connection, [act], now)
+            return now
+
+        now = await transact(self._database, add)
         self._bus.wake([ACTS])
         return now
 
@@ -195,7 +206,8 @@ class Acts:
         """Whether there may be more to link."""
         signed = await asyncio.to_thread(self._heads.read, federation_id)
         start = beginning(federation_id)
-        async with self._database.write() as connection:
+
+        async def link(connection: AsyncConnection) -> int:
             now = await self._database.now(connection)
             chain = await acts.locked_chain(connection, Chain(federation_id, 0, start, 1, start, None))
             found = chain
@@ -206,7 +218,9 @@ class Acts:
                 chain = await _linked(connection, chain, act.entry)
             if chain != found:
                 await acts.move_chain(connection, chain)
-        return len(waiting) == LINKED_AT_ONCE
+            return len(waiting)
+
+        return await transact(self._database, link) == LINKED_AT_ONCE
 
     async def _sign(self, chain: Chain) -> None:
         key = await asyncio.to_thread(self._keys.load)
@@ -222,8 +236,7 @@ class Acts:
         )
         line = sign_head(head, key)
         await asyncio.to_thread(self._heads.write, chain.federation_id, line)
-        async with self._database.write() as connection:
-            await acts.note_head(connection, chain, line.decode())
+        await transact(self._database, lambda connection: acts.note_head(connection, chain, line.decode()))
 
     async def prune(self, kept_for: timedelta) -> int:
         """Drop what is older, behind heads that were signed; returns how many acts."""
@@ -232,14 +245,18 @@ class Acts:
             known = await acts.chains(connection)
             oldest = await self._database.now(connection) - kept_for
         for one in known:
-            async with self._database.write() as connection:
-                chain = await acts.locked_chain(connection, one)
-                last = await acts.newest_before(connection, chain.federation_id, oldest)
-                head = _head_of(chain)
-                if last is not None and head is not None and chain.kept_from <= last[0] <= head.seq:
-                    num_pruned += await acts.prune(connection, chain.federation_id, last[0])
-                    await acts.move_chain(connection, replace(chain, kept_from=last[0] + 1, before=last[1]))
+            num_pruned += await transact(self._database, partial(_prune, known=one, oldest=oldest))
         return num_pruned
+
+
+async def _prune(connection: AsyncConnection, known: Chain, oldest: datetime) -> int:
+    chain = await acts.locked_chain(connection, known)
+    last, head = await acts.newest_before(connection, chain.federation_id, oldest), _head_of(chain)
+    if last is None or head is None or not chain.kept_from <= last[0] <= head.seq:
+        return 0
+    num_pruned = await acts.prune(connection, chain.federation_id, last[0])
+    await acts.move_chain(connection, replace(chain, kept_from=last[0] + 1, before=last[1]))
+    return num_pruned
 
 
 async def _linked(connection: AsyncConnection, chain: Chain, entry: ActEntry) -> Chain:

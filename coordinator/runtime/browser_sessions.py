@@ -12,17 +12,20 @@ import hmac
 import os
 import re
 import secrets
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.bus.port import CREDENTIALS_DROPPED, Bus
 from coordinator.runtime.accounts import hash_of
 from coordinator.runtime.acts import Act, Actor, Acts
+from coordinator.runtime.transactions import transact
 from coordinator.store import browser_sessions
 from coordinator.store.browser_sessions import BrowserSession
 from coordinator.store.database import Database, Unavailable
@@ -35,6 +38,7 @@ SEEN_EVERY: Final = timedelta(minutes=1)
 """How often it is written down that a session is in use."""
 CLOCK_SLACK: Final = timedelta(minutes=5)
 """A session that begins further ahead than this was begun under a clock that was off, and is over."""
+T = TypeVar("T")
 _COOKIE: Final = re.compile(r"([0-9a-f]{32})\.([A-Za-z0-9_-]{43})")
 
 
@@ -60,18 +64,13 @@ class BrowserSessions:
         """Always under a new id and secret: whatever the browser had before is worth nothing for it."""
         secret = secrets.token_urlsafe(32)
 
-        def session(now: datetime) -> BrowserSession:
-            session_id = uuid7(now, os.urandom(10))
-            return BrowserSession(session_id, actor.credential_id, hash_of(secret), now, now, now + self._longest)
+        async def add(connection: AsyncConnection, now: datetime) -> BrowserSession:
+            ends_at = now + self._longest
+            begun = BrowserSession(uuid7(now, os.urandom(10)), actor.credential_id, hash_of(secret), now, now, ends_at)
+            await browser_sessions.add(connection, begun)
+            return begun
 
-        if federation_id is None:  # the installation's admin belongs to no federation's log of acts
-            async with self._database.write() as connection:
-                begun = session(await self._database.now(connection))
-                await browser_sessions.add(connection, begun)
-        else:
-            async with self._acts.recorded(_act("session.begun", actor, federation_id)) as (connection, now):
-                begun = session(now)
-                await browser_sessions.add(connection, begun)
+        begun = await self._recorded("session.begun", actor, federation_id, add)
         log.info("session.begun", credential=str(actor.credential_id), role=actor.role)
         cookie = f"{begun.id.hex}.{secret}"
         return OpenedSession(cookie, csrf_of(cookie), begun.ends_at)
@@ -95,19 +94,29 @@ class BrowserSessions:
 
     async def end(self, cookie: str, actor: Actor, federation_id: UUID | None) -> None:
         session_id, _ = _split(cookie)
-        if federation_id is None:
-            async with self._database.write() as connection:
-                await browser_sessions.remove(connection, session_id)
-        else:
-            async with self._acts.recorded(_act("session.ended", actor, federation_id)) as (connection, _):
-                await browser_sessions.remove(connection, session_id)
+        await self._recorded(
+            "session.ended", actor, federation_id, lambda connection, _: browser_sessions.remove(connection, session_id)
+        )
         # Replicas remember for a moment who a session's cookie belongs to.
         self._bus.publish(CREDENTIALS_DROPPED, str(actor.credential_id))
         log.info("session.ended", credential=str(actor.credential_id), role=actor.role)
 
+    async def _recorded(
+        self,
+        name: str,
+        actor: Actor,
+        federation_id: UUID | None,
+        work: Callable[[AsyncConnection, datetime], Awaitable[T]],
+    ) -> T:
+        if federation_id is not None:
+            about = ActAbout(kind="credential", id=actor.credential_id)
+            return await self._acts.recorded(Act(name, federation_id, actor, about), work)
 
-def _act(name: str, actor: Actor, federation_id: UUID) -> Act:
-    return Act(name, federation_id, actor, ActAbout(kind="credential", id=actor.credential_id))
+        async def at_its_instant(connection: AsyncConnection) -> T:
+            return await work(connection, await self._database.now(connection))
+
+        # The installation's admin belongs to no federation's log of acts.
+        return await transact(self._database, at_its_instant)
 
 
 def _split(cookie: str) -> tuple[UUID, str]:

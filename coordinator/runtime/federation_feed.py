@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from uuid import UUID
 
 from sqlalchemy.exc import IntegrityError
 
+from coordinator.runtime.transactions import transact
 from coordinator.store import feeds
 from coordinator.store.database import Database
 from coordinator.store.paging import Position
@@ -34,8 +36,5 @@ class FederationFeed:
         async with self._database.read() as connection:
             if not await feeds.is_behind(connection, federation_id):
                 return
-        try:
-            async with self._database.write() as connection:
-                await feeds.extend(connection, federation_id)
-        except IntegrityError:
-            pass  # another process was quicker
+        with suppress(IntegrityError):  # another process was quicker
+            await transact(self._database, lambda connection: feeds.extend(connection, federation_id))

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.runtime.accounts import hash_of
 from coordinator.runtime.acts import Act, Actor, Acts
@@ -31,11 +32,15 @@ class HandOvers:
 
     async def make(self, erasure_id: UUID, federation_id: UUID, lasts: timedelta, by: Actor) -> IssuedHandOver:
         secret = secrets.token_urlsafe(32)
-        async with self._acts.recorded(_act("handover.made", federation_id, by, erasure_id)) as (connection, now):
+
+        async def add(connection: AsyncConnection, now: datetime) -> HandOver:
             made = HandOver(
                 id=uuid7(now, os.urandom(10)), erasure_id=erasure_id, created_at=now, expires_at=now + lasts
             )
             await hand_overs.add(connection, made, hash_of(secret))
+            return made
+
+        made = await self._acts.recorded(_act("handover.made", federation_id, by, erasure_id), add)
         log.info("handover.made", hand_over=str(made.id), request=str(erasure_id))
         return IssuedHandOver(**dict(made), url=f"{self._page}#{made.id}.{secret}", secret_shown_once=secret)
 
@@ -54,9 +59,12 @@ class HandOvers:
         nothing about them."""
         link = known.shown
         act = _act("handover.opened", known.federation_id, Actor("client", "", link.id, None, ""), link.erasure_id)
-        async with self._acts.recorded(act) as (connection, now):
+
+        async def spend(connection: AsyncConnection, now: datetime) -> None:
             if not await hand_overs.spend(connection, link.id, now):
                 raise Rejected("already-spent", _SPENT)
+
+        await self._acts.recorded(act, spend)
         log.info("handover.opened", hand_over=str(link.id), request=str(link.erasure_id))
 
     async def revoke(self, known: KnownHandOver, by: Actor) -> None:
@@ -67,9 +75,12 @@ class HandOvers:
         if link.revoked_at is not None:
             return
         act = _act("handover.revoked", known.federation_id, by, link.erasure_id)
-        async with self._acts.recorded(act) as (connection, now):
+
+        async def revoke(connection: AsyncConnection, now: datetime) -> None:
             if not await hand_overs.revoke(connection, link.id, now):
                 raise Rejected("already-spent", "it was opened or revoked at this moment; look again")
+
+        await self._acts.recorded(act, revoke)
         log.info("handover.revoked", hand_over=str(link.id), request=str(link.erasure_id))
 
 

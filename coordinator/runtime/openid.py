@@ -15,6 +15,8 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 from uuid import UUID
@@ -29,11 +31,13 @@ from joserfc.errors import ExpiredTokenError, InvalidClaimError, JoseError
 from joserfc.jwk import KeySet
 from joserfc.jws import JWSRegistry
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.bus.port import CREDENTIALS_DROPPED, Bus
 from coordinator.runtime.accounts import hash_of
 from coordinator.runtime.acts import Act, Actor, Acts
 from coordinator.runtime.settings import Grant, Settings
+from coordinator.runtime.transactions import transact
 from coordinator.store import accounts
 from coordinator.store.database import Database
 from services.core.errors import Rejected
@@ -274,8 +278,10 @@ class OpenId:
         for one in lost:  # the provider took the group away
             actor = Actor(one.role, name, one.id, None, address, name)
             about = ActAbout(kind="credential", id=one.id)
-            async with self._acts.recorded(Act("credential.revoked", one.federation_id, actor, about)) as (writing, at):
-                await accounts.revoke_credentials(writing, [one.id], at)
+            await self._acts.recorded(
+                Act("credential.revoked", one.federation_id, actor, about),
+                partial(_revoke, one.id),
+            )
         if lost:
             self._bus.publish(CREDENTIALS_DROPPED, ",".join(str(one.id) for one in lost))
         own = next((one for one in held if (one.federation_id, one.role) == (federation_id, first.role)), None)
@@ -283,22 +289,23 @@ class OpenId:
         if own is None:
             return await self._enrolled(subject, actor, federation_id), federation_id
         if own.label != name:
-            async with self._database.write() as connection:
-                await accounts.relabel_credential(connection, own.id, name)
+            await transact(self._database, lambda connection: accounts.relabel_credential(connection, own.id, name))
             self._bus.publish(CREDENTIALS_DROPPED, str(own.id))
         return actor, federation_id
 
     async def _enrolled(self, subject: str, actor: Actor, federation_id: UUID) -> Actor:
         """With a credential that no token belongs to."""
         about, words = ActAbout(kind="credential", id=actor.credential_id), f"{actor.role} {actor.name}"
+        unknown = hash_of(secrets.token_urlsafe(32))
+
+        async def add(connection: AsyncConnection, now: datetime) -> None:
+            new = accounts.NewCredential(
+                actor.credential_id, actor.role, unknown, now, actor.name, federation_id, subject=subject
+            )
+            await accounts.add_credential(connection, new)
+
         try:
-            act = Act("credential.issued", federation_id, actor, about, words=words)
-            async with self._acts.recorded(act) as (connection, now):
-                unknown = hash_of(secrets.token_urlsafe(32))
-                new = accounts.NewCredential(
-                    actor.credential_id, actor.role, unknown, now, actor.name, federation_id, subject=subject
-                )
-                await accounts.add_credential(connection, new)
+            await self._acts.recorded(Act("credential.issued", federation_id, actor, about, words=words), add)
         except IntegrityError:  # they signed in twice at the same moment
             async with self._database.read() as connection:
                 held = await accounts.persons_credentials(connection, subject)
@@ -310,6 +317,10 @@ class OpenId:
     @property
     def _redirect_uri(self) -> str:
         return f"{self._settings.public_url}{CALLBACK}"
+
+
+async def _revoke(credential_id: UUID, connection: AsyncConnection, now: datetime) -> None:
+    await accounts.revoke_credentials(connection, [credential_id], now)
 
 
 def check_return_to(path: str) -> None:

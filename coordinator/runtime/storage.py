@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+from sqlalchemy.ext.asyncio import AsyncConnection
+
 from coordinator.blobs.port import BlobStore, Missing
 from coordinator.bus.port import Bus
 from coordinator.engine.entities import Blob
 from coordinator.runtime.blob_sealer import BlobSealer
+from coordinator.runtime.transactions import transact
 from coordinator.store import blobs as rows
 from coordinator.store.database import Database
 from services.core.errors import Rejected
@@ -160,9 +163,12 @@ class Storage:
         """What was announced and is not to be stored after all: mark, commit, delete. If another gave it up before its
         last byte came, its row is gone and its bytes are not."""
         if ids:
-            async with self._database.write() as connection:
+
+            async def mark(connection: AsyncConnection) -> set[UUID]:
                 await rows.give_up(connection, ids)
-                left = {blob.id for blob in await rows.by_id(connection, ids)}
+                return {blob.id for blob in await rows.by_id(connection, ids)}
+
+            left = await transact(self._database, mark)
             await self.delete_dropped()
             await self.blobs.delete(federation_id, *(blob_id.hex for blob_id in ids if blob_id not in left))
 
@@ -187,8 +193,7 @@ class Storage:
                 for blob in own:
                     await self._bus.cache_drop(cached_blob(blob.id))
             if some:
-                async with self._database.write() as connection:
-                    await rows.remove(connection, [blob.id for blob in some])
+                await transact(self._database, partial(rows.remove, ids=[blob.id for blob in some]))
             num_deleted += len(some)
             if len(some) < DROPPED_AT_ONCE:
                 return num_deleted

@@ -6,7 +6,10 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
+from sqlalchemy.ext.asyncio import AsyncConnection
+
 from coordinator.runtime.storage import Storage
+from coordinator.runtime.transactions import transact
 from coordinator.store import blobs
 from coordinator.store.database import Database
 
@@ -18,13 +21,17 @@ async def sweep_uploads(
 ) -> int:
     """Give up what clients, or one of them, uploaded so long ago and never submitted, and what was begun and never
     finished; returns how many."""
+
+    async def sweep(connection: AsyncConnection) -> int:
+        before = await database.now(connection) - older_than
+        found = await blobs.abandoned(connection, before, client_id=client_id, most=SWEPT_AT_ONCE)
+        await blobs.drop(connection, found)
+        return len(found)
+
     num_swept = 0
     while True:
-        async with database.write() as connection:
-            before = await database.now(connection) - older_than
-            found = await blobs.abandoned(connection, before, client_id=client_id, most=SWEPT_AT_ONCE)
-            await blobs.drop(connection, found)
-        num_swept += len(found)
-        if len(found) < SWEPT_AT_ONCE:
+        num_found = await transact(database, sweep)
+        num_swept += num_found
+        if num_found < SWEPT_AT_ONCE:
             await storage.delete_dropped()
             return num_swept

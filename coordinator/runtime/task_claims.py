@@ -10,6 +10,8 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
+import structlog
+
 from coordinator.engine.entities import Client
 from coordinator.engine.messages import ClaimTasks, OpenSession
 from coordinator.engine.replies import Granted
@@ -21,6 +23,7 @@ from services.core.errors import InvariantBroken, Rejected
 from services.core.seeds import derive
 from services.wire.v1.work import TaskGrant
 
+log = structlog.get_logger()
 HEARTBEAT_EVERY_S: Final = 10.0
 CLAIM: Final = "claim"
 """The kind of what is set aside here."""
@@ -44,7 +47,8 @@ class TaskClaims:
                 return granted
             except (Rejected, Unavailable):
                 raise
-            except Exception:  # which of its runs it is will show
+            except Exception as error:  # which of its runs it is will show
+                log.warning("claim.taken-apart", client=str(client_id), error=type(error).__name__)
                 self._hindered.add(client_id)
         return await self._claim_run_by_run(client_id)
 
@@ -54,7 +58,8 @@ class TaskClaims:
             return await self._shell.handle(message)
         except (Rejected, Unavailable):
             raise
-        except Exception:
+        except Exception as error:
+            log.error("session.opened-without-tasks", client=str(message.client_id), exc_info=error)
             return await self._shell.handle(replace(message, frees_tasks=False))
 
     async def _claim_run_by_run(self, client_id: UUID) -> list[Granted]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Final
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -14,17 +13,14 @@ from coordinator.engine.entities import Blob, Facts
 from coordinator.engine.messages import RecordBlob
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.storage import Storage
+from coordinator.runtime.transactions import transact
 from coordinator.store import blobs as rows
 from coordinator.store import superseded
 from coordinator.store.blobs import HeldTask
 from coordinator.store.database import Database
-from coordinator.store.faults import RolledBack
 from services.core.errors import Rejected
 from services.tensors.inspection import Inspection
 from services.tensors.layout import REMEMBERED_TENSORS, Layout
-
-ATTEMPTS: Final = 5
-"""At a transaction that the database takes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,33 +92,23 @@ class Uploads:
             except Exception as error:
                 outcomes[wanted] = error
         new = [outcome for outcome in outcomes.values() if isinstance(outcome, Blob)]
-        settled = await self._settled(new)
+        settled = await transact(self._database, lambda connection: _settled(connection, new), is_durable=False)
         return {
             wanted: settled.get(_place(one), one) if isinstance(one, Blob) else one for wanted, one in outcomes.items()
         }
 
-    async def _settled(self, new: list[Blob], attempts: int = ATTEMPTS) -> dict[tuple[object, ...], Blob]:
-        """Store the announcements; by place, what holds: these, or those of somebody who was at the same before."""
-        try:
-            async with self._database.write(is_durable=False) as connection:
-                await rows.announce(connection, new)
-                found = await rows.by_id(connection, [blob.id for blob in new])
-                settled = {_place(blob): blob for blob in found}
-                if len(found) < len(new):
-                    settled |= {_place(blob): blob for blob in await self._others(connection, new, settled)}
-        except RolledBack:
-            if attempts == 1:
-                raise
-            return await self._settled(new, attempts - 1)
-        return settled
 
-    async def _others(
-        self, connection: AsyncConnection, new: list[Blob], settled: dict[tuple[object, ...], Blob]
-    ) -> list[Blob]:
-        left = [blob for blob in new if _place(blob) not in settled]
+async def _settled(connection: AsyncConnection, new: list[Blob]) -> dict[tuple[object, ...], Blob]:
+    """Store the announcements; by place, what holds: these, or those of somebody who was at the same before."""
+    await rows.announce(connection, new)
+    settled = {_place(blob): blob for blob in await rows.by_id(connection, [blob.id for blob in new])}
+    left = [blob for blob in new if _place(blob) not in settled]
+    if left:
         digests = [blob.digest for blob in left if blob.digest is not None]
         found = await rows.of_tasks(connection, [b.origin_id for b in left if b.origin_id is not None], digests)
-        return found + await rows.of_operators(connection, {b.federation_id for b in left}, digests)
+        found += await rows.of_operators(connection, {b.federation_id for b in left}, digests)
+        settled |= {_place(blob): blob for blob in found}
+    return settled
 
 
 def _place(blob: Blob) -> tuple[object, ...]:
