@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Final, Literal
@@ -21,6 +22,7 @@ from fastapi.security.base import SecurityBase
 from coordinator.api import cookies
 from coordinator.api.context import Context, context_of
 from coordinator.bus.port import CREDENTIALS_DROPPED, Bus
+from coordinator.bus.waiters import Waiter, Waiters
 from coordinator.engine.entities import Party
 from coordinator.runtime.accounts import hash_of, name_of_client, split_token
 from coordinator.runtime.acts import Act, Actor
@@ -93,8 +95,9 @@ def has_dropped(superseded_at: datetime | None, dropped_at: datetime | None) -> 
     return superseded_at is None or (dropped_at is not None and dropped_at >= superseded_at)
 
 
-Shown = tuple[Literal["token", "session"], str]
-"""What a request shows of itself: a token, or the cookie of a browser's session."""
+Shown = tuple[Literal["token", "session", "stream"], str]
+"""What a request shows of itself: a token, or the cookie of a browser's session. Of a stream that was opened with a
+session: its cookie, which is then not in use."""
 
 
 class Authenticator:
@@ -104,6 +107,7 @@ class Authenticator:
         self._database, self._sessions = database, sessions
         self._known: dict[Shown, tuple[float, Principal]] = {}
         self._num_dropped = 0
+        self._watching = Waiters()
         bus.subscribe(CREDENTIALS_DROPPED, lambda ids: self.forget(map(UUID, ids.split(","))))
 
     async def principal(self, token: str) -> Principal:
@@ -115,7 +119,10 @@ class Authenticator:
             return known
         num_dropped = self._num_dropped
         kind, content = shown
-        principal = await (self._of_token(content) if kind == "token" else self._of_session(content))
+        if kind == "token":
+            principal = await self._of_token(content)
+        else:
+            principal = await self._of_session(content, is_use=kind == "session")
         if len(self._known) >= _MOST_CACHED:
             self._known.clear()
         # What is still asked of an erased client may end at any moment; and one may have been erased since it was read.
@@ -130,8 +137,8 @@ class Authenticator:
             raise Rejected("unauthenticated", "the token is not valid here, or was revoked; ask for a new one")
         return _principal(found)
 
-    async def _of_session(self, cookie: str) -> Principal:
-        session = await self._sessions.find(cookie)
+    async def _of_session(self, cookie: str, *, is_use: bool) -> Principal:
+        session = await self._sessions.find(cookie, is_use=is_use)
         found = await self._credential(session.credential_id)
         if found is None:
             raise Rejected("session-ended", "this session ended with its credential, which was revoked")
@@ -156,6 +163,16 @@ class Authenticator:
         stale = [shown for shown, (_, principal) in self._known.items() if principal.credential_id in dropped]
         for shown in stale:
             del self._known[shown]
+        self._watching.wake(map(str, dropped))
+
+    @contextmanager
+    def waking(self, waiter: Waiter, credential_id: UUID) -> Iterator[None]:
+        """Meanwhile the waiter is also woken when the credential or one of its sessions has to be looked at again."""
+        self._watching.add(str(credential_id), waiter)
+        try:
+            yield
+        finally:
+            self._watching.remove(str(credential_id), waiter)
 
 
 def _principal(found: accounts.KnownCredential) -> Principal:
@@ -271,6 +288,11 @@ class Allow(SecurityBase):
         context = context_of(request)
         principal = await identified(request, context)
         context.limits.admit(principal.name, principal.federation_id)
+        await self.check(principal, context)
+        return Caller(principal, context, peer_of(request))
+
+    async def check(self, principal: Principal, context: Context) -> None:
+        """Reject who may not do this, or not any more."""
         if principal.is_removed:
             raise Rejected("client-removed", f"client {principal.client_name} was removed; stop the agent")
         if principal.is_erased and not await self._may_still(principal, context):
@@ -278,7 +300,6 @@ class Allow(SecurityBase):
         if principal.role not in self._roles:
             allowed = ", ".join(sorted(self._roles))
             raise Rejected("forbidden", f"a {principal.role} may not do this; it takes one of: {allowed}")
-        return Caller(principal, context, peer_of(request))
 
     async def _may_still(self, principal: Principal, context: Context) -> bool:
         """An erased client may read its own request and certificate while its token lives, and do what the method asks
@@ -324,6 +345,19 @@ async def identified(request: Request, context: Context) -> Principal:
     except Rejected:
         context.limits.count_failure(peer)
         raise
+
+
+async def is_shut_out(request: Request, caller: Caller, action: Action) -> bool:
+    """Whether a request that was let in would be refused now: of answers that go on, which keep no session in use."""
+    shown = _shown_by(request, caller.context)
+    assert shown is not None
+    try:
+        kind, content = shown
+        principal = await caller.context.authenticator.shown(("stream" if kind == "session" else kind, content))
+        await Allow(action).check(principal, caller.context)
+    except Rejected:
+        return True
+    return False
 
 
 def _shown_by(request: Request, context: Context) -> Shown | None:

@@ -9,13 +9,14 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from coordinator.api.auth import Caller, Follower, Reader, identified
+from coordinator.api.auth import Caller, Follower, Reader
 from coordinator.api.bodies import WantedPage, answer_page
 from coordinator.api.erasures import view_of
 from coordinator.api.problems import problems
 from coordinator.api.streaming import (
     LARGEST,
     Journal,
+    Listener,
     WantedEvents,
     WantedStream,
     answer_journal,
@@ -27,7 +28,6 @@ from coordinator.api.streaming import (
 from coordinator.engine.react import erasure_key, federation_key, run_key
 from coordinator.store import accounts, erasures, queries
 from coordinator.store.paging import Position, encode
-from services.core.errors import Rejected
 from services.wire.v1.erasure import ErasureEvent
 from services.wire.v1.resources import Event, Page
 from services.wire.v1.views import FeedEvent
@@ -43,7 +43,7 @@ router = APIRouter(prefix="/v1")
 )
 async def list_events(request: Request, run_id: UUID, caller: Reader, wanted: WantedEvents) -> Response:
     """What happened to the run, in order: ids, digests and counts."""
-    return await answer_journal(request, caller.coordinator.bus, await _of_run(caller, run_id), wanted)
+    return await answer_journal(Listener(request, caller, "read"), await _of_run(caller, run_id), wanted)
 
 
 @router.get(
@@ -54,9 +54,9 @@ async def list_events(request: Request, run_id: UUID, caller: Reader, wanted: Wa
         "The run has ended and the caller has seen everything.", "unauthenticated", "forbidden", "not-found"
     ),
 )
-async def stream_events(run_id: UUID, caller: Reader, wanted: WantedStream) -> Response:
+async def stream_events(request: Request, run_id: UUID, caller: Reader, wanted: WantedStream) -> Response:
     """What happened and happens to the run, until it ends."""
-    return await answer_stream(caller.coordinator.bus, await _of_run(caller, run_id), wanted)
+    return await answer_stream(Listener(request, caller, "read"), await _of_run(caller, run_id), wanted)
 
 
 async def _of_run(caller: Caller, run_id: UUID) -> Journal:
@@ -86,7 +86,7 @@ _OF_ERASURE: Final = ("unauthenticated", "forbidden", "client-removed", "not-fou
 )
 async def list_erasure_events(request: Request, erasure_id: UUID, caller: Follower, wanted: WantedEvents) -> Response:
     """What happened to the request, in order."""
-    return await answer_journal(request, caller.coordinator.bus, await _of_erasure(caller, erasure_id), wanted)
+    return await answer_journal(Listener(request, caller, "follow"), await _of_erasure(caller, erasure_id), wanted)
 
 
 @router.get(
@@ -95,9 +95,9 @@ async def list_erasure_events(request: Request, erasure_id: UUID, caller: Follow
     response_class=Response,
     responses=stream_responses("The request is over and the caller has seen everything.", *_OF_ERASURE),
 )
-async def stream_erasure_events(erasure_id: UUID, caller: Follower, wanted: WantedStream) -> Response:
+async def stream_erasure_events(request: Request, erasure_id: UUID, caller: Follower, wanted: WantedStream) -> Response:
     """What happened and happens to the request, until it is completed, denied, cancelled or failed."""
-    return await answer_stream(caller.coordinator.bus, await _of_erasure(caller, erasure_id), wanted)
+    return await answer_stream(Listener(request, caller, "follow"), await _of_erasure(caller, erasure_id), wanted)
 
 
 async def _of_erasure(caller: Caller, erasure_id: UUID) -> Journal:
@@ -170,13 +170,9 @@ async def stream_federation_events(
     async def page(position: Position) -> Page[FeedEvent]:
         return await feed.page(federation_id, position)
 
-    async def is_shut_out() -> bool:
-        try:
-            await identified(request, caller.context)
-        except Rejected:
-            return True
+    async def has_ended() -> bool:
         return False
 
-    journal = Journal(federation_key(federation_id), page, is_shut_out, REST_S)
+    journal = Journal(federation_key(federation_id), page, has_ended, REST_S)
     start = after if after is not None or last_event_id is not None else await feed.head(federation_id)
-    return open_stream(caller.coordinator.bus, journal, resumed_at(last_event_id, start or 0))
+    return open_stream(Listener(request, caller, "read"), journal, resumed_at(last_event_id, start or 0))

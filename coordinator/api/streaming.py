@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final
 from fastapi import Depends, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from coordinator.api.auth import Action, Caller, is_shut_out
 from coordinator.api.bodies import answer_page
 from coordinator.api.problems import problems
-from coordinator.bus.port import Bus
 from coordinator.store.paging import Position, encode
 from services.core.errors import Rejected
 from services.wire.v1.erasure import ErasureEvent
@@ -84,22 +84,31 @@ def stream_responses(when_over: str, *codes: str) -> dict[int | str, dict[str, A
     }
 
 
-async def answer_journal(request: Request, bus: Bus, journal: Journal, wanted: JournalRange) -> Response:
-    if "application/json" in request.headers.get("accept", ""):
-        return answer_page(request, await journal.page(wanted.position))
-    return await answer_stream(bus, journal, wanted)
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Whoever asked for a stream, and as what they may read it."""
+
+    request: Request
+    caller: Caller
+    action: Action
 
 
-async def answer_stream(bus: Bus, journal: Journal, wanted: JournalRange) -> Response:
+async def answer_journal(listener: Listener, journal: Journal, wanted: JournalRange) -> Response:
+    if "application/json" in listener.request.headers.get("accept", ""):
+        return answer_page(listener.request, await journal.page(wanted.position))
+    return await answer_stream(listener, journal, wanted)
+
+
+async def answer_stream(listener: Listener, journal: Journal, wanted: JournalRange) -> Response:
     seen = resumed_at(wanted.last_event_id, wanted.after)
     if not await journal.after(seen) and await journal.has_ended():
         return Response(status_code=204)  # tells an EventSource to stop reconnecting
-    return open_stream(bus, journal, seen)
+    return open_stream(listener, journal, seen)
 
 
-def open_stream(bus: Bus, journal: Journal, seen: int) -> Response:
+def open_stream(listener: Listener, journal: Journal, seen: int) -> Response:
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_stream(bus, journal, seen), headers=headers, media_type=SSE)
+    return StreamingResponse(_stream(listener, journal, seen), headers=headers, media_type=SSE)
 
 
 def resumed_at(last_event_id: str | None, after: int) -> int:
@@ -110,12 +119,18 @@ def resumed_at(last_event_id: str | None, after: int) -> int:
     return int(last_event_id)
 
 
-async def _stream(bus: Bus, journal: Journal, seen: int) -> AsyncIterator[bytes]:
-    """Every event after `seen`, as they come; ends when the journal has ended and its last event is out."""
+async def _stream(listener: Listener, journal: Journal, seen: int) -> AsyncIterator[bytes]:
+    """Every event after `seen`, as they come; ends when the journal has ended and its last event is out, or when who
+    listens may not any more: with the session or the credential that it was opened with."""
     yield f"retry: 2000\nid: {seen}\n\n".encode()
-    said_at = time.monotonic()
-    with bus.waiter(journal.key) as waiter:
+    said_at, caller = time.monotonic(), listener.caller
+    with (
+        caller.coordinator.bus.waiter(journal.key) as waiter,
+        caller.context.authenticator.waking(waiter, caller.principal.credential_id),
+    ):
         while True:
+            if await is_shut_out(listener.request, caller, listener.action):
+                return
             has_ended = await journal.has_ended()  # asked before, so that the events of its end are not missed
             events = await journal.after(seen)
             if events:

@@ -75,8 +75,8 @@ class BrowserSessions:
         cookie = f"{begun.id.hex}.{secret}"
         return OpenedSession(cookie, csrf_of(cookie), begun.ends_at)
 
-    async def find(self, cookie: str) -> BrowserSession:
-        """The session whose cookie it is; notes that it is in use."""
+    async def find(self, cookie: str, *, is_use: bool = True) -> BrowserSession:
+        """The session whose cookie it is; notes that it is in use, if this is a use."""
         session_id, secret = _split(cookie)
         async with self._database.read() as connection:
             now = await self._database.about_now(connection)
@@ -86,7 +86,7 @@ class BrowserSessions:
         is_ahead = found.created_at - now > CLOCK_SLACK
         if now >= found.ends_at or now - found.seen_at >= self._idle or is_ahead:
             raise _ended()
-        if now - found.seen_at >= min(SEEN_EVERY, self._idle / 10):
+        if is_use and now - found.seen_at >= min(SEEN_EVERY, self._idle / 10):
             with suppress(Unavailable):  # what can be read is served while the database takes no writes
                 async with self._database.write(is_durable=False) as connection:
                     await browser_sessions.note_seen(connection, found.id, now)

@@ -59,7 +59,7 @@ class TaskClaims:
         except (Rejected, Unavailable):
             raise
         except Exception as error:
-            log.error("session.opened-without-tasks", client=str(message.client_id), exc_info=error)
+            log.warning("session.opened-without-tasks", client=str(message.client_id), error=type(error).__name__)
             return await self._shell.handle(replace(message, frees_tasks=False))
 
     async def _claim_run_by_run(self, client_id: UUID) -> list[Granted]:
