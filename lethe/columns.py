@@ -2,7 +2,8 @@
 
 Each column is at least as wide as its longest word; what is left goes to the columns that need more. Where not even
 the longest words fit beside each other, the widest column (usually ids or digests) leaves the table: its values stand
-below their rows, whole, so that they can be copied.
+below their rows, whole, so that they can be copied. The first column, by which people know a row, stays as long as it
+is no id.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from rich.text import Text
 
 GAP: Final = 2
 INDENT: Final = "  "
+LONGEST_NAME: Final = 32
+"""What is longer is an id or a digest."""
 _wrapping: Final = Console(width=80)  # decides nothing: Text.wrap asks for one
 
 
@@ -25,7 +28,7 @@ def lines_of(headings: Sequence[str], rows: Sequence[Sequence[Text]], width: int
     needs = [_longest_word(headings[i], rows, i) for i in range(len(headings))]
     beside, below = list(range(len(headings))), list[int]()
     while sum(needs[i] for i in beside) + GAP * (len(beside) - 1) > width and len(beside) > 1:
-        widest = max(beside, key=needs.__getitem__)
+        widest = max(beside[1:] if needs[beside[0]] <= LONGEST_NAME else beside, key=needs.__getitem__)
         beside.remove(widest)
         below.append(widest)
     wants = [max(cell_len(headings[i]), *(row[i].cell_len for row in rows)) for i in range(len(headings))]
@@ -35,7 +38,17 @@ def lines_of(headings: Sequence[str], rows: Sequence[Sequence[Text]], width: int
     for row in rows:
         yield from _row([row[i] for i in beside], widths)
         for i in sorted(below):
-            yield Text.assemble(INDENT, (f"{headings[i]} ", "bold"), row[i])
+            yield from _below(Text.assemble(INDENT, (f"{headings[i]} ", "bold"), row[i]), width)
+
+
+def _below(line: Text, width: int) -> Iterator[Text]:
+    """A sentence is wrapped; one long word is left whole."""
+    if max(map(cell_len, line.plain.split())) + len(INDENT) > width:
+        yield line
+        return
+    for number, piece in enumerate(line.wrap(_wrapping, width - len(INDENT))):
+        piece.rstrip()
+        yield piece if number == 0 else Text.assemble(INDENT, piece)
 
 
 def _longest_word(heading: str, rows: Sequence[Sequence[Text]], column: int) -> int:

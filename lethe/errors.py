@@ -58,13 +58,15 @@ class NotAllowed(Refused):
 
 
 class NotFound(Refused):
-    """There is no such thing, or not for this caller."""
+    """There is no such thing, or not for this caller. `kind`: what was looked for in a list, as `run`."""
+
+    kind: str | None = None
 
     @classmethod
-    def by_name(cls, message: str) -> NotFound:
+    def by_name(cls, message: str, kind: str, *, next_step: str | None = None) -> NotFound:
         """Of what was looked for in a list."""
         error = cls("", 404, {"code": "not-found", "title": message})
-        error.message, error.args = message, (message,)
+        error.message, error.args, error.kind, error.next_step = message, (message,), kind, next_step
         return error
 
 

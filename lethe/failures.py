@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Final
 
-from lethe.errors import LetheError, Refused, Unusable
+from lethe.errors import LetheError, NotFound, Refused, Unusable
 
 REFUSED: Final = 1
 """The coordinator refused, cannot be reached, or the work failed."""
@@ -18,15 +18,29 @@ INCOMPLETE: Final = 3
 
 NEXT_STEPS: Final[Mapping[str, str]] = {
     "unauthenticated": "give a token before the command's name: lethe --token-file FILE …, or LETHE_TOKEN",
-    "forbidden": "ask for a credential with a higher role: lethe credentials create --role operator",
-    "not-found": "list what there is: lethe federations list, lethe runs list",
+    "forbidden": "ask an admin for a credential with such a role: lethe credentials create --role ROLE",
+    "not-found": "list what there is: lethe federations list, lethe clients list, lethe runs list, lethe erase list",
     "name-taken": "choose another name, or list what there is",
     "idempotency-key-reused": "leave out --idempotency-key, or send the same file again",
     "precondition-failed": "look at it again and repeat the command",
     "certificate-not-ready": "follow the request until it is completed: lethe erase watch ID",
     "superseded": "use the cohort's head: lethe checkpoints list RUN",
+    "already-erased": "show its certificate: lethe certificates show CLIENT",
+    "four-eyes": "who has to decide it sees it with: lethe erase list --awaiting-me",
+    "already-spent": "make another link: lethe certificates hand-over ID",
+    "method-unavailable": "see which methods apply here, and why others do not: lethe erase preview --client NAME",
+    "invalid-run": "look at the keys of a run file in docs/run-file.md, and try with: lethe runs create FILE --dry-run",
 }
 """What a command advises when the coordinator refuses with a code."""
+
+LISTS: Final[Mapping[str, str]] = {
+    "first federation": "make one: lethe federations create NAME",
+    "federation": "list what there is: lethe federations list",
+    "run": "list what there is: lethe runs list",
+    "client": "list what there is: lethe clients list",
+    "served model": "follow the run until it has one: lethe runs watch RUN",
+}
+"""What it advises when it finds nothing of a kind under a name."""
 
 
 class CommandFailed(LetheError):
@@ -41,7 +55,11 @@ class CommandFailed(LetheError):
         """A failure of the client, with the step that a command can take."""
         if isinstance(error, CommandFailed):
             return error
-        step = NEXT_STEPS.get(error.code, error.next_step) if isinstance(error, Refused) else error.next_step
+        step = error.next_step
+        if isinstance(error, NotFound) and error.kind in LISTS:
+            step = LISTS[error.kind]
+        elif isinstance(error, Refused):
+            step = NEXT_STEPS.get(error.code, step)
         return cls(error.message, next_step=step, exit_code=UNUSABLE if isinstance(error, Unusable) else REFUSED)
 
 

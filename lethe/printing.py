@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.filesize import decimal
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -57,6 +58,8 @@ def print_record(record: Mapping[str, Any], *, as_json: bool) -> None:
         sys.stdout.write(json.dumps(record, indent=2) + "\n")
         return
     table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")  # the end of an id or digest is not left out
     for key, value in record.items():
         nested = isinstance(value, dict | list)
         table.add_row(Text(key, style="bold"), Text(json.dumps(value)) if nested else cell(value))
@@ -83,9 +86,19 @@ def cell(value: Any) -> Text:
             return Text(str(value))
 
 
+def print_line(text: str) -> None:
+    """A sentence that is data."""
+    console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
 def say(text: str) -> None:
     """A sentence beside the data."""
     notes.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def size(num_bytes: int | None) -> str | None:
+    """As people read it: 1.2 MB."""
+    return None if num_bytes is None else decimal(num_bytes)
 
 
 def when(key: str) -> Callable[[Mapping[str, Any]], str | None]:

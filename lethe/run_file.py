@@ -82,7 +82,11 @@ def prepared(spec: BaseModel | Mapping[str, Any] | str | Path) -> Iterator[tuple
         if _is_local(document.get("init")):
             file = Path(document["init"]).expanduser()
             if not file.is_file():
-                raise CommandFailed(f"init: no file {file} (looked in {Path.cwd()})", exit_code=UNUSABLE)
+                raise CommandFailed(
+                    f"init: no file {file} (looked in {Path.cwd()})",
+                    next_step="draw the weights of a task of your own with: lethe models init FILE --task TASK",
+                    exit_code=UNUSABLE,
+                )
             document = {**document, "init": _digest(file)}
             files.append(file)
         if isinstance(validation, dict) and _is_local(validation.get("data")):

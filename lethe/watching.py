@@ -14,7 +14,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from lethe.printing import cell, new_table
+from lethe.columns import lines_of
+from lethe.printing import cell
 from services.core.model_figures import accuracy_of, loss_of
 
 _PHASES: Final = {"evaluate": "evaluating", "profile": "profiling"}
@@ -115,17 +116,25 @@ class RunView:
         return self.rounds.setdefault((cohort_id, number), RoundLine(number, cohort=cohort))
 
 
-def show_live(view: RunView) -> Group:
-    """The newest rounds as a table, with one line on the whole run below."""
-    table = new_table("cohort", "round", "received", "failed", "accuracy", "loss", "seconds", "phase", "")
-    for line in list(view.rounds.values())[-ROUNDS_SHOWN:]:
-        received = f"{line.num_received}/{line.num_selected}" if line.num_selected else None
-        accuracy = None if line.accuracy is None else f"{line.accuracy:.4f}"
-        seconds = None if line.seconds is None else f"{line.seconds:.2f}"
-        figures = (line.number, received, line.num_failed or None, accuracy, line.loss, seconds)
-        values = (line.cohort, *figures, line.phase, line.note)
-        table.add_row(*(cell(value) if value != "" else Text() for value in values))
-    return Group(table, Text(summary(view), style="bold"))
+def show_live(view: RunView, width: int) -> Group:
+    """The newest rounds as a table of the columns that have something in them, with one line on the whole run below."""
+    records: list[dict[str, Any]] = [
+        {
+            "cohort": line.cohort or None,
+            "round": line.number,
+            "received": f"{line.num_received}/{line.num_selected}" if line.num_selected else None,
+            "failed": line.num_failed or None,
+            "accuracy": None if line.accuracy is None else f"{line.accuracy:.4f}",
+            "loss": line.loss,
+            "seconds": None if line.seconds is None else f"{line.seconds:.2f}",
+            "phase": line.phase,
+            "note": line.note or None,
+        }
+        for line in list(view.rounds.values())[-ROUNDS_SHOWN:]
+    ]
+    headings = [name for name in records[0] if any(one[name] is not None for one in records)] if records else []
+    rows = [[cell(record[name]) for name in headings] for record in records]
+    return Group(*lines_of(headings, rows, width), Text(), Text(summary(view), style="bold"))
 
 
 def summary(view: RunView) -> str:
@@ -159,7 +168,7 @@ def watch(
     """Show a run until it ends. `on_round` hears of each published round; None among the events: connection lost."""
     tell = say or (lambda text: console.print(text, highlight=False, markup=False))
     with (
-        Live(console=console, get_renderable=lambda: show_live(view), refresh_per_second=5)
+        Live(console=console, get_renderable=lambda: show_live(view, console.width), refresh_per_second=5)
         if (console.is_terminal)
         else _Quiet()
     ):

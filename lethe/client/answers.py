@@ -57,7 +57,7 @@ def only(kind: str, name: str, found: Sequence[Document]) -> Document:
     """The one of that name. Several: it might be the wrong one, so that somebody must choose."""
     matches = [document for document in found if document["name"] == name]
     if not matches:
-        raise NotFound.by_name(f"there is no {kind} called {name}{named(found)}")
+        raise NotFound.by_name(f"there is no {kind} called {name}{named(found)}", kind)
     if len(matches) > 1:
         lines = [f"       {_candidate(document)}" for document in matches[:10]]
         more = [f"       and {len(matches) - 10} more"] if len(matches) > 10 else []

@@ -151,8 +151,7 @@ def preview(
     columns: dict[str, Column] = {
         "method": "method",
         "guarantee": "guarantee",
-        "applies": lambda option: "yes" if option["applies"] else f"not applicable: {option['why_not']}",
-        "cohorts": lambda option: len(option["cohorts"]) if option["applies"] else None,
+        "cohorts": lambda option: len(option["cohorts"]),
         "untouched": "num_cohorts_untouched",
         "rounds": "rounds_to_redo",
         "updates": "client_updates_to_redo",
@@ -161,7 +160,8 @@ def preview(
         "seconds": "estimated_seconds",
         "accuracy at first": "initial_accuracy",
     }
-    print_records(found["options"], columns, as_json=False)
+    print_records((option for option in found["options"] if option["applies"]), columns, as_json=False)
+    _print_inapplicable(found["options"])
     for option in found["options"]:
         if option["method"] == found["chosen"]:
             cohorts: dict[str, Column] = {
@@ -174,6 +174,19 @@ def preview(
             }
             print_records(option["cohorts"], cohorts, as_json=False)
     say(f"{method} would use {found['chosen']}, then the recovery {found['recovery']}")
+
+
+def _print_inapplicable(options: list[dict[str, Any]]) -> None:
+    """Methods with the same reason together: most have it in common."""
+    from lethe.printing import print_line
+
+    by_reason: dict[str, list[str]] = {}
+    for option in options:
+        if not option["applies"]:
+            by_reason.setdefault(option["why_not"], []).append(option["method"])
+    for reason, methods in by_reason.items():
+        print_line(f"not applicable: {', '.join(methods)}: {reason}")
+    print_line("")
 
 
 @app.command(**examples("lethe erase show hospital-b", "lethe erase show 0199d3a2-7a53-7cc0-b7a1-0d7b7e0f3c55"))

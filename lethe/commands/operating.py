@@ -35,10 +35,31 @@ def workers(context: typer.Context, federation: Federation = None, json: AsJson 
 
 def system(context: typer.Context, json: AsJson = False) -> None:
     """How the installation is: database, storage, jobs, background work, keys. For its admin."""
-    from lethe.printing import print_record
+    from lethe.printing import Column, print_record, print_records, size, when
 
     with connect(context) as client:
-        print_record(client.system().document, as_json=json)
+        found = client.system().document
+    if json:
+        print_record(found, as_json=True)
+        return
+    print_record(_summary(found), as_json=False)
+    work: dict[str, Column] = {
+        "background work": "name",
+        "state": "state",
+        "since": when("since"),
+        "restarts": "restarts",
+        "reason": "reason",
+    }
+    print()
+    print_records(found["background"], work, as_json=False)
+    stored: dict[str, Column] = {
+        "federation": "federation_id",
+        "stored": lambda one: size(one["bytes"]),
+        "of at most": lambda one: size(one["quota_bytes"]),
+    }
+    if found["storage_by_federation"]:
+        print()
+        print_records(found["storage_by_federation"], stored, as_json=False)
 
 
 def events(
@@ -65,6 +86,26 @@ def events(
             seen = shown[-1].seq if shown else after or 0
             for event in client.federations.follow(federation, after=seen):
                 _print(event.document, json)
+
+
+def _summary(system: dict[str, Any]) -> dict[str, Any]:
+    """What can be said in one line each."""
+    from lethe.printing import size
+
+    database, blobs, queue = system["database"], system["blobs"], system["queue"]
+    jobs = ", ".join(f"{num} {status}" for status, num in queue["jobs_by_status"].items())
+    oldest = f", the oldest since {queue['oldest_at'][:19].replace('T', ' ')}" if queue["oldest_at"] else ""
+    reached = {None: "not used", True: "reached", False: "away"}
+    return {
+        "version": system["version"],
+        "started": system["started_at"][:19].replace("T", " "),
+        "database": f"{database['kind']}, schema {database['revision']}"
+        + ("" if database["ok"] else ", shut until it was compared with the evidence"),
+        "redis": reached[system["redis"] and system["redis"]["ok"]],
+        "blobs": f"{blobs['kind']}, {blobs['objects']} objects, {size(blobs['bytes'])}",
+        "jobs": (jobs or "none") + oldest,
+        "signing key": system["keys"]["signing_key_id"],
+    }
 
 
 def _print(event: dict[str, Any], as_json: bool) -> None:

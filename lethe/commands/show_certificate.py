@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from lethe.commands.verify import STEPS
 from lethe.failures import UNUSABLE, CommandFailed, require
 from lethe.target import connect, examples
 
@@ -55,7 +56,7 @@ def show(
     try:
         reading = _reading(context, certificate, key, client, opening)
     except NotShown as invalid:
-        raise CommandFailed(str(invalid)) from invalid
+        raise CommandFailed(str(invalid), next_step=STEPS.get(invalid.check)) from invalid
     content = content_of(reading)
     match format:
         case "text":

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from lethe.client.target import DEFAULT_URL
 from lethe.failures import CommandFailed, require
 from lethe.target import examples
 
@@ -30,7 +31,8 @@ def up(
 ) -> None:
     """Start a coordinator and clients with workers here, and keep them running until Ctrl-C.
 
-    Started again in the same directory, it goes on where it was. Commands that are given here find it by themselves.
+    Started again in the same directory, it goes on where it was. On its own port, commands that are given here find it
+    by themselves.
     """
     require("compute,worker", "fastapi", "torch")
     from lethe.children import Children, ProcessEnded
@@ -47,7 +49,8 @@ def up(
             url = federation.start(children, say)
             say(f"{clients} clients are online; logs in {home}")
             say(f"the dashboard is at {url}/ (sign in with the token in {home}/admin.token), the API at {url}/docs")
-            say("now, in another terminal in this directory: lethe runs create run.yaml --watch")
+            for line in what_next(url, task):
+                say(line)
             print(f"up {url}", flush=True)
             while True:
                 children.check()
@@ -60,3 +63,14 @@ def up(
             for line in log.read_text("utf-8", errors="replace").splitlines()[-8:]:
                 console.print("    " + line, highlight=False, markup=False, soft_wrap=True)
         raise CommandFailed(str(error), next_step=f"read the logs in {home}") from error
+
+
+def what_next(url: str, task: str) -> list[str]:
+    """The commands that begin a run here."""
+    lethe = "lethe" if url == DEFAULT_URL else f"lethe --url {url}"
+    lines = ["now, in another terminal in this directory:"]
+    if not Path("run.yaml").is_file():
+        lines.append("    lethe new my-task                 # a run file to begin with, if you have none")
+    if not task.startswith("builtin:"):
+        lines.append(f"    lethe models init run.yaml --task {task} --data …    # once: the weights to start from")
+    return [*lines, f"    {lethe} runs create run.yaml --watch"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
@@ -88,6 +89,15 @@ def verify(
     _judge(verdict, outcome)
 
 
+STEPS: Final[Mapping[str, str]] = {
+    "signatures": "it may be of another installation, or older than its key: ask the issuer for the key with that id, "
+    "or list those of an installation: lethe --url URL keys list",
+    "opening": "take the client's name as it was in the federation, and the opening of this certificate: "
+    "lethe certificates opening ID",
+}
+"""What may help where a check fails."""
+
+
 def _judge(verdict: Verdict, outcome: ReplayOutcome | None) -> None:
     """The exit code says what the lines before said."""
     _refuse("certificate", verdict)
@@ -103,7 +113,9 @@ def _judge(verdict: Verdict, outcome: ReplayOutcome | None) -> None:
 
 def _refuse(what: str, verdict: Verdict) -> None:
     if failed := [one for one in verdict.checks if one.ok is False]:
-        raise CommandFailed(f"the {what} is not valid ({failed[0].name}): {failed[0].detail}")
+        raise CommandFailed(
+            f"the {what} is not valid ({failed[0].name}): {failed[0].detail}", next_step=STEPS.get(failed[0].name)
+        )
 
 
 def _verify_acts(export: bytes, key: bytes, as_json: bool) -> None:

@@ -44,7 +44,9 @@ class Federations:
         if federation is not None:
             return Federation.read(only("federation", str(federation), found))
         if not found:
-            raise NotFound.by_name("there is no federation yet: make one with federations.create(NAME)")
+            raise NotFound.by_name(
+                "there is no federation yet", "first federation", next_step="make one: federations.create(NAME)"
+            )
         if len(found) > 1:
             raise Unusable(f"there are several federations{named(found)}", next_step="say which: federation=NAME")
         return Federation.read(found[0])

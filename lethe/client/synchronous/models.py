@@ -50,7 +50,7 @@ class Checkpoints:
         run = self._runs.get(checkpoint)
         heads = [one for one in run.checkpoints() if one.is_head]
         if not heads:
-            raise NotFound.by_name(f"run {run.name} serves no model yet")
+            raise NotFound.by_name(f"run {run.name} serves no model yet", "served model")
         return max(heads, key=lambda one: one.created_at)
 
 

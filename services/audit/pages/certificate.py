@@ -67,7 +67,11 @@ NOBODY_NAMED: Final = (
 
 
 class NotShown(ValueError):
-    """The certificate does not verify: nothing that it says may be shown as if it did."""
+    """The certificate does not verify: nothing that it says may be shown as if it did. `check`: the one that fails."""
+
+    def __init__(self, check: str, reason: str) -> None:
+        super().__init__(f"this certificate is not valid ({check}): {reason}")
+        self.check = check
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +95,10 @@ def read(
         try:
             return Reading(certificate, read_unverified(certificate))
         except CertificateInvalid as invalid:
-            raise NotShown(f"this certificate is not valid ({invalid.stage}): {invalid.reason}") from invalid
+            raise NotShown(invalid.stage, invalid.reason) from invalid
     verdict = check(certificate, keys_pem, beside=beside)
     if failed := [one for one in verdict.checks if one.ok is False]:
-        raise NotShown(f"this certificate is not valid ({failed[0].name}): {failed[0].detail}")
+        raise NotShown(failed[0].name, failed[0].detail)
     assert verdict.statement is not None
     client = beside.client if beside is not None else None
     return Reading(certificate, verdict.statement, verdict.checks, key_from, keys_pem, client)
@@ -161,7 +165,7 @@ def _request(statement: AnyStatement, client: str | None) -> Section:
         rows.append(("Federation", str(statement.predicate.federation)))
     rows += [
         ("About", "whole clients" if request.scope == "client" else "samples of clients that stay"),
-        ("Ground", request.regulation),
+        ("Law or contract", request.regulation),
         ("Submitted", _instant(request.submitted_at)),
         ("Fenced", f"{_instant(request.fenced_at)}: no model with the data was served or trained on any more"),
         ("First clean", f"{_instant(request.first_clean_at)}: every model line served a model without the data"),
@@ -188,7 +192,7 @@ def _who(statement: AnyStatement) -> Iterator[Facts | Paragraph]:
     if handling.approved_by is not None and handling.approved_at is not None:
         rows.append(("Approved by", f"{_party(handling.approved_by)}, {_instant(handling.approved_at)}"))
     if handling.ground is not None:
-        rows.append(("Reason given", GROUNDS[handling.ground]))
+        rows.append(("Ground", GROUNDS[handling.ground]))
     if handling.deadline_before is not None:
         rows.append(("Deadline extended", f"it was {_instant(handling.deadline_before)}"))
     yield Facts(tuple(rows))

@@ -149,6 +149,22 @@ def test_a_name_that_nothing_has_is_answered_with_the_names_there_are(server: Se
     assert code == 1 and "there is no run called digit; there is digits" in err
 
 
+@pytest.mark.parametrize(
+    ("command", "path", "step"),
+    [
+        (["runs", "show", "x"], "/v1/runs", "next:  list what there is: lethe runs list"),
+        (["clients", "list"], "/v1/federations", "next:  make one: lethe federations create NAME"),
+        (["clients", "list", "-f", "x"], "/v1/federations", "next:  list what there is: lethe federations list"),
+    ],
+)
+def test_who_names_what_is_not_there_is_told_the_command_that_helps(
+    server: Server, lethe: Any, command: list[str], path: str, step: str
+) -> None:
+    server.answers[f"GET {path}"] = [(200, {"items": []})]
+    code, _, err = lethe(*command)
+    assert code == 1 and step in err, err
+
+
 @pytest.mark.parametrize("command", [["cancel"], ["pause"], ["show"], ["join", "-c", "a"], ["logs"]])
 def test_a_name_that_several_runs_have_is_refused_with_the_candidates(
     server: Server, lethe: Any, command: list[str]

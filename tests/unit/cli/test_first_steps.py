@@ -16,7 +16,9 @@ import pytest
 import yaml
 from rich.console import Console
 
+from lethe.client.target import DEFAULT_URL
 from lethe.commands.new import FILES
+from lethe.commands.up import what_next
 from tests.support import samples
 from tests.unit.cli.conftest import Server
 
@@ -190,3 +192,12 @@ def test_the_shell_completes_commands_and_options(typed: str, expected: str, she
 def test_completion_can_be_installed(lethe: Any) -> None:
     code, out, _ = lethe("--help")
     assert code == 0 and "--install-completion" in out
+
+
+def test_up_says_how_to_begin_a_run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = "\n".join(what_next("http://127.0.0.1:9000", "builtin:classifier"))
+    assert "lethe new" in said and "lethe --url http://127.0.0.1:9000 runs create" in said
+    (tmp_path / "run.yaml").touch()
+    said = "\n".join(what_next(DEFAULT_URL, "task.py:Task"))
+    assert "lethe new" not in said and "models init run.yaml --task task.py:Task" in said and "--url" not in said

@@ -21,6 +21,13 @@ def test_a_pipe_gets_long_fields_whole_and_no_padding(capsys: pytest.CaptureFixt
     assert lines == [line.rstrip() for line in lines]
 
 
+def test_no_end_of_a_digest_is_left_out_of_a_record_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, digest = io.StringIO(), f"sha256:{'0123456789abcdef' * 4}"
+    monkeypatch.setattr(printing, "console", Console(file=screen, width=60, force_terminal=True, color_system=None))
+    print_record({"key_id": digest, "explanation": f"The key {digest} was replaced."}, as_json=False)
+    assert "".join(screen.getvalue().split()).count(digest) == 2
+
+
 RUNS: list[dict[str, Any]] = [
     {
         "name": "digits-of-the-hospitals",
@@ -64,6 +71,18 @@ def test_ids_stand_below_their_rows_where_they_do_not_fit_beside(monkeypatch: py
     assert RUNS[0]["id"] in on_a_terminal(160, monkeypatch)[2]
     narrow = on_a_terminal(100, monkeypatch)
     assert narrow[2].startswith(RUNS[0]["name"]) and narrow[3] == f"  id {RUNS[0]['id']}"
+
+
+def test_what_people_know_a_row_by_stays_in_its_first_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    terminal = Console(file=screen, width=80, force_terminal=True, color_system=None)
+    monkeypatch.setattr(printing, "console", terminal)
+    methods = [
+        {"method": "fedrecovery", "guarantee": "approximate", "seconds": 1.5, **{str(i): "x" * 9 for i in range(6)}}
+    ]
+    print_records(methods, {key: key for key in methods[0]}, as_json=False)
+    heading, _, row, *below = screen.getvalue().splitlines()
+    assert heading.startswith("method ") and row.startswith("fedrecovery ") and "  guarantee approximate" in below
 
 
 def test_a_pipe_gets_one_line_a_record(capsys: pytest.CaptureFixture[str]) -> None:

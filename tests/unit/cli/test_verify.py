@@ -106,6 +106,14 @@ def test_whom_a_certificate_is_about_is_checked_by_its_opening(lethe: Any, tmp_p
     assert lethe("verify", str(CERTIFICATE), *KEY, "--opening", other, "--client", "hospital-b")[0] == 1
 
 
+@pytest.mark.parametrize("command", [("verify",), ("certificates", "show")])
+def test_a_certificate_of_another_installation_is_refused_with_where_its_key_is(
+    lethe: Any, command: tuple[str, ...]
+) -> None:
+    code, _, err = lethe(*command, str(CERTIFICATE), "--key", str(HERE / "issuer.pub.pem"))
+    assert code == 1 and "is unknown: its public key was not given" in err and "keys list" in err
+
+
 @pytest.mark.parametrize("arguments", [("--client", "hospital-b"), ("--opening", str(OPENING))])
 def test_a_client_and_an_opening_go_together(lethe: Any, arguments: tuple[str, str]) -> None:
     code, _, err = lethe("verify", str(CERTIFICATE), *KEY, *arguments)

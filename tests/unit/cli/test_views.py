@@ -100,3 +100,32 @@ def test_keys_are_listed_with_their_time(server: Server, lethe: Any) -> None:
     server.answers["GET /v1/keys"] = [(200, [old, {**old, "key_id": "two", "until": None}])]  # type: ignore[list-item]
     code, out, _ = lethe("keys", "list", "--json")
     assert code == 0 and [json.loads(line)["key_id"] for line in out.splitlines()] == ["one", "two"]
+
+
+def test_the_system_is_told_in_words_and_as_it_came_with_json(server: Server, lethe: Any) -> None:
+    work = {"name": "clockwork", "state": "down", "since": AT, "reason": "the database cannot serve", "restarts": 2}
+    found = {
+        "version": "1.0",
+        "started_at": AT,
+        "database": {"kind": "sqlite", "revision": "0016", "ok": True},
+        "redis": None,
+        "blobs": {"kind": "file", "bytes": 1_500_000, "objects": 3},
+        "storage_by_federation": [{"federation_id": ID, "bytes": 1_500_000, "quota_bytes": 2_000_000_000}],
+        "queue": {"jobs_by_status": {"ready": 2}, "oldest_at": AT},
+        "background": [work],
+        "keys": {"signing_key_id": None},
+    }
+    server.answers["GET /v1/system"] = [(200, found)]
+    code, out, _ = lethe("system")
+    assert code == 0 and "{" not in out and "[" not in out
+    for words in (
+        *(
+            "sqlite, schema 0016",
+            "not used",
+            "file, 3 objects, 1.5 MB",
+            "2 ready, the oldest since 2026-01-02 03:04:05",
+        ),
+        *("clockwork", "the database cannot serve", "2.0 GB"),
+    ):
+        assert words in out
+    assert json.loads(lethe("system", "--json")[1]) == found

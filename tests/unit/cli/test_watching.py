@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from lethe.watching import RunView, show_live, summary, watch
@@ -35,7 +36,7 @@ def view_after(*events: dict[str, Any]) -> RunView:
 
 def shown(view: RunView) -> str:
     console = Console(file=io.StringIO(), width=120)
-    console.print(show_live(view))
+    console.print(show_live(view, 120))
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
@@ -77,3 +78,14 @@ def test_without_a_terminal_each_round_is_one_line() -> None:
 
 def test_watching_ends_with_the_run() -> None:
     assert "never" not in plain([*STORY, ENDED, event(10, "RunPaused", reason="never")])
+
+
+@pytest.mark.parametrize("width", [100, 80])
+def test_a_live_table_breaks_no_word_and_shows_no_column_that_is_empty(width: int) -> None:
+    judged = event(6, "RoundOpened", 3, round=2, kind="evaluate", num_selected=2)
+    console = Console(file=io.StringIO(), width=width)
+    console.print(show_live(view_after(*STORY, judged), width))
+    heading, *lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert "accuracy" in heading and "cohort" not in heading and "note" not in heading
+    assert any(line.split()[-1] == "published" for line in lines) and any("evaluating" in line for line in lines)
+    assert max(map(len, (heading, *lines))) <= width
