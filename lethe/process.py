@@ -15,6 +15,7 @@ import typer
 
 from lethe.database_faults import database_asked
 from lethe.failures import UNUSABLE, CommandFailed, require
+from services.core.tokens import hide_tokens
 
 if TYPE_CHECKING:
     from coordinator.runtime.coordinator import Coordinator
@@ -142,6 +143,7 @@ def configure_logging(*, as_json: bool) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *([structlog.processors.format_exc_info] if as_json else []),
             structlog.processors.JSONRenderer() if as_json else console,
+            lambda logger, name, line: hide_tokens(line),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

@@ -17,6 +17,7 @@ from coordinator.blobs.port import StorageFull
 from coordinator.store.database import NotReady, Unavailable
 from coordinator.store.faults import fault_of
 from services.core.errors import CODES, Rejected
+from services.core.tokens import hide_tokens
 from services.wire.v1.resources import Problem
 
 log = structlog.get_logger()
@@ -124,13 +125,14 @@ def problem(
     """The answer, counted and logged."""
     kind = PROBLEMS[code]
     context_of(request).metrics.rejections.labels(code).inc()
-    log.info("request.rejected", code=code, detail=detail[:_LONGEST_TEXT], method=request.method, path=request.url.path)
+    path, detail = hide_tokens(request.url.path), hide_tokens(detail)
+    log.info("request.rejected", code=code, detail=detail[:_LONGEST_TEXT], method=request.method, path=path)
     all_headers = dict(headers or {})
     if kind.retry_after_s is not None:
         all_headers.setdefault("Retry-After", str(kind.retry_after_s))
     if kind.status == 401:
         all_headers["WWW-Authenticate"] = "Bearer"
-    content = document(code, detail, request.url.path, errors)
+    content = document(code, detail, path, errors)
     return Response(content, kind.status, headers=all_headers, media_type=MEDIA_TYPE)
 
 
@@ -167,7 +169,7 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
     if any(fault["loc"] == ("header", "Idempotency-Key") and fault["type"] == "missing" for fault in faults):
         return problem(request, "idempotency-key-missing", "send an Idempotency-Key: a string new for each intent")
     errors = [
-        {"loc": [str(part)[:100] for part in fault["loc"]], "msg": _plain(fault), "type": fault["type"]}
+        {"loc": [hide_tokens(str(part))[:100] for part in fault["loc"]], "msg": _plain(fault), "type": fault["type"]}
         for fault in faults[:_MOST_ERRORS]
     ]
     where = "; ".join(f"{'.'.join(fault['loc'])}: {fault['msg']}" for fault in errors[:3])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import secrets
 import tempfile
 from collections.abc import Sequence
@@ -30,6 +29,7 @@ from coordinator.runtime.transactions import transact
 from coordinator.store import accounts
 from services.core.errors import Rejected
 from services.core.ids import uuid7
+from services.core.tokens import ISSUED
 from services.wire.v1.acts import ActAbout
 from services.wire.v1.people import FourEyes
 from services.wire.v1.resources import (
@@ -46,12 +46,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 SHORTEST_ADMIN_TOKEN = 16
-_ISSUED = re.compile(r"lethe_([0-9a-f]{32})_([A-Za-z0-9_-]{1,200})")
 
 
 def split_token(token: str) -> tuple[UUID, str]:
     """(credential id, secret)."""
-    if match := _ISSUED.fullmatch(token):
+    if match := ISSUED.fullmatch(token):
         return UUID(match[1]), match[2]
     return UUID(bytes=hashlib.sha256(b"token:" + token.encode()).digest()[:16]), token
 

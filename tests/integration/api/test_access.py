@@ -233,3 +233,23 @@ async def test_an_admin_token_in_the_settings_replaces_the_former_one(tmp_path: 
         await authenticator.principal("first-admin-token")
     assert not (tmp_path / "admin.token").exists()
     await coordinator.close()
+
+
+async def test_a_token_in_an_address_or_a_wrong_place_is_in_no_answer_and_in_no_log(
+    small_site: Site, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Somebody pastes it where an id belongs."""
+    token = (await small_site.staff("viewer")).token
+    secret = token.split("_", 2)[2]
+    answers = [
+        await small_site.http.get("/v1/runs", params={"token": token, "access_token": token}),
+        await small_site.admin.call("GET", f"/v1/runs/{token}"),
+        await small_site.admin.call("GET", f"/v1/{token}"),
+        await small_site.admin.call("GET", "/v1/erasure-requests", params={"status": token, "cursor": token}),
+        await small_site.admin.call("POST", "/v1/federations", json={"name": token, token: token}),
+        await small_site.http.get("/v1/runs", headers={"Authorization": f"Bearer {token}x"}),
+    ]
+    assert [one.status_code for one in answers] == [401, 422, 404, 422, 422, 401]
+    printed = "".join(capfd.readouterr())
+    assert "request.rejected" in printed and secret not in printed
+    assert all(secret not in one.text + str(one.headers) for one in answers)

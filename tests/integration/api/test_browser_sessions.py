@@ -61,7 +61,7 @@ async def test_a_token_is_exchanged_for_a_session_that_is_worth_as_much(site: Si
     session, csrf = begun.headers.get_list("set-cookie")
     assert session.startswith("lethe=") and "HttpOnly" in session and "SameSite=strict" in session
     assert csrf.startswith("lethe-csrf=") and "HttpOnly" not in csrf and "SameSite=strict" in csrf
-    assert officer.token.rpartition("_")[2] not in session + csrf
+    assert officer.token.split("_", 2)[2] not in session + csrf
 
     assert (await browser.call("GET", SESSION)).json() == me
     assert (await browser.call("GET", "/v1/erasure-requests")).status_code == 200
@@ -138,7 +138,7 @@ async def test_no_secret_is_in_the_log_or_in_the_database(
     await browser.call("DELETE", SESSION)
     printed = "".join(capfd.readouterr())
     assert "session.begun" in printed and "session.ended" in printed
-    for secret in (officer.token.rpartition("_")[2], cookie.partition(".")[2], csrf):
+    for secret in (officer.token.split("_", 2)[2], cookie.partition(".")[2], csrf):
         assert secret not in printed and secret not in str(row)
 
 
