@@ -56,7 +56,7 @@ class CommandFailed(LetheError):
         if isinstance(error, CommandFailed):
             return error
         step = error.next_step
-        if isinstance(error, NotFound) and error.kind in LISTS:
+        if isinstance(error, NotFound) and error.kind is not None:
             step = LISTS[error.kind]
         elif isinstance(error, Refused):
             step = NEXT_STEPS.get(error.code, step)

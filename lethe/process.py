@@ -143,7 +143,7 @@ def configure_logging(*, as_json: bool) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *([structlog.processors.format_exc_info] if as_json else []),
             structlog.processors.JSONRenderer() if as_json else console,
-            lambda logger, name, line: hide_tokens(line),
+            lambda logger, name, line: hide_tokens(str(line)),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

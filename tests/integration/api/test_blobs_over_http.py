@@ -98,7 +98,7 @@ async def test_parts_of_an_upload_belong_to_their_task(site: Site) -> None:
     assert (await a.call("PATCH", PATH, content=BIG[:5000], headers={**part, **first})).status_code == 204
     assert (await a.call("HEAD", PATH, headers=first)).headers["upload-offset"] == "5000"
     assert (await a.call("HEAD", PATH, headers=second)).status_code == 404
-    rest = {**part, "Upload-Offset": "5000"}
+    rest = {**part, "Upload-Offset": "5000", "Content-Type": "application/octet-stream"}
     refused = await a.call("PATCH", PATH, content=BIG[5000:], headers={**rest, **second})
     assert (code_of(refused), refused.headers["upload-offset"]) == ("upload-offset-mismatch", "0")
     assert (await a.call("PATCH", PATH, content=BIG[5000:], headers={**rest, **first})).status_code == 201

@@ -137,11 +137,14 @@ async def _claims(agent: Actor, name: str) -> bool:
     return [task["run_name"] for task in await agent.claim(1)] == [name]
 
 
-async def test_a_client_with_a_run_that_cannot_be_read_opens_its_session_and_works_in_others(site: Site) -> None:
+async def test_a_client_with_a_run_that_cannot_be_read_opens_its_session_and_works_in_others(
+    site: Site, capfd: pytest.CaptureFixture[str]
+) -> None:
     (a,), broken, sound = await both_runs(site, "a")
     assert len(await a.claim()) == 2
     await break_spec(site, broken)
     await a.open_session()
+    assert "session.opened-without-tasks" in "".join(capfd.readouterr()), "whoever operates it is told"
     await execute(site, t.tasks.update().where(t.tasks.c.run_id == UUID(sound["id"])).values(due_at=LONG_AGO))
     await a.train(1.0)
     await until(lambda: is_completed(site, sound))

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import httpx
@@ -39,6 +40,10 @@ class Listening:
     def has_told(self, event: str) -> bool:
         return f"event: {event}" in self.lines
 
+    def has_begun(self, event: str) -> bool:
+        """It has told this, or broke off."""
+        return self.has_told(event) or self.reading.done()
+
 
 class Scene:
     """A run that goes on and a request that waits for approval, and whoever follows both and their federation."""
@@ -57,7 +62,7 @@ class Scene:
         self._open += found
         for name, one in zip(which or self._paths, found, strict=True):
             first = {"federation": "RunCreated", "run": "RunCreated", "request": "ErasureFiled"}[name]
-            await until(lambda one=one, first=first: one.has_told(first) or one.reading.done())
+            await until(partial(one.has_begun, first))
         return found
 
     async def close(self) -> None:
@@ -136,7 +141,7 @@ async def test_streams_of_others_go_on_when_a_session_ends(small_site: Site) -> 
         (run,) = (await site.admin.get("/v1/runs"))["items"]
         await site.admin.post(f"/v1/runs/{run['id']}/pause", expect=200)
         for stream in staying:
-            await until(lambda stream=stream: stream.has_told("RunPaused"))
+            await until(partial(stream.has_told, "RunPaused"))
         for browser in (one, other):
             await browser.http.aclose()
 

@@ -78,7 +78,7 @@ async def test_a_rotation_that_deadlocks_with_another_transaction_is_made_when_t
     site = on_postgres
     (a,) = await site.enrol("a")
     client_id = UUID(a.client_id)
-    mine = sa.select(t.credentials.c.id).where(t.credentials.c.client_id == client_id).with_for_update()
+    mine = t.credentials.c.client_id == client_id
     waiting = sa.text(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     )
@@ -90,9 +90,11 @@ async def test_a_rotation_that_deadlocks_with_another_transaction_is_made_when_t
             return bool((await connection.execute(waiting)).scalar_one())
 
         await until(is_waiting)
-        await connection.execute(mine)  # it waits for longer, and is the one that Postgres ends
+        await connection.execute(
+            sa.select(t.credentials.c.id).where(mine).with_for_update()
+        )  # it waits for longer, and is the one that Postgres ends
     answer = await rotating
     assert answer.status_code == 201, answer.text
     async with site.coordinator.database.read() as connection:
-        found = (await connection.execute(sa.select(t.credentials.c.revoked_at).where(mine.whereclause))).all()
+        found = (await connection.execute(sa.select(t.credentials.c.revoked_at).where(mine))).all()
     assert len(found) == 2 and sum(one.revoked_at is None for one in found) == 1
