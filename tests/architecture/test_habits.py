@@ -114,6 +114,7 @@ COMMITS = {
     "coordinator/runtime/key_shredder.py",
     "coordinator/runtime/storage.py",
     "coordinator/runtime/sweeping.py",
+    "coordinator/runtime/transactions.py",
     "coordinator/runtime/plain_blob_upgrade.py",
     "coordinator/runtime/uploads.py",
     "coordinator/runtime/worker_caches.py",
@@ -133,4 +134,4 @@ def test_only_these_modules_commit() -> None:
 
 
 def _is_commit(call: str) -> bool:
-    return call.endswith(("database.write", "past_the_gate().write"))
+    return call == "transact" or call.endswith(("database.write", "past_the_gate().write"))
