@@ -53,10 +53,12 @@ _LAST_ENDS = sa.select(t.tasks.c.run_id, _last_end).where(t.IS_LEASED_TASK).grou
 
 
 async def leases_from_ahead(connection: AsyncConnection, now: datetime) -> list[Due]:
-    """Leases with more time left than they are long: they were taken or renewed while the clock was ahead."""
+    """Leases with more time left than they are long: they were taken or renewed while the clock was ahead. Those of a
+    run that does not say how long they are end by themselves."""
     last_ends = {row.run_id: row.last_end for row in await connection.execute(_LAST_ENDS)}
     of_runs = sa.select(t.runs.c.id, t.runs.c.spec).where(t.runs.c.id.in_(last_ends))
-    ends = {row.id: now + timedelta(seconds=row.spec["lease_s"]) for row in await connection.execute(of_runs)}
+    lengths = {row.id: row.spec.get("lease_s") for row in await connection.execute(of_runs)}
+    ends = {run_id: now + timedelta(seconds=s) for run_id, s in lengths.items() if isinstance(s, int | float)}
     due: list[Due] = []
     for run_id in [run_id for run_id, end in ends.items() if last_ends[run_id] > end]:
         beyond = (t.tasks.c.run_id == run_id) & (t.tasks.c.due_at > ends[run_id])

@@ -242,13 +242,15 @@ async def test_acts_that_were_done_before_a_crash_are_linked_after_it(tmp_path: 
         await site.enrol("a")
         await acts(site, 2)
         federation_id = site.federation_id
+        head = site.coordinator.settings.evidence_path / "acts" / f"{federation_id}.json"
+        await until(head.exists)
         async with site.coordinator.database.write() as connection:
             last = t.acts.update().where(t.acts.c.seq == 2).values(seq=None, digest=None)
             first = sa.select(t.acts.c.digest).where(t.acts.c.seq == 1)
             digest = (await connection.execute(first)).scalar_one()
             await connection.execute(last)
             await connection.execute(t.act_chains.update().values(seq=1, digest=digest, head=None))
-        (site.coordinator.settings.evidence_path / "acts" / f"{federation_id}.json").unlink()
+        head.unlink()
     async with opened(tmp_path / "home", None, federation="another") as site:
         site.federation_id = federation_id
         assert [act["entry"]["seq"] for act in await acts(site, 2)] == [1, 2]

@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sa
 
 from coordinator.engine.entities import Job
+from coordinator.store import due, warm
 from coordinator.store import tables as t
-from coordinator.store import warm
 from coordinator.store.rows import to_row
 from tests.integration.api.site import Actor, Site
 from tests.integration.api.site import until as until_within
@@ -76,11 +76,24 @@ async def test_a_run_that_cannot_be_read_does_not_stop_the_clockwork_for_the_oth
     await until(lambda: is_completed(site, sound))
     assert site.coordinator.set_aside.why(UUID(broken["id"]))
     assert 'lethe_set_aside_now{kind="LeaseRanOut"} 1.0' in await metrics(site)
-    assert (await site.http.get("/readyz")).status_code == 200
+    ready = await site.http.get("/readyz")
+    assert ready.status_code == 200, ready.text
     await mend_spec(site, broken, spec)
     await a.train(1.0)
     await until(lambda: is_completed(site, broken))
     assert site.coordinator.set_aside.why(UUID(broken["id"])) is None
+
+
+async def test_a_run_that_cannot_be_read_hides_no_lease_of_others_from_when_the_clock_was_ahead(site: Site) -> None:
+    (a, b), broken, sound = await both_runs(site, "a", "b")
+    await a.claim()
+    (task,) = await b.claim()
+    await break_spec(site, broken)
+    async with site.coordinator.database.write() as connection:  # one: the clockwork looks as well
+        await connection.execute(t.tasks.update().values(due_at=datetime.now(UTC) + timedelta(days=1)))
+        await warm.renew(connection, sa.true())
+        found = await due.leases_from_ahead(connection, datetime.now(UTC))
+    assert [(str(one.about), str(one.owner)) for one in found] == [(task["task_id"], sound["id"])]
 
 
 async def test_a_run_that_cannot_be_read_does_not_hide_the_others_in_lists(site: Site) -> None:
@@ -195,7 +208,8 @@ async def test_broken_jobs_do_not_hold_up_those_behind_them(site: Site) -> None:
     for task in await a.claim():
         assert (await a.submit(task, await a.put_blob(OTHER_MODEL, task=task))).status_code == 200
     await until(lambda: is_completed(site, run))
-    assert (await site.http.get("/readyz")).status_code == 200
+    ready = await site.http.get("/readyz")
+    assert ready.status_code == 200, ready.text
 
 
 async def _is_set_aside(site: Site, count: int) -> bool:
