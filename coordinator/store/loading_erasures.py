@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from uuid import UUID
 
@@ -151,23 +152,25 @@ async def load_lineage(loading: Loading, leaver_ids: set[UUID]) -> None:
 
 
 async def _load_samples(loading: Loading, run_ids: set[UUID]) -> None:
-    """What each client last reported in each cohort."""
-    updates = t.updates
-    newest = (
-        sa.select(updates.c.cohort_id, updates.c.client_id, sa.func.max(updates.c.received_at).label("at"))
-        .where(updates.c.run_id.in_(run_ids), updates.c.kind == "train")
-        .group_by(updates.c.cohort_id, updates.c.client_id)
+    """What the cohorts of each run weigh when they are merged. A run of one cohort has nothing to merge."""
+    num_cohorts = Counter(cohort.run_id for cohort in loading.cohorts.values())
+    merged = {run_id for run_id in run_ids if num_cohorts[run_id] > 1}
+    rows = await loading.connection.execute(last_reported(merged)) if merged else ()
+    loading.note({"samples": {(row.cohort_id, row.client_id): row.num_samples for row in rows}})
+
+
+def last_reported(run_ids: set[UUID]) -> sa.Select[UUID, UUID, int]:
+    """Cohort, client and the samples that it last reported there. Each update is looked at once."""
+    u = t.updates.c
+    newest_first = sa.func.row_number().over(
+        partition_by=(u.cohort_id, u.client_id), order_by=(u.received_at.desc(), u.id.desc())
+    )
+    reported = (
+        sa.select(u.cohort_id, u.client_id, u.num_samples, newest_first.label("place"))
+        .where(u.run_id.in_(run_ids), u.kind == "train")
         .subquery()
     )
-    same = (updates.c.cohort_id == newest.c.cohort_id) & (updates.c.client_id == newest.c.client_id)
-    statement = (
-        sa.select(updates.c.cohort_id, updates.c.client_id, updates.c.num_samples)
-        .join(newest, same & (updates.c.received_at == newest.c.at))
-        .where(updates.c.kind == "train")
-        .order_by(updates.c.id)
-    )
-    samples = {(row.cohort_id, row.client_id): row.num_samples for row in await loading.connection.execute(statement)}
-    loading.note({"samples": samples})
+    return sa.select(reported.c.cohort_id, reported.c.client_id, reported.c.num_samples).where(reported.c.place == 1)
 
 
 async def _load_copies(loading: Loading, updates: Iterable[Update]) -> None:
