@@ -76,7 +76,9 @@ async def insert(coordinator: Coordinator, table: sa.Table, rows: Iterable[dict[
 
 
 def run_row(run_id: UUID, federation_id: UUID, name: str, kind: str, num_clients: int) -> dict[str, Any]:
-    spec = {"name": name, "topology": {"kind": kind}, "training": {"algorithm": "fedavg"}}
+    model = {"name": "mlp", "params": {"input_shape": [8, 8], "num_classes": 10}}
+    training = {"training": {"algorithm": "fedavg"}, "stop": {"rounds": 1}}
+    spec = {"name": name, "model": model, "topology": {"kind": kind}, **training}
     ended = {"status": "completed", "ended_at": BEGIN, "created_at": BEGIN, "version": 1, "num_clients": num_clients}
     return {"id": run_id, "federation_id": federation_id, "name": name, "spec": spec, **ended}
 
@@ -120,6 +122,9 @@ async def make(coordinator: Coordinator, size: Size) -> Made:
         own = [clients[(10 * place + offset) % size.clients] for offset in range(10)]
         await insert(coordinator, t.members, members(cohort["id"], own))
     head_id = await make_rounds(coordinator, long_run, line["id"], clients, size)
+    async with coordinator.database.write() as connection:
+        newest = {"head_id": head_id, "head_digest": DIGEST, "round": size.rounds}
+        await connection.execute(t.cohorts.update().where(t.cohorts.c.id == line["id"]).values(newest))
     return Made(federation_id, clients, long_run, wide_run, head_id)
 
 
@@ -196,9 +201,12 @@ def update_row(task: dict[str, Any], at: datetime) -> dict[str, Any]:
     return {**same, "id": new_id(at), "task_id": task["id"], **taken, **figures, **bytes_}
 
 
-def views(made: Made, size: Size) -> dict[str, str]:
+def views(made: Made, size: Size) -> dict[str, dict[str, Any]]:
+    """Requests by the name of the view."""
     long, middle = f"/v1/runs/{made.long_run}", size.rounds // 2
-    return {
+    wanted = {"federation_id": str(made.federation_id), "subjects": [made.clients[0][1]]}
+    preview = {"method": "POST", "url": "/v1/erasure-requests:preview", "json": wanted}
+    paths = {
         "topology, one cohort": f"{long}/topology",
         "topology, many cohorts": f"/v1/runs/{made.wide_run}/topology",
         "series": f"{long}/series",
@@ -216,6 +224,7 @@ def views(made: Made, size: Size) -> dict[str, str]:
         "events, from the middle": f"/v1/federations/{made.federation_id}/events?limit=200&after={middle}",
         "keys": "/v1/keys",
     }
+    return {"preview of an erasure": preview} | {name: {"method": "GET", "url": path} for name, path in paths.items()}
 
 
 async def measure(home: Path, url: str | None, size: Size, printer: Printer) -> None:
@@ -234,11 +243,11 @@ async def measure(home: Path, url: str | None, size: Size, printer: Printer) -> 
         headers = {"Authorization": f"Bearer {TOKEN}"}
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://it", headers=headers, timeout=600) as http:
-            for name, path in views(made, size).items():
+            for name, request in views(made, size).items():
                 took, kb = [], 0.0
                 for _ in range(TIMES):
                     begun = time.perf_counter()
-                    answer = await http.get(path)
+                    answer = await http.send(http.build_request(**request))
                     took.append(time.perf_counter() - begun)
                     kb = round(len(answer.raise_for_status().content) / 1000, 1)
                 median_s = round(statistics.median(took), 4)

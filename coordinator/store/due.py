@@ -10,6 +10,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from coordinator.engine.entities import ENDED
 from coordinator.engine.messages import DeadlinePassed, LeaseRanOut, Message
 from coordinator.engine.work import MAX_BACKOFF
 from coordinator.store import tables as t
@@ -48,23 +49,22 @@ async def due_messages(connection: AsyncConnection, now: datetime, most: int = D
     return found
 
 
-_last_end = sa.func.max(t.tasks.c.due_at, type_=t.tasks.c.due_at.type).label("last_end")
-_LAST_ENDS = sa.select(t.tasks.c.run_id, _last_end).where(t.IS_LEASED_TASK).group_by(t.tasks.c.run_id)
+_OPEN_RUNS = sa.select(t.runs.c.id, t.runs.c.spec).where(t.runs.c.status.not_in(ENDED))
+_LEASED_BEYOND = sa.select(t.tasks.c.id, t.tasks.c.lease_token, t.tasks.c.run_id, t.tasks.c.due_at).where(
+    t.IS_LEASED_TASK, t.tasks.c.due_at > sa.bindparam("end")
+)
 
 
 async def leases_from_ahead(connection: AsyncConnection, now: datetime) -> list[Due]:
     """Leases with more time left than they are long: they were taken or renewed while the clock was ahead. Those of a
     run that does not say how long they are end by themselves."""
-    last_ends = {row.run_id: row.last_end for row in await connection.execute(_LAST_ENDS)}
-    of_runs = sa.select(t.runs.c.id, t.runs.c.spec).where(t.runs.c.id.in_(last_ends))
-    lengths = {row.id: row.spec.get("lease_s") for row in await connection.execute(of_runs)}
+    lengths = {row.id: row.spec.get("lease_s") for row in await connection.execute(_OPEN_RUNS)}
     ends = {run_id: now + timedelta(seconds=s) for run_id, s in lengths.items() if isinstance(s, int | float)}
-    due: list[Due] = []
-    for run_id in [run_id for run_id, end in ends.items() if last_ends[run_id] > end]:
-        beyond = (t.tasks.c.run_id == run_id) & (t.tasks.c.due_at > ends[run_id])
-        found = sa.select(t.tasks.c.id, t.tasks.c.lease_token).where(t.IS_LEASED_TASK, beyond).limit(DUE_AT_ONCE)
-        due += [Due(LeaseRanOut(row.id, row.lease_token), row.id, run_id) for row in await connection.execute(found)]
-    return due
+    if not ends:
+        return []
+    beyond_the_shortest = await connection.execute(_LEASED_BEYOND, {"end": min(ends.values())})
+    found = [row for row in beyond_the_shortest if row.run_id in ends and row.due_at > ends[row.run_id]]
+    return [Due(LeaseRanOut(row.id, row.lease_token), row.id, row.run_id) for row in found[:DUE_AT_ONCE]]
 
 
 _CLAIMABLE = (
