@@ -20,13 +20,13 @@ async def traffic(
     rounds = await _rounds(connection, cohort_ids)
     updates = await _updates(connection, cohort_ids, leavers)
     models = await _model_bytes(connection, cohort_ids)
-    return {
-        cohort_id: Traffic(
-            updates_per_round=updates.get(cohort_id, (0, 0.0))[0] / num_rounds,
-            bytes_per_update=updates.get(cohort_id, (0, 0.0))[1] + models.get(cohort_id, 0.0),
-        )
-        for cohort_id, num_rounds in rounds.items()
-    }
+    found: dict[UUID, Traffic] = {}
+    for cohort_id, num_rounds in rounds.items():
+        num_updates, update_bytes = updates.get(cohort_id, (0, None))
+        model_bytes = models.get(cohort_id, 0.0)
+        moved = model_bytes + (model_bytes if update_bytes is None else update_bytes)
+        found[cohort_id] = Traffic(updates_per_round=num_updates / num_rounds, bytes_per_update=moved)
+    return found
 
 
 async def archives(
@@ -63,18 +63,18 @@ async def _rounds(connection: AsyncConnection, cohort_ids: Collection[UUID]) -> 
 
 async def _updates(
     connection: AsyncConnection, cohort_ids: Collection[UUID], leavers: Collection[UUID]
-) -> dict[UUID, tuple[int, float]]:
-    """Updates by others that were aggregated, and their mean size."""
+) -> dict[UUID, tuple[int, float | None]]:
+    """Updates by others that were aggregated, and their mean size; None where only updates of 0.1 were, which did not
+    note theirs."""
     u = t.updates.c
     statement = (
-        sa.select(u.cohort_id, sa.func.count().label("num"), sa.func.avg(t.blobs.c.num_bytes).label("bytes"))
+        sa.select(u.cohort_id, sa.func.count().label("num"), sa.func.avg(u.num_bytes).label("bytes"))
         .join(t.contributions, t.contributions.c.update_id == u.id)
-        .outerjoin(t.blobs, (t.blobs.c.origin_id == u.task_id) & (t.blobs.c.digest == u.digest))
         .where(u.cohort_id.in_(cohort_ids), u.client_id.not_in(leavers))
         .group_by(u.cohort_id)
     )
     rows = await connection.execute(statement)
-    return {row.cohort_id: (row.num, float(row.bytes or 0)) for row in rows}
+    return {row.cohort_id: (row.num, None if row.bytes is None else float(row.bytes)) for row in rows}
 
 
 async def _model_bytes(connection: AsyncConnection, cohort_ids: Collection[UUID]) -> dict[UUID, float]:

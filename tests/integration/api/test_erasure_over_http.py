@@ -19,7 +19,7 @@ from coordinator.runtime.accounts import split_token
 from coordinator.runtime.signing import SIGNING_KEY
 from coordinator.store import tables as t
 from services.audit.verification import check
-from tests.integration.api.site import Actor, Site, blob, code_of, until, update
+from tests.integration.api.site import Actor, Site, blob, code_of, has_been_retained, until, update
 
 pytestmark = pytest.mark.anyio
 NAMES = ("a", "b", "c", "d")
@@ -220,6 +220,18 @@ async def test_a_preview_says_what_the_request_then_does(site: Site) -> None:
     certificate = await operator.call("GET", f"{REQUESTS}/{done['id']}/certificate")
     verdict = check(certificate.content, (await operator.get("/v1/erasure/discovery"))["public_key"].encode())
     assert verdict.statement is not None and verdict.statement.predicate.method.name == "reinit"
+
+
+async def test_a_preview_counts_the_bytes_of_updates_that_are_no_longer_stored(small_site: Site) -> None:
+    wanted = {"subjects": ["b"], "federation_id": small_site.federation_id, "method": "retrain"}
+    moved: list[int] = []
+    async with working(await small_site.enrol("a", "b")):
+        for updates in ("all", "none"):
+            await run_to_its_end(small_site, key=updates, retention={"updates": updates})
+            await until(lambda: has_been_retained(small_site))
+            preview = await small_site.admin.post(f"{REQUESTS}:preview", wanted, expect=200)
+            moved.append(next(o["bytes_to_move"] for o in preview["options"] if o["method"] == "retrain"))
+    assert moved[1] == 2 * moved[0] > 0
 
 
 async def test_a_preview_says_why_a_method_does_not_apply(small_site: Site) -> None:
