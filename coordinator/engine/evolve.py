@@ -169,11 +169,8 @@ def _of_cohort(state: State, event: e.CohortEvent) -> State:
             return state.put(replace(retired, head_id=None, head_digest=None))
         case e.CohortMoved(cohort_id=cohort_id, parent_id=parent_id):
             return state.put(replace(state.cohorts[cohort_id], parent_id=parent_id))
-        case e.CohortAllotted(cohort_id=cohort_id, allotment=allotment, left_out=left_out):
-            own = [m for m in state.members.values() if m.cohort_id == cohort_id and m.active]
-            changed = [m for m in own if m.allotted == (m.client_id in left_out)]
-            flipped = [replace(m, allotted=not m.allotted) for m in changed]
-            return state.put(replace(state.cohorts[cohort_id], allotment=allotment), *flipped)
+        case e.CohortAllotted():
+            return _allot(state, event)
     assert_never(event)
 
 
@@ -319,6 +316,13 @@ def _resized(state: State, cohort: Cohort, change: int, *, serves: bool) -> Coho
         num_serving = cohort.allotment.num_clients + change
         cohort = replace(cohort, allotment=replace(cohort.allotment, num_clients=num_serving))
     return replace(cohort, num_members=cohort.num_members + change, num_clients_of_run=num_clients)
+
+
+def _allot(state: State, event: e.CohortAllotted) -> State:
+    own = [m for m in state.members.values() if m.cohort_id == event.cohort_id and m.active]
+    changed = [m for m in own if m.allotted == (m.client_id in event.left_out)]
+    flipped = [replace(m, allotted=not m.allotted) for m in changed]
+    return state.put(replace(state.cohorts[event.cohort_id], allotment=event.allotment), *flipped)
 
 
 def _fresh_program(sources: tuple[Source, ...]) -> dict[str, Any]:

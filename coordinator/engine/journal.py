@@ -7,7 +7,7 @@ from typing import Any, Final, assert_never
 from uuid import UUID
 
 from coordinator.engine import events as e
-from coordinator.engine.entities import State
+from coordinator.engine.entities import AffectedCohort, Round, State
 from coordinator.engine.erasure.stages import Recover
 from services.methods.catalogue import PLAIN, RECOVERY
 
@@ -31,60 +31,39 @@ ON_THE_WIRE: Final[dict[type[e.Event], str]] = {
 """Types of entries that readers of the log know by another name than the event's."""
 IN_BOTH: Final = frozenset({"CheckpointsSuperseded", "LineFenced", "LineClean", "LineDone", "LineAudited"})
 """Types of entries that stand in the journal of a run and in the log of a request."""
+_OneTask = e.TaskLeased | e.TaskReissued | e.TaskWithdrawn | e.TaskReleased | e.TaskFailed | e.UpdateRefused
 
 
 def entry(event: e.Event, after: State) -> Entry | None:
-    """The journal's line for an event; None for those that only keep the machinery running."""
-    kind = ON_THE_WIRE.get(type(event), type(event).__name__)
+    """The journal's line for an event; None for those that only keep the machinery running. What happens most often is
+    asked for first."""
+    if isinstance(event, e.TaskEvent):
+        return _of_task(event, after)
+    if isinstance(event, e.RoundEvent):
+        return _of_round(event, after)
+    if isinstance(event, e.CohortEvent):
+        return _of_cohort(event, after)
+    if isinstance(event, e.JobEvent):
+        return _of_job(event, after)
+    if isinstance(event, e.RunEvent):
+        return _of_run(event)
+    if isinstance(event, e.UnlearningEvent):
+        return _of_unlearning(event, after)
+    if isinstance(event, e.ErasureEvent):
+        return _of_erasure(event, after)
+    if isinstance(event, e.IncentiveEvent):
+        return None
+    assert_never(event)
+
+
+def _of_task(event: e.TaskEvent, after: State) -> Entry | None:
     match event:
-        case e.RunCreated(run=run):
-            return Entry(run.id, None, kind, {"name": run.name})
-        case e.CohortFormed(cohort=cohort):
-            return Entry(cohort.run_id, cohort.id, kind, {"cohort": cohort.name, "num_members": cohort.num_members})
-        case e.RunPaused(run_id=run_id, hold=hold, reason=reason):
-            return Entry(run_id, None, kind, {"hold": hold, "reason": reason})
-        case e.RunResumed(run_id=run_id):
-            return Entry(run_id, None, kind, {})
-        case e.RunEnded(run_id=run_id, status=status, reason=reason):
-            return Entry(run_id, None, kind, {"status": status, "reason": reason})
-        case e.MemberJoined(member=member):
-            cohort_id, client_id = member.cohort_id, str(member.client_id)
-            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"client_id": client_id})
-        case e.MemberLeft(cohort_id=cohort_id, client_id=client_id):
-            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"client_id": str(client_id)})
-        case e.RoundOpened(round=r):
-            data: dict[str, Any] = {"round": r.number, "kind": r.kind, "num_selected": r.num_selected, "epoch": r.epoch}
-            return Entry(r.run_id, r.cohort_id, kind, data)
-        case (
-            e.RoundClosed(round_id=round_id) | e.RoundAbandoned(round_id=round_id) | e.QuorumAwaited(round_id=round_id)
-        ):
-            r = after.rounds[round_id]
-            data = {"round": r.number, "kind": r.kind, "num_received": r.num_received, "num_failed": r.num_failed}
-            return Entry(r.run_id, r.cohort_id, kind, data)
-        case e.OthersAsked(round_id=round_id, tasks=tasks):
-            r = after.rounds[round_id]
-            return Entry(r.run_id, r.cohort_id, kind, {"round": r.number, "kind": r.kind, "num_asked": len(tasks)})
-        case (
-            e.TaskLeased(task_id=task_id)
-            | e.TaskReleased(task_id=task_id)
-            | e.TaskFailed(task_id=task_id)
-            | e.TaskReissued(task_id=task_id)
-            | e.TaskWithdrawn(task_id=task_id)
-            | e.UpdateRefused(task_id=task_id)
-        ):
-            task = after.tasks[task_id]
-            data = {
-                "task_id": str(task.id),
-                "client": task.client_name,
-                "round": task.round,
-                "kind": task.kind,
-                "attempt": task.attempt,
-            }
-            if isinstance(event, e.TaskReleased | e.TaskFailed):
-                data["reason"] = event.reason
-            if isinstance(event, e.UpdateRefused):
-                data["code"] = event.code
-            return Entry(task.run_id, task.cohort_id, kind, data)
+        case e.TaskLeased() | e.TaskReissued() | e.TaskWithdrawn():
+            return _about_task(event, after, {})
+        case e.TaskReleased(reason=reason) | e.TaskFailed(reason=reason):
+            return _about_task(event, after, {"reason": reason})
+        case e.UpdateRefused(code=code):
+            return _about_task(event, after, {"code": code})
         case e.UpdateAccepted(update=u):
             data = {
                 "update_id": str(u.id),
@@ -94,9 +73,38 @@ def entry(event: e.Event, after: State) -> Entry | None:
                 "digest": u.digest,
                 "num_samples": u.num_samples,
             }
-            return Entry(u.run_id, u.cohort_id, kind, data)
+            return Entry(u.run_id, u.cohort_id, _type(event), data)
+        case e.LeaseRenewed() | e.TaskPromoted() | e.TasksRevoked() | e.UpdatesDiscarded():
+            return None
+    assert_never(event)
+
+
+def _of_round(event: e.RoundEvent, after: State) -> Entry | None:
+    match event:
+        case e.RoundOpened(round=r):
+            return _about_round(event, r, {"num_selected": r.num_selected, "epoch": r.epoch})
+        case (
+            e.RoundClosed(round_id=round_id) | e.RoundAbandoned(round_id=round_id) | e.QuorumAwaited(round_id=round_id)
+        ):
+            r = after.rounds[round_id]
+            return _about_round(event, r, {"num_received": r.num_received, "num_failed": r.num_failed})
+        case e.OthersAsked(round_id=round_id, tasks=tasks):
+            return _about_round(event, after.rounds[round_id], {"num_asked": len(tasks)})
+        case e.RoundFilled() | e.RoundStarved():
+            return None
+    assert_never(event)
+
+
+def _of_cohort(event: e.CohortEvent, after: State) -> Entry | None:
+    match event:
+        case e.CohortFormed(cohort=cohort):
+            return _about_cohort(event, after, {"cohort": cohort.name, "num_members": cohort.num_members}, cohort.id)
+        case e.MemberJoined(member=member):
+            return _about_cohort(event, after, {"client_id": str(member.client_id)}, member.cohort_id)
+        case e.MemberLeft(cohort_id=cohort_id, client_id=client_id):
+            return _about_cohort(event, after, {"client_id": str(client_id)}, cohort_id)
         case e.CheckpointPublished(checkpoint=c, contributions=contributions):
-            data = {
+            data: dict[str, Any] = {
                 "checkpoint_id": str(c.id),
                 "round": c.round,
                 "epoch": c.epoch,
@@ -104,107 +112,139 @@ def entry(event: e.Event, after: State) -> Entry | None:
                 "num_updates": len(contributions),
                 "metrics": dict(c.metrics),
             }
-            return Entry(c.run_id, c.cohort_id, kind, data)
+            return Entry(c.run_id, c.cohort_id, _type(event), data)
         case e.UpdatesLeftOut(cohort_id=cohort_id, round=number, update_ids=update_ids):
             data = {"round": number, "updates": [str(update_id) for update_id in update_ids]}
-            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, data)
+            return _about_cohort(event, after, data, cohort_id)
         case e.MembersOrdered(cohort_id=cohort_id, round=number, selection=found, figures=figures):
             data = {"round": number, "policy": found.name, "state": found.state, "figures": dict(figures)}
-            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, data)
+            return _about_cohort(event, after, data, cohort_id)
         case e.SelectionFailed(cohort_id=cohort_id, selection=found):
-            data = {"policy": found.name, "reason": found.failed}
-            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, data)
+            return _about_cohort(event, after, {"policy": found.name, "reason": found.failed}, cohort_id)
         case e.CohortEnded(cohort_id=cohort_id, phase=phase, reason=reason):
-            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"phase": phase, "reason": reason})
+            return _about_cohort(event, after, {"phase": phase, "reason": reason}, cohort_id)
         case e.CohortRetired(cohort_id=cohort_id, reason=reason):
-            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"reason": reason})
-        case e.CohortAllotted(cohort_id=cohort_id, allotment=allotment):
-            data = {} if allotment is None else {"period": allotment.period, "job_id": str(allotment.job_id)}
-            data |= {} if allotment is None else {"num_clients": allotment.num_clients}
-            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, data)
+            return _about_cohort(event, after, {"reason": reason}, cohort_id)
+        case e.CohortRevived(cohort_id=cohort_id, epoch=epoch):
+            return _about_cohort(event, after, {"epoch": epoch}, cohort_id)
+        case e.CohortAllotted(cohort_id=cohort_id, allotment=given):
+            data = {} if given is None else {"period": given.period, "job_id": str(given.job_id)}
+            data |= {} if given is None else {"num_clients": given.num_clients}
+            return _about_cohort(event, after, data, cohort_id)
+        case e.ProgramAdvanced() | e.CohortWaits() | e.SelectionAwaited() | e.RoundObserved():
+            return None
+        case e.RoundsLimited() | e.CohortMoved() | e.CohortRestarted():
+            return None
+    assert_never(event)
+
+
+def _of_job(event: e.JobEvent, after: State) -> Entry | None:
+    match event:
+        case e.JobSettled(job_id=job_id, status="failed", error=error):
+            job = after.jobs[job_id]
+            return Entry(job.run_id, job.cohort_id, _type(event), {"kernel": job.kernel, "error": error})
+        case e.JobSettled() | e.JobRequested() | e.JobReturned() | e.BlobRecorded():
+            return None
+    assert_never(event)
+
+
+def _of_run(event: e.RunEvent) -> Entry | None:
+    match event:
+        case e.RunCreated(run=run):
+            return Entry(run.id, None, _type(event), {"name": run.name})
+        case e.RunPaused(run_id=run_id, hold=hold, reason=reason):
+            return Entry(run_id, None, _type(event), {"hold": hold, "reason": reason})
+        case e.RunResumed(run_id=run_id):
+            return Entry(run_id, None, _type(event), {})
+        case e.RunEnded(run_id=run_id, status=status, reason=reason):
+            return Entry(run_id, None, _type(event), {"status": status, "reason": reason})
         case e.RunReopened(run_id=run_id, reason=reason):
-            return Entry(run_id, None, kind, {"reason": reason})
+            return Entry(run_id, None, _type(event), {"reason": reason})
+        case e.SessionOpened() | e.ClientRemoved() | e.RunResized():
+            return None
+    assert_never(event)
+
+
+def _of_unlearning(event: e.UnlearningEvent, after: State) -> Entry | None:
+    match event:
+        case e.CohortFenced(cohort_id=cohort_id, epoch=epoch, round=number, recovery=recovery):
+            return _about_cohort(event, after, {"epoch": epoch, "round": number, **_shown(recovery)}, cohort_id)
+        case e.CohortUnlearned(cohort_id=cohort_id, reason=reason) | e.ClassFound(cohort_id=cohort_id, reason=reason):
+            return _about_cohort(event, after, {"reason": reason, **_shown(event.recovery)}, cohort_id)
+        case e.RecoveryBegun(cohort_id=cohort_id, recovery=recovery):
+            return _about_cohort(event, after, _shown(recovery), cohort_id)
+        case e.UnlearningStopped(cohort_id=cohort_id, reason=reason):
+            return _about_cohort(event, after, {"reason": reason}, cohort_id)
         case e.CheckpointsSuperseded(checkpoint_ids=checkpoint_ids, erasure_id=erasure_id):
             run_id = after.checkpoints[checkpoint_ids[0]].run_id
-            return Entry(run_id, None, kind, {"num_checkpoints": len(checkpoint_ids)}, erasure_id)
+            return Entry(run_id, None, _type(event), {"num_checkpoints": len(checkpoint_ids)}, erasure_id)
+        case e.RoundRecalled():
+            return None
+    assert_never(event)
+
+
+def _of_erasure(event: e.ErasureEvent, after: State) -> Entry | None:
+    match event:
         case e.ErasureFiled(erasure=erasure, subjects=subjects):
-            data = {"scope": erasure.scope, "method": erasure.method, "num_subjects": len(subjects)}
-            return Entry(None, None, kind, data, erasure.id)
+            data: dict[str, Any] = {"scope": erasure.scope, "method": erasure.method, "num_subjects": len(subjects)}
+            return Entry(None, None, _type(event), data, erasure.id)
         case e.ErasureDecided(erasure_id=erasure_id, ruling=ruling):
             data = {"decision": ruling.outcome, "role": ruling.by.role, "credential_id": str(ruling.by.credential_id)}
-            return Entry(None, None, kind, data, erasure_id)
+            return Entry(None, None, _type(event), data, erasure_id)
         case e.ErasureExtended(erasure_id=erasure_id, extension=extension):
             data = {"until": extension.until.isoformat(), "reason": extension.reason}
-            return Entry(None, None, kind, data, erasure_id)
+            return Entry(None, None, _type(event), data, erasure_id)
         case e.ErasureMoved(erasure_id=erasure_id, status=status, reason=reason, chosen=chosen):
             data = {"status": status, "reason": reason} | ({"method": chosen} if chosen is not None else {})
-            return Entry(None, None, kind, data, erasure_id)
+            return Entry(None, None, _type(event), data, erasure_id)
         case e.SamplesExcluded(exclusion=x):
-            return Entry(None, None, kind, {"client": x.client_name, "num_samples": len(x.samples)}, x.erasure_id)
-        case e.AffectedCohortFenced(affected=one):
-            data = {"cohort": one.cohort_name, "action": one.action, "epoch": one.epoch_after}
-            return Entry(one.run_id, one.cohort_id, kind, data, one.erasure_id)
+            data = {"client": x.client_name, "num_samples": len(x.samples)}
+            return Entry(None, None, _type(event), data, x.erasure_id)
+        case e.CertificateIssued(certificate=certificate):
+            return Entry(None, None, _type(event), {}, certificate.erasure_id)
+        case e.AffectedCohortFenced(affected=affected):
+            return _about_affected(event, affected, {"action": affected.action, "epoch": affected.epoch_after})
         case (
             e.AffectedCohortClean(erasure_id=erasure_id, cohort_id=cohort_id)
             | e.AffectedCohortDone(erasure_id=erasure_id, cohort_id=cohort_id)
         ):
-            one = after.affected_cohorts[erasure_id, cohort_id]
-            return Entry(one.run_id, cohort_id, kind, {"cohort": one.cohort_name}, erasure_id)
+            return _about_affected(event, after.affected_cohorts[erasure_id, cohort_id], {})
         case e.AffectedCohortAudited(erasure_id=erasure_id, cohort_id=cohort_id, audit=audit):
-            one = after.affected_cohorts[erasure_id, cohort_id]
-            data = {"cohort": one.cohort_name, "passed": audit.passed}
-            return Entry(one.run_id, cohort_id, kind, data, erasure_id)
-        case e.CertificateIssued(certificate=certificate):
-            return Entry(None, None, kind, {}, certificate.erasure_id)
-        case e.CohortFenced(cohort_id=cohort_id, epoch=epoch, round=number):
-            data = {"epoch": epoch, "round": number, **_shown(event.recovery)}
-            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, data)
-        case e.CohortRevived(cohort_id=cohort_id, epoch=epoch):
-            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"epoch": epoch})
-        case e.CohortUnlearned(cohort_id=cohort_id, reason=reason) | e.ClassFound(cohort_id=cohort_id, reason=reason):
-            data = {"reason": reason, **_shown(event.recovery)}
-            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, data)
-        case e.RecoveryBegun(cohort_id=cohort_id, recovery=recovery):
-            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, _shown(recovery))
-        case e.UnlearningStopped(cohort_id=cohort_id, reason=reason):
-            return Entry(after.cohorts[cohort_id].run_id, cohort_id, kind, {"reason": reason})
-        case e.JobSettled(job_id=job_id, status="failed", error=error):
-            job = after.jobs[job_id]
-            return Entry(job.run_id, job.cohort_id, kind, {"kernel": job.kernel, "error": error})
-        case (
-            e.SessionOpened()
-            | e.ClientRemoved()
-            | e.RoundFilled()
-            | e.RoundStarved()
-            | e.LeaseRenewed()
-            | e.TaskPromoted()
-            | e.TasksRevoked()
-            | e.UpdatesDiscarded()
-            | e.ProgramAdvanced()
-            | e.JobRequested()
-            | e.JobReturned()
-            | e.BlobRecorded()
-            | e.CohortWaits()
-            | e.SelectionAwaited()
-            | e.RoundObserved()
-            | e.RoundsLimited()
-            | e.CohortMoved()
-            | e.CohortRestarted()
-            | e.RoundRecalled()
-            | e.RunResized()
-            | e.ClientErased()
-            | e.ClientReleased()
-            | e.ExclusionsAcknowledged()
-            | e.ExclusionsRefused()
-            | e.DeliveryRequested()
-            | e.DeliveryAttempted()
-            | e.AllocationChanged()
-            | e.PeriodBegun()
-            | e.LedgerNoted()
-            | e.JobSettled()
-        ):
+            return _about_affected(event, after.affected_cohorts[erasure_id, cohort_id], {"passed": audit.passed})
+        case e.ClientErased() | e.ClientReleased() | e.ExclusionsAcknowledged() | e.ExclusionsRefused():
+            return None
+        case e.DeliveryRequested() | e.DeliveryAttempted():
             return None
     assert_never(event)
+
+
+def _type(event: e.Event) -> str:
+    return ON_THE_WIRE.get(type(event), type(event).__name__)
+
+
+def _about_task(event: _OneTask, after: State, data: dict[str, Any]) -> Entry:
+    task = after.tasks[event.task_id]
+    named = {
+        "task_id": str(task.id),
+        "client": task.client_name,
+        "round": task.round,
+        "kind": task.kind,
+        "attempt": task.attempt,
+    }
+    return Entry(task.run_id, task.cohort_id, _type(event), {**named, **data})
+
+
+def _about_round(event: e.RoundEvent, r: Round, data: dict[str, Any]) -> Entry:
+    return Entry(r.run_id, r.cohort_id, _type(event), {"round": r.number, "kind": r.kind, **data})
+
+
+def _about_cohort(event: e.Event, after: State, data: dict[str, Any], cohort_id: UUID) -> Entry:
+    return Entry(after.cohorts[cohort_id].run_id, cohort_id, _type(event), data)
+
+
+def _about_affected(event: e.ErasureEvent, one: AffectedCohort, data: dict[str, Any]) -> Entry:
+    data = {"cohort": one.cohort_name, **data}
+    return Entry(one.run_id, one.cohort_id, _type(event), data, one.erasure_id)
 
 
 def _shown(recovery: Recover | None) -> dict[str, Any]:

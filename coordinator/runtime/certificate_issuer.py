@@ -22,7 +22,7 @@ from coordinator.store import artefacts, blobs, evidence, exclusions, inventory,
 from coordinator.store.artefacts import Listed
 from coordinator.store.database import Database
 from coordinator.store.inventory import ErasureRecord
-from coordinator.store.scrubbing import is_mentioned
+from coordinator.store.scrubbing.scope import is_mentioned
 from services.audit import predicate as p
 from services.audit.artefact_list import Artefact
 from services.audit.certificate import issue

@@ -28,10 +28,11 @@ from coordinator.runtime.orphans import remove_orphans
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
-from coordinator.store import accounts, blobs, erasure_steps, inventory, plain_blobs, scrubbing, worker_caches
+from coordinator.store import accounts, blobs, erasure_steps, inventory, plain_blobs, worker_caches
 from coordinator.store import artefacts as artefact_rows
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.inventory import ErasureRecord, FoundArtefact
+from coordinator.store.scrubbing.purge import requests_left_unscrubbed, scrub
 from coordinator.tombstones.port import ErasedSamples, FencedCohort, Tombstone, TombstoneLog
 from services.audit.certificate import CertificateRefused
 from services.audit.keys import KeyUnreadable
@@ -146,7 +147,7 @@ class ErasureSteps:
             ends_at = now + timedelta(days=LEAVER_READS_DAYS)
             artefacts = [*await inventory.inventory(connection, found, ends_at), *keys]
             if self._scrubs:
-                artefacts += await scrubbing.scrub(connection, found, artefacts)
+                artefacts += await scrub(connection, found, artefacts)
             await inventory.record(connection, erasure_id, artefacts)
             gone = await inventory.blobs_of(connection, found, artefacts)
             await inventory.mark_purged(connection, artefacts)
@@ -213,11 +214,11 @@ class ErasureSteps:
         """Take out of rows what an older release left there of clients that it erased; returns of how many requests.
         Their certificates said nothing of it, and stand."""
         async with self._database.read() as connection:
-            erasure_ids = await scrubbing.unscrubbed(connection)
+            erasure_ids = await requests_left_unscrubbed(connection)
         for erasure_id in erasure_ids:
             async with self._database.write() as connection:
                 found = await inventory.erasure_record(connection, erasure_id)
-                await scrubbing.scrub(connection, found, await inventory.inventory(connection, found, None))
+                await scrub(connection, found, await inventory.inventory(connection, found, None))
         if erasure_ids:
             await self._database.forget_pages()
         return len(erasure_ids)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.store import act_tables as t
+from coordinator.store import tables as t
 from coordinator.store.paging import Position, page, page_by_time
 from services.core.errors import Rejected
 from services.wire.v1.acts import ActAbout, ActEntry, ActGap, ActPart

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.store import signin_tables as t
+from coordinator.store import tables as t
 
 _s = t.browser_sessions.c
 

@@ -14,13 +14,12 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.journal import IN_BOTH
-from coordinator.store import feed_tables as f
 from coordinator.store import tables as t
 from coordinator.store.paging import Position, decode, encode
 from services.wire.v1.resources import Page
 from services.wire.v1.views import FeedEvent
 
-_s = f.feed_segments.c
+_s = t.feed_segments.c
 
 
 async def is_behind(connection: AsyncConnection, federation_id: UUID) -> bool:
@@ -38,7 +37,7 @@ async def extend(connection: AsyncConnection, federation_id: UUID) -> None:
         rows.append({**segment, "is_request": row.is_request, "begins": row.shown + 1, "ends": row.newest})
         following += row.newest - row.shown
     if rows:
-        await connection.execute(f.feed_segments.insert(), rows)
+        await connection.execute(t.feed_segments.insert(), rows)
 
 
 async def head(connection: AsyncConnection, federation_id: UUID) -> int:
@@ -118,7 +117,7 @@ def _stretch(
     shown = ((x.seq + offset).label("seq"), x.at, x.type, *about, x.cohort_id, x.data)
     return (
         sa.select(*shown)
-        .join(f.feed_segments, _s.journal_id == key)
+        .join(t.feed_segments, _s.journal_id == key)
         .where(
             _s.federation_id == federation_id,
             _s.first >= sa.func.coalesce(begin.scalar_subquery(), 0),

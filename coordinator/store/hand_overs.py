@@ -10,15 +10,14 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.store import signin_tables as t
-from coordinator.store import tables
+from coordinator.store import tables as t
 from coordinator.store.paging import Position, page
 from services.wire.v1.resources import Page
 from services.wire.v1.signin import HandOver
 
-_h, _e = t.hand_overs.c, tables.erasures.c
+_h, _e = t.hand_overs.c, t.erasures.c
 _SHOWN = [_h[name] for name in HandOver.model_fields]
-_JOINED = sa.select(*_SHOWN, _h.secret_hash, _e.federation_id).join(tables.erasures, _e.id == _h.erasure_id)
+_JOINED = sa.select(*_SHOWN, _h.secret_hash, _e.federation_id).join(t.erasures, _e.id == _h.erasure_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.store import act_tables as a
 from coordinator.store import blobs
 from coordinator.store import tables as t
 
@@ -88,11 +87,11 @@ NAMES_NO_BLOB: Final[dict[sa.Column[Any], str]] = {
     t.clients.c.exclusions: "of a list of samples",
     t.clients.c.exclusions_acked: "of a list of samples",
     t.inbox.c.fingerprint: "of a request",
-    a.acts.c.parts: "commitments to words",
-    a.acts.c.gap: "of entries of the log of acts",
-    a.acts.c.digest: "of an entry of the log of acts",
-    a.act_chains.c.digest: "of an entry of the log of acts",
-    a.act_chains.c.before: "of an entry of the log of acts",
+    t.acts.c.parts: "commitments to words",
+    t.acts.c.gap: "of entries of the log of acts",
+    t.acts.c.digest: "of an entry of the log of acts",
+    t.act_chains.c.digest: "of an entry of the log of acts",
+    t.act_chains.c.before: "of an entry of the log of acts",
     t.jobs.c.output: "a record of the past",
     t.evidence_state.c.digest: "of the log of tombstones",
     t.signing_keys.c.key_id: "of a public key",

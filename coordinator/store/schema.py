@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 import migrations
 from coordinator.store.database import Database
-from coordinator.store.signin_tables import metadata
+from coordinator.store.tables import metadata
 
 if TYPE_CHECKING:
     from alembic.config import Config

@@ -19,7 +19,7 @@ from services.methods.references import resolve
 ROOT = Path(__file__).parents[2]
 ROOMS = ("coordinator/engine", "coordinator/store")
 ALSO_CALLED = {
-    "reinit": {"coordinator/engine/entities/training.py", "coordinator/store/tables.py"},
+    "reinit": {"coordinator/engine/entities/training.py", "coordinator/store/tables/models.py"},
     "clusters": {"coordinator/engine/families.py", "coordinator/engine/joining.py"},
 }
 """A kind of checkpoint is called like the method that makes it, and a kind of topology like a selection policy."""

@@ -12,9 +12,11 @@ import pytest
 import sqlalchemy as sa
 
 from coordinator.engine.messages import AcknowledgeExclusions, ClaimTasks, FailTask, OpenSession
-from coordinator.store import exclusions, inventory, scrubbing, warm
+from coordinator.store import exclusions, inventory, warm
 from coordinator.store import tables as t
-from coordinator.store.scrubbing import SCRUBBED
+from coordinator.store.scrubbing.purge import scrub
+from coordinator.store.scrubbing.scope import is_mentioned
+from coordinator.store.scrubbing.values import SCRUBBED
 from tests.support.federation import Federation, federation, reopened
 
 pytestmark = pytest.mark.anyio
@@ -187,7 +189,7 @@ async def test_a_purge_that_is_done_twice_takes_nothing_more(tmp_path: Path, url
         async with f.coordinator.database.write() as connection:
             found = await inventory.erasure_record(connection, erasure_id)
             artefacts = await inventory.inventory(connection, found, None)
-            assert await scrubbing.scrub(connection, found, artefacts) == []
+            assert await scrub(connection, found, artefacts) == []
 
 
 async def test_what_an_older_release_left_of_an_erased_client_is_scrubbed_at_the_start(
@@ -206,7 +208,7 @@ async def test_what_an_older_release_left_of_an_erased_client_is_scrubbed_at_the
 
 
 def test_a_name_that_is_a_part_of_another_is_not_taken_for_it() -> None:
-    mentioned = partial(scrubbing.is_mentioned, frozenset({"c1"}))
+    mentioned = partial(is_mentioned, frozenset({"c1"}))
     assert mentioned("client c1 has no samples") and mentioned("c1: gone") and mentioned("of c1.")
     assert not any(map(mentioned, ("c11", "c1-b", "a.c1", "xc1", "c1_", "c1.b")))
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from coordinator.runtime.doctor import acts as doctor
 from coordinator.runtime.doctor.findings import Installation as Examined
-from coordinator.store import act_tables as t
+from coordinator.store import tables as t
 from services.audit.acts import ActsInvalid, Found, read_export, to_line
 from services.audit.keys import key_id, read_public_keys
 from services.wire.v1.acts import RecordedAct

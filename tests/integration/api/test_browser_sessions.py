@@ -11,7 +11,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from coordinator.store import signin_tables as t
+from coordinator.store import tables as t
 from tests.integration.api.site import ADMIN_TOKEN, Site, code_of, connected, opened, until
 from tests.integration.api.test_acts_over_http import acts, said
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from coordinator.store import signin_tables as t
+from coordinator.store import tables as t
 from services.audit.verification import Beside, check
 from tests.integration.api.site import Actor, Site, code_of, opened
 from tests.integration.api.test_acts_over_http import acts, said

@@ -12,11 +12,12 @@ import sqlalchemy as sa
 
 from coordinator.engine.entities import AffectedCohort, Cohort
 from coordinator.engine.erasure.stages import AuditReport, LeaverReport
-from coordinator.store import scrubbing
 from coordinator.store import tables as t
 from coordinator.store.codecs import CODECS
-from coordinator.store.scrubbing import SCRUBS
-from coordinator.store.unscrubbed import STAYS
+from coordinator.store.scrubbing import values
+from coordinator.store.scrubbing.columns import SCRUBS
+from coordinator.store.scrubbing.scope import ScrubScope
+from coordinator.store.scrubbing.unscrubbed import STAYS
 from services.audit.verdict import Check
 from tests.unit.engine.test_unlearning import PGA, forget, trained
 
@@ -44,7 +45,7 @@ def test_what_a_method_was_told_can_be_read_when_a_leaver_is_named_like_a_part_o
     (cohort,) = world.state.cohorts.values()
     assert cohort.unlearning is not None and cohort.unlearning.facts.participants
     codec = CODECS[Cohort]["unlearning"]
-    left = codec.read(scrubbing._facts_of_method(codec.write(cohort.unlearning), None, scope(name)))
+    left = codec.read(values.facts_of_method(codec.write(cohort.unlearning), None, scope(name)))
     facts = replace(cohort.unlearning.facts, participants=(), movements=())
     assert left == replace(cohort.unlearning, facts=facts)
 
@@ -55,11 +56,11 @@ def test_an_audit_can_be_read_when_a_leaver_is_named_like_a_part_of_it(name: str
     report = AuditReport("failed", {"accuracy": 0.9}, {name: LeaverReport("failed", {"mia_auc": 0.7}, {})}, (check,))
     codec = CODECS[AffectedCohort]["audit"]
     mended, given_up = SimpleNamespace(action="unlearned"), SimpleNamespace(action="rolled-back")
-    assert scrubbing._audited(codec.write(report), mended, scope(name)) == codec.write(report)
-    left = codec.read(scrubbing._audited(codec.write(report), given_up, scope(name)))
+    assert values.audited(codec.write(report), mended, scope(name)) == codec.write(report)
+    left = codec.read(values.audited(codec.write(report), given_up, scope(name)))
     assert left == AuditReport("failed", {"accuracy": 0.9})
 
 
-def scope(name: str) -> scrubbing.ScrubScope:
+def scope(name: str) -> ScrubScope:
     nobody = frozenset[UUID]()
-    return scrubbing.ScrubScope(uuid4(), uuid4(), nobody, frozenset({name}), False, {}, nobody, nobody, nobody, nobody)
+    return ScrubScope(uuid4(), uuid4(), nobody, frozenset({name}), False, {}, nobody, nobody, nobody, nobody)

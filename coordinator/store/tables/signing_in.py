@@ -2,24 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, ForeignKey, Index, String, Table, Uuid, text
+from sqlalchemy import Column, ForeignKey, String, Table, Uuid
 
-from coordinator.store.feed_tables import metadata
-from coordinator.store.tables import Instant, credentials
-
-__all__ = ["browser_sessions", "hand_overs", "metadata"]
-
-_IS_PERSONS = text("subject IS NOT NULL AND revoked_at IS NULL")
-# Somebody who signs in twice at the same time is one person, with one credential.
-Index(
-    "uq_credentials_person",
-    credentials.c.subject,
-    credentials.c.federation_id,
-    credentials.c.role,
-    unique=True,
-    postgresql_where=_IS_PERSONS,
-    sqlite_where=_IS_PERSONS,
-)
+from coordinator.store.tables.columns import Instant, metadata
 
 browser_sessions = Table(
     "browser_sessions",

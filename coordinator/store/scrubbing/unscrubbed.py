@@ -1,4 +1,4 @@
-"""The columns that a purge leaves as they are, each with its reason; scrubbing.py has all others that hold words."""
+"""The columns that a purge leaves as they are, each with its reason; columns.py has all others that hold words."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from coordinator.store import act_tables as a
-from coordinator.store import signin_tables as s
 from coordinator.store import tables as t
 
 _NAME: Final = (
@@ -91,9 +89,9 @@ _by_reason: Final[dict[str, tuple[sa.Column[Any], ...]]] = {
         t.erasure_log.c.type,
         t.journal.c.type,
         t.inbox.c.route,
-        a.acts.c.act,
-        a.acts.c.role,
-        a.acts.c.about_kind,
+        t.acts.c.act,
+        t.acts.c.role,
+        t.acts.c.about_kind,
     ),
     _DIGEST: (
         t.cohorts.c.residuals,
@@ -119,19 +117,19 @@ _by_reason: Final[dict[str, tuple[sa.Column[Any], ...]]] = {
         t.blobs.c.updatable_digest,
         t.inbox.c.fingerprint,
         t.evidence_state.c.digest,
-        a.acts.c.gap,
-        a.acts.c.digest,
-        a.act_chains.c.digest,
-        a.act_chains.c.before,
-        a.act_chains.c.head,
+        t.acts.c.gap,
+        t.acts.c.digest,
+        t.act_chains.c.digest,
+        t.act_chains.c.before,
+        t.act_chains.c.head,
     ),
     _SECRET: (
         t.credentials.c.secret_hash,
         t.tasks.c.lease_token,
         t.jobs.c.lease_token,
         t.erasures.c.salt,
-        s.browser_sessions.c.secret_hash,
-        s.hand_overs.c.secret_hash,
+        t.browser_sessions.c.secret_hash,
+        t.hand_overs.c.secret_hash,
     ),
     "a member of staff, as the provider that they sign in with names them": (t.credentials.c.subject,),
     _REQUEST: (
@@ -143,7 +141,7 @@ _by_reason: Final[dict[str, tuple[sa.Column[Any], ...]]] = {
         t.deliveries.c.url,
         t.certificates.c.envelope,
     ),
-    "commitments, and what is sealed under keys of whom it is about: those are destroyed": (a.acts.c.parts,),
+    "commitments, and what is sealed under keys of whom it is about: those are destroyed": (t.acts.c.parts,),
     "ids of clients": (t.checkpoints.c.forgets, t.inbox.c.principal),
     "names of keys, or keys that anybody may know": (
         t.blobs.c.key_name,

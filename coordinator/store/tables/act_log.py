@@ -16,12 +16,10 @@ from sqlalchemy import (
     text,
 )
 
-from coordinator.store.tables import Instant, Json, metadata
+from coordinator.store.tables.columns import Instant, Json, metadata, where
 
-__all__ = ["IS_UNCHAINED", "act_chains", "acts", "metadata"]
-
-_UNCHAINED = text("seq IS NULL")
-IS_UNCHAINED = text("acts.seq IS NULL")
+_UNCHAINED = "seq IS NULL"
+IS_UNCHAINED = text(f"acts.{_UNCHAINED}")
 
 acts = Table(
     "acts",
@@ -40,7 +38,7 @@ acts = Table(
     Column("seq", BigInteger),
     Column("digest", String(71)),
     UniqueConstraint("federation_id", "seq"),
-    Index("ix_acts_unchained", "federation_id", "id", postgresql_where=_UNCHAINED, sqlite_where=_UNCHAINED),
+    Index("ix_acts_unchained", "federation_id", "id", **where(_UNCHAINED)),
 )
 
 act_chains = Table(
