@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from services.audit.canaries import success, triggered, with_canary
-from services.audit.client import audit
+from services.audit.client import ShadowModels, audit
 from services.audit.predictions import classes_of
 from services.audit.spec import BEFORE, SHADOW_ROUNDS, Audit, Canary
 from services.core.seeds import derive
@@ -154,9 +154,8 @@ def attacks(case: Case, weights: Path, before: Path, local: LocalTraining) -> di
         shadow_rounds=SHADOW_ROUNDS,
         shadow_share=1 / len(case.clients),
     )
-    found = audit(
-        task, _loaded(case, weights), work, case.model, 0, CPU, before=_loaded(case, before), shadow_start=weights
-    )
+    shadows = ShadowModels(case.model, weights)
+    found = audit(task, _loaded(case, weights), work, shadows, 0, CPU, before=_loaded(case, before))
     wanted = ("mia_", "likelihood_")
     return {name: value for name, value in found.items() if name.removeprefix(BEFORE).startswith(wanted)}
 

@@ -12,6 +12,7 @@ import contextlib
 import math
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Final, TypeVar
@@ -53,32 +54,34 @@ class Ending(IntEnum):
     NOTHING_TO_DO = 3
 
 
+@dataclass(frozen=True)
+class Shared:
+    """What the agents of one process share."""
+
+    cache: ModelCache
+    ledger_dir: Path
+    pool: Executor
+    """Bounds how many tasks train at a time."""
+    shutdown: Shutdown
+    version: str
+
+
 class Agent:
     def __init__(
         self,
+        shared: Shared,
         *,
         transport: Transport,
         runner: TaskRunner,
-        cache: ModelCache,
-        ledger_dir: Path,
-        pool: Executor,
         reporter: Reporter,
-        shutdown: Shutdown,
-        version: str,
         canary: Canary | None = None,
     ) -> None:
-        """`pool` bounds how many tasks train at a time; the agents of a fleet share it, the cache and the shutdown."""
-        self._transport = transport
-        self._runner = runner
-        self._cache = cache
-        self._ledger_dir = ledger_dir
+        self._cache, self._ledger_dir, self._pool = shared.cache, shared.ledger_dir, shared.pool
+        self._shutdown, self._version = shared.shutdown, shared.version
+        self._transport, self._runner, self._reporter, self._canary = transport, runner, reporter, canary
         self._exclusions: ExclusionSync | None = None
         self._journal: Journal | None = None
-        self._pool = pool
-        self._reporter = reporter
-        self._shutdown = shutdown
-        self._version, self._canary = version, canary
-        self._cache_cleaner = CacheCleaner(transport, cache)
+        self._cache_cleaner = CacheCleaner(transport, shared.cache)
         self._session: Session | None = None
         self._had_session = False
         self._max_blob_bytes = 0

@@ -11,7 +11,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from worker.agent import Agent, Ending
+from worker.agent import Agent, Ending, Shared
 from worker.backoff import Backoff
 from worker.cache import ModelCache
 from worker.execution import TaskRunner
@@ -34,19 +34,12 @@ async def serve(
 ) -> Ending:
     """Serve all members until shutdown, or until each has ended."""
     cache = ModelCache(options.cache_dir, options.cache_bytes)
-    with tempfile.TemporaryDirectory(prefix="lethe-worker-", ignore_cleanup_errors=True) as scratch:
+    shared = Shared(cache, options.ledger_dir, pool, shutdown, agent_version())
+    with tempfile.TemporaryDirectory(prefix="lethe-worker-", ignore_cleanup_errors=True) as folder:
+        scratch = Path(folder)
         endings = await asyncio.gather(
             *(
-                _serve_member(
-                    member,
-                    options,
-                    cache=cache,
-                    pool=pool,
-                    shutdown=shutdown,
-                    backoff=backoff,
-                    board=board,
-                    scratch=Path(scratch),
-                )
+                _serve_member(member, options, shared, backoff=backoff, board=board, scratch=scratch)
                 for member in members
             )
         )
@@ -56,10 +49,8 @@ async def serve(
 async def _serve_member(
     member: Member | OptionsUnusable,
     options: WorkerOptions,
+    shared: Shared,
     *,
-    cache: ModelCache,
-    pool: ThreadPoolExecutor,
-    shutdown: Shutdown,
     backoff: Backoff | None,
     board: ProgressBoard | None,
     scratch: Path,
@@ -76,17 +67,7 @@ async def _serve_member(
             member.coordinator, member.token, ca_file=options.ca_file, backoff=backoff, on_retry=reporter.retrying
         )
         try:
-            agent = Agent(
-                transport=transport,
-                runner=runner,
-                cache=cache,
-                ledger_dir=options.ledger_dir,
-                pool=pool,
-                reporter=reporter,
-                shutdown=shutdown,
-                version=agent_version(),
-                canary=member.canary,
-            )
+            agent = Agent(shared, transport=transport, runner=runner, reporter=reporter, canary=member.canary)
             return await agent.run(once=options.once, wait_s=options.wait_s)
         finally:
             await transport.aclose()

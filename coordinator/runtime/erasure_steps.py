@@ -40,7 +40,7 @@ from services.core.errors import InvariantBroken
 from services.wire.v1.erasure import LEAVER_READS_DAYS
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    pass
 
 log = structlog.get_logger()
 
@@ -60,7 +60,7 @@ class ErasureSteps:
     ) -> None:
         """`scrubs`: whether a purge takes out what rows say of a client. An experiment's figures are its result."""
         self._database, self._shell, self._storage, self._bus = database, shell, storage, bus
-        self._tombstones, self._keys, self._kept_updates, self._scrubs = tombstones, keys, kept_updates, scrubs
+        self._tombstones, self._kept_updates, self._scrubs = tombstones, kept_updates, scrubs
         self.certificates = CertificateIssuer(database, storage, keys)
         self._shredder = KeyShredder(database, storage.sealer)
 
@@ -198,10 +198,6 @@ class ErasureSteps:
                 for one in said
             }
             await artefact_rows.note_caches(connection, found.erasure.id, named)
-
-    async def public_key(self) -> Ed25519PublicKey:
-        """What certificates are verified with."""
-        return (await asyncio.to_thread(self._keys.load)).public_key()
 
     async def release_salts(self) -> None:
         """Write the openings of requests that an earlier release completed; what fails is tried at the next start."""

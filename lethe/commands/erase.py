@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lethe.commands.clients import Federation
+from lethe.commands.option_groups import with_groups
 from lethe.failures import UNUSABLE, CommandFailed
 from lethe.target import AsJson, connect, examples
 
@@ -26,74 +28,84 @@ app = typer.Typer(
     ),
 )
 
-Clients = Annotated[list[str] | None, typer.Option("--client", help="The client's name; may be given several times.")]
-Method = Annotated[str, typer.Option(help="auto, or one of the methods of the coordinator.")]
-RecoveryRounds = Annotated[
-    int | None, typer.Option(min=0, help="Rounds that a re-initialised cohort trains before the request is done.")
-]
-Recovery = Annotated[
-    str | None,
-    typer.Option(
-        metavar="METHOD[,NAME=VALUE]...",
-        help="How cohorts recover: plain (when absent), imba_ulrc, fedrs, moon or quickdrop, with its parameters.",
-    ),
-]
-Samples = Annotated[
-    str | None,
-    typer.Option(help="Forget only these rows of the client's data, from 0: 3,17,20-25 or @FILE; the client stays."),
-]
-Params = Annotated[
-    list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="A parameter of the method; repeatable.")
-]
-Approximate = Annotated[
-    bool, typer.Option("--approximate", help="Allow methods that mend a model instead of training it again.")
-]
-Fallback = Annotated[
-    bool, typer.Option("--or-retrain", help="Train again if an approximate method gives up or its audit fails.")
-]
-Ground = Annotated[
-    str | None,
-    typer.Option(
-        help="By GDPR Art. 17(1): not_necessary, withdrawal, objection, unlawful, legal_obligation, child or other."
-    ),
-]
 RequestId = Annotated[
     str, typer.Argument(metavar="ID|CLIENT", help="The request's id, or the name of a client whom it is about.")
 ]
 
 
-@app.callback()
-def erase(
-    context: typer.Context,
-    client: Clients = None,
-    samples: Samples = None,
-    federation: Federation = None,
-    method: Method = "auto",
-    param: Params = None,
-    recovery_rounds: RecoveryRounds = None,
-    recovery: Recovery = None,
-    approximate: Approximate = False,
-    or_retrain: Fallback = False,
-    regulation: Annotated[str | None, typer.Option(help="The law or contract; GDPR Art. 17 when absent.")] = None,
+@dataclass(frozen=True)
+class Wanted:
+    """Whom to forget, and how."""
+
+    client: Annotated[
+        list[str] | None, typer.Option("--client", help="The client's name; may be given several times.")
+    ] = None
+    samples: Annotated[
+        str | None,
+        typer.Option(
+            help="Forget only these rows of the client's data, from 0: 3,17,20-25 or @FILE; the client stays."
+        ),
+    ] = None
+    federation: Federation = None
+    method: Annotated[str, typer.Option(help="auto, or one of the methods of the coordinator.")] = "auto"
+    param: Annotated[
+        list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="A parameter of the method; repeatable.")
+    ] = None
+    recovery_rounds: Annotated[
+        int | None, typer.Option(min=0, help="Rounds that a re-initialised cohort trains before the request is done.")
+    ] = None
+    recovery: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD[,NAME=VALUE]...",
+            help="How cohorts recover: plain (when absent), imba_ulrc, fedrs, moon or quickdrop, with its parameters.",
+        ),
+    ] = None
+    approximate: Annotated[
+        bool, typer.Option("--approximate", help="Allow methods that mend a model instead of training it again.")
+    ] = False
+    or_retrain: Annotated[
+        bool, typer.Option("--or-retrain", help="Train again if an approximate method gives up or its audit fails.")
+    ] = False
+
+
+@dataclass(frozen=True)
+class Filed:
+    """What a request says besides, for the law and for those who decide and follow it."""
+
+    regulation: Annotated[str | None, typer.Option(help="The law or contract; GDPR Art. 17 when absent.")] = None
     legal_deadline: Annotated[
         str | None,
         typer.Option(metavar="DATE", help="By when it must be done: 2026-12-24, or with a time; 30 days when absent."),
-    ] = None,
-    approve_first: Annotated[
-        bool, typer.Option("--approve-first", help="Do nothing until `lethe erase approve`.")
-    ] = False,
-    ground: Ground = None,
-    ref: Annotated[str | None, typer.Option(help="Its name elsewhere, like the number of a ticket.")] = None,
-    note: Annotated[str | None, typer.Option(help="The first note, for those who decide.")] = None,
+    ] = None
+    approve_first: Annotated[bool, typer.Option("--approve-first", help="Do nothing until `lethe erase approve`.")] = (
+        False
+    )
+    ground: Annotated[
+        str | None,
+        typer.Option(
+            help="By GDPR Art. 17(1): not_necessary, withdrawal, objection, unlawful, legal_obligation, child or other."
+        ),
+    ] = None
+    ref: Annotated[str | None, typer.Option(help="Its name elsewhere, like the number of a ticket.")] = None
+    note: Annotated[str | None, typer.Option(help="The first note, for those who decide.")] = None
     callback: Annotated[
         list[str] | None, typer.Option(metavar="URL", help="Post each change there; repeat for several.")
-    ] = None,
+    ] = None
     callback_secret_file: Annotated[
         Path | None, typer.Option(help="A file with the secret (whsec_…) that posts are signed with.")
-    ] = None,
+    ] = None
     reward: Annotated[
         float | None, typer.Option(help="What each round of its work pays, where clients are divided among jobs.")
-    ] = None,
+    ] = None
+
+
+@app.callback()
+@with_groups
+def erase(
+    context: typer.Context,
+    wanted: Wanted,
+    filed: Filed,
     watch: Annotated[bool, typer.Option("--watch", help="Follow the request until it is over.")] = False,
     idempotency_key: Annotated[
         str | None, typer.Option(help="The same request again under the same key files no second one.")
@@ -105,16 +117,10 @@ def erase(
         return
     from lethe.printing import say
 
-    body = _wanted(client, samples, method, param, recovery_rounds) | _guarantee(approximate, or_retrain)
-    body |= _recovery(recovery)
-    body |= {"needs_approval": approve_first} | ({"regulation": regulation} if regulation else {})
-    body |= {"legal_deadline": instant_of("--legal-deadline", legal_deadline)} if legal_deadline is not None else {}
-    said = {"ground": ground, "external_ref": ref, "note": note, "reward": reward}
-    body |= {name: value for name, value in said.items() if value is not None}
-    body |= _callbacks(callback, callback_secret_file)
+    body = _wanted(wanted) | _filed(filed)
     with connect(context) as coordinator:
         request = coordinator.erasures.file(
-            *(client or ()), federation=federation, idempotency_key=idempotency_key, **body
+            *(wanted.client or ()), federation=wanted.federation, idempotency_key=idempotency_key, **body
         )
         if watch and not json:
             say(f"erasure request {request.id}")
@@ -125,26 +131,15 @@ def erase(
 
 
 @app.command(**examples("lethe erase preview --client hospital-b", "lethe erase preview --client hospital-b --json"))
-def preview(
-    context: typer.Context,
-    client: Clients = None,
-    samples: Samples = None,
-    federation: Federation = None,
-    method: Method = "auto",
-    param: Params = None,
-    recovery_rounds: RecoveryRounds = None,
-    recovery: Recovery = None,
-    approximate: Approximate = False,
-    or_retrain: Fallback = False,
-    json: AsJson = False,
-) -> None:
+@with_groups
+def preview(context: typer.Context, wanted: Wanted, json: AsJson = False) -> None:
     """What a request would do and cost, method by method. Changes nothing."""
     from lethe.printing import Column, print_record, print_records, say
 
-    body = _wanted(client, samples, method, param, recovery_rounds) | _guarantee(approximate, or_retrain)
-    body |= _recovery(recovery)
+    body = _wanted(wanted)
     with connect(context) as coordinator:
-        found = coordinator.erasures.preview(*(client or ()), federation=federation, **body).document
+        asked = coordinator.erasures.preview(*(wanted.client or ()), federation=wanted.federation, **body)
+    found = asked.document
     if json:
         print_record(found, as_json=True)
         return
@@ -173,7 +168,7 @@ def preview(
                 "updates": "client_updates_to_redo",
             }
             print_records(option["cohorts"], cohorts, as_json=False)
-    say(f"{method} would use {found['chosen']}, then the recovery {found['recovery']}")
+    say(f"{wanted.method} would use {found['chosen']}, then the recovery {found['recovery']}")
 
 
 def _print_inapplicable(options: list[dict[str, Any]]) -> None:
@@ -221,44 +216,45 @@ def deliveries(context: typer.Context, id: RequestId, json: AsJson = False) -> N
         print_answers(coordinator.erasures.get(id).deliveries(), columns, as_json=json)
 
 
-def _wanted(
-    clients: list[str] | None,
-    samples: str | None,
-    method: str,
-    params: list[str] | None,
-    recovery_rounds: int | None,
-) -> dict[str, Any]:
+def _wanted(wanted: Wanted) -> dict[str, Any]:
     from lethe.sample_numbers import parse_samples
 
-    if not clients:
+    if not wanted.client:
         raise CommandFailed(
             "nobody to forget",
             next_step="name them: lethe erase --client NAME, or see lethe erase -h",
             exit_code=UNUSABLE,
         )
-    wanted: dict[str, Any] = {"method": method}
-    if samples is not None:
-        if len(clients) > 1:
+    body: dict[str, Any] = {"method": wanted.method}
+    if wanted.samples is not None:
+        if len(wanted.client) > 1:
             raise CommandFailed(
                 "--samples are those of one client", next_step="file one request for each", exit_code=UNUSABLE
             )
-        wanted |= {"scope": "samples", "samples": {clients[0]: parse_samples(samples)}}
-    if params:
-        wanted["params"] = params_of(params)
-    if recovery_rounds is not None:
-        wanted["recovery_rounds"] = recovery_rounds
-    return wanted
+        body |= {"scope": "samples", "samples": {wanted.client[0]: parse_samples(wanted.samples)}}
+    if wanted.param:
+        body["params"] = params_of(wanted.param)
+    if wanted.recovery_rounds is not None:
+        body["recovery_rounds"] = wanted.recovery_rounds
+    if wanted.recovery is not None:
+        method, *params = wanted.recovery.split(",")
+        body["recovery"] = {"method": method, "params": params_of(params)}
+    if wanted.approximate:
+        body["guarantee"] = "approximate"
+    if wanted.or_retrain:
+        body["fallback"] = "retrain"
+    return body
 
 
-def _guarantee(approximate: bool, or_retrain: bool) -> dict[str, Any]:
-    return ({"guarantee": "approximate"} if approximate else {}) | ({"fallback": "retrain"} if or_retrain else {})
-
-
-def _recovery(text: str | None) -> dict[str, Any]:
-    if text is None:
-        return {}
-    method, *params = text.split(",")
-    return {"recovery": {"method": method, "params": params_of(params)}}
+def _filed(filed: Filed) -> dict[str, Any]:
+    body: dict[str, Any] = {"needs_approval": filed.approve_first}
+    if filed.regulation:
+        body["regulation"] = filed.regulation
+    if filed.legal_deadline is not None:
+        body["legal_deadline"] = instant_of("--legal-deadline", filed.legal_deadline)
+    said = {"ground": filed.ground, "external_ref": filed.ref, "note": filed.note, "reward": filed.reward}
+    body |= {name: value for name, value in said.items() if value is not None}
+    return body | _callbacks(filed.callback, filed.callback_secret_file)
 
 
 def params_of(given: list[str] | None) -> dict[str, Any]:

@@ -60,32 +60,33 @@ class Attack:
         return figures
 
 
+@dataclass(frozen=True)
+class ShadowModels:
+    """What shadow models are made of, and where their training starts."""
+
+    spec: ModelSpec
+    start: Path | None = None
+    """A model of the run's own line; None: from weights of their own."""
+    should_stop: Callable[[], bool] | None = None
+
+
 def carry_out(hand: TaskInHand[Audit]) -> dict[str, float]:
     work = hand.parameters
-    return audit(
-        hand.task,
-        hand.model,
-        work,
-        hand.spec,
-        hand.seed,
-        hand.device,
-        before=None if work.before is None else hand.other_model(work.before),
-        shadow_start=None if work.shadow_start is None else hand.blobs[work.shadow_start],
-        should_stop=hand.signals["should_stop"],
-    )
+    start = None if work.shadow_start is None else hand.blobs[work.shadow_start]
+    shadows = ShadowModels(hand.spec, start, hand.signals["should_stop"])
+    before = None if work.before is None else hand.other_model(work.before)
+    return audit(hand.task, hand.model, work, shadows, hand.seed, hand.device, before=before)
 
 
 def audit(
     task: ClientTask,
     model: nn.Module,
     work: Audit,
-    spec: ModelSpec,
+    shadow_models: ShadowModels,
     seed: int,
     device: torch.device,
     *,
     before: nn.Module | None = None,
-    shadow_start: Path | None = None,
-    should_stop: Callable[[], bool] | None = None,
 ) -> dict[str, float]:
     """Figures of `model`; those that cannot be made are left out, and a verdict then fails."""
     if not isinstance(task, Labelled):
@@ -95,7 +96,7 @@ def audit(
         return _accuracy("remaining", members, member_labels)
     _, stranger_labels = predict(task, model, task.eval_batches(BATCH), device)
     parts = membership.split(member_labels, stranger_labels, derive(seed, "split"))
-    shadows = _shadows(task, work, spec, seed, device, shadow_start, should_stop) if work.num_shadows else None
+    shadows = _shadows(task, work, shadow_models, seed, device) if work.num_shadows else None
     attack = Attack(task, work, device, parts, shadows)
     figures = attack.figures(model)
     if before is not None:  # of the same samples
@@ -118,28 +119,22 @@ def _right(log_probabilities: Doubles, labels: Labels) -> Doubles:
 
 
 def _shadows(
-    task: Labelled,
-    work: Audit,
-    spec: ModelSpec,
-    seed: int,
-    device: torch.device,
-    start: Path | None,
-    should_stop: Callable[[], bool] | None,
+    task: Labelled, work: Audit, made_of: ShadowModels, seed: int, device: torch.device
 ) -> tuple[Doubles, npt.NDArray[np.bool_]]:
     """Shadows come in pairs trained on complementary halves: every sample is in and out."""
     inputs, labels = _gather([*task.train_batches(BATCH, 0), *task.eval_batches(BATCH)])
     confidences, inside = [], []
     for index in range(work.num_shadows):
         half = np.random.default_rng(derive(seed, "shadow", index // 2)).permutation(len(labels)) % 2 == index % 2
-        shadow = task.model(spec)
-        if start is not None:
-            load_weights(shadow, StoredFile(start))
+        shadow = task.model(made_of.spec)
+        if made_of.start is not None:
+            load_weights(shadow, StoredFile(made_of.start))
         rows = torch.from_numpy(np.flatnonzero(half))
         own = Classifier(Dataset(inputs[rows].numpy(), labels[rows].numpy(), inputs[:0].numpy(), labels[:0].numpy()))
         for number in range(work.shadow_rounds):
             base = snapshot(shadow)
             draw = derive(seed, "train", index, number)
-            train(own, shadow, work.shadow_training, draw, device, should_stop=should_stop)
+            train(own, shadow, work.shadow_training, draw, device, should_stop=made_of.should_stop)
             _add_share(shadow, base, work.shadow_share)
         found, right = predict(task, shadow, [(inputs, labels)], device)
         confidences.append(membership.scaled_confidence(_right(found, right)))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from services.audit.canaries import stamp, success, triggered, with_canary
-from services.audit.client import audit
+from services.audit.client import ShadowModels, audit
 from services.audit.predictions import classes_of
 from services.audit.spec import Audit, Canary, Thresholds
 from services.audit.verdict import Measured, judge
@@ -93,12 +93,12 @@ def test_the_leavers_audit_returns_scores_of_memory_and_the_remaining_clients_on
     )
     model = learned(memorised, epochs=150)
     work = Audit(role="leaver", num_shadows=4, canary=CANARY, shadow_training=LocalTraining(epochs=30))
-    found = audit(Classifier(memorised), model, work, SPEC, 0, CPU)
+    found = audit(Classifier(memorised), model, work, ShadowModels(SPEC), 0, CPU)
     assert found["forgotten_accuracy"] > 0.95 and found["mia_auc"] > 0.9
     assert found["likelihood_auc"] > 0.6 and found["likelihood_samples"] == found["mia_samples"] > 50
     assert "backdoor_success_rate" in found
     assert all(math.isfinite(value) for value in found.values())
-    rest = audit(Classifier(memorised), model, Audit(role="remaining"), SPEC, 0, CPU)
+    rest = audit(Classifier(memorised), model, Audit(role="remaining"), ShadowModels(SPEC), 0, CPU)
     assert set(rest) == {"remaining_accuracy", "remaining_loss", "remaining_samples"}
 
 
@@ -107,7 +107,7 @@ def test_a_model_of_nans_gives_figures_that_no_verdict_passes(digits: Dataset) -
     with torch.no_grad():
         for param in model.parameters():
             param.fill_(math.nan)
-    found = audit(Classifier(digits), model, Audit(role="leaver"), SPEC, 0, CPU)
+    found = audit(Classifier(digits), model, Audit(role="leaver"), ShadowModels(SPEC), 0, CPU)
     assert found == {"forgotten_samples": 0.0, "mia_samples": 0.0}
     reference = {"mia_auc": 0.5, "forgotten_accuracy": 0.1}
     for thresholds in (Thresholds(max_mia_gap=1.0), Thresholds(max_forgotten_accuracy_gap=1.0)):
@@ -116,11 +116,11 @@ def test_a_model_of_nans_gives_figures_that_no_verdict_passes(digits: Dataset) -
 
 def test_a_leaver_without_held_out_samples_has_no_membership_figures(digits: Dataset) -> None:
     bare = Dataset(digits.x_train, digits.y_train, digits.x_test[:0], digits.y_test[:0])
-    found = audit(Classifier(bare), build(SPEC, seed=0), Audit(role="leaver"), SPEC, 0, CPU)
+    found = audit(Classifier(bare), build(SPEC, seed=0), Audit(role="leaver"), ShadowModels(SPEC), 0, CPU)
     assert found["mia_samples"] == 0 and "mia_auc" not in found
 
 
 def test_a_task_without_logits_cannot_be_audited() -> None:
     task: Any = object()
     with pytest.raises(TrainingFailed, match="predict"):
-        audit(task, build(SPEC, seed=0), Audit(role="leaver"), SPEC, 0, CPU)
+        audit(task, build(SPEC, seed=0), Audit(role="leaver"), ShadowModels(SPEC), 0, CPU)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from services.audit.client import audit
+from services.audit.client import ShadowModels, audit
 from services.audit.spec import SHADOW_ROUNDS, Audit
 from services.data.sources import Dataset, load
 from services.models.build import build
@@ -65,7 +65,7 @@ def test_shadows_of_the_runs_own_line_see_a_member_that_purely_local_ones_miss(t
 
     def power(work: Audit, start: Path | None) -> float:
         """How much higher the attack scores on the model that was trained with the leaver."""
-        found = audit(Classifier(leaver), after, work, SPEC, 0, CPU, before=before, shadow_start=start)
+        found = audit(Classifier(leaver), after, work, ShadowModels(SPEC, start), 0, CPU, before=before)
         return found["before_likelihood_auc"] - found["likelihood_auc"]
 
     alone = Audit(role="leaver", num_shadows=NUM_SHADOWS)
