@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Final, Generic, TypeVar
 
 _TURNS: Final = 3
-"""Of the event loop: to read what has arrived, to begin its task, to come as far as that task goes."""
+"""Turns of the event loop: to read what has arrived, to begin its task, to come as far as that task goes."""
 MOST_AT_ONCE: Final = 200
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

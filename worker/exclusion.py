@@ -24,7 +24,8 @@ class ExclusionTransport(Protocol):
 
 
 class ExclusionSync:
-    """Of one client. `in_thread` runs what blocks, where the training runs: data has one user at a time."""
+    """The samples that one client leaves out, in step with the coordinator. `in_thread` runs what blocks, where the
+    training runs: data has one user at a time."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class ExclusionSync:
 
 
 def unknown_of(stated: Exclusions, missing: Iterable[int]) -> list[UnknownSamples]:
-    """Of the samples that are missing, those that each request names; so much of them as may be told."""
+    """The missing samples that each request names, as many of them as may be told."""
     all_missing = set(missing)
     found = [(one.erasure_id, sorted(all_missing & set(one.samples))[:MOST_UNKNOWN]) for one in stated.items]
     return [UnknownSamples(erasure_id=erasure_id, samples=samples) for erasure_id, samples in found if samples]

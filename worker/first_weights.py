@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def first_weights(task: ClientTask, spec: ModelSpec, seed: int) -> dict[str, Tensor]:
-    """As the task's `model` draws them. It takes them from torch's global generator, so that is seeded here and left as
-    it was: equal seeds give equal bits."""
+    """The weights as the task's `model` draws them. It takes them from torch's global generator, so that is seeded here
+    and left as it was: equal seeds give equal bits."""
     import torch
 
     with torch.random.fork_rng(devices=[]):

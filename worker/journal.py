@@ -44,7 +44,7 @@ class Entry(Reply):
 
 
 class Journal:
-    """Of one client."""
+    """The journal of one client."""
 
     def __init__(self, directory: Path, client_id: UUID, client: str, coordinator: str) -> None:
         self._path = directory / f"{client_id}{SUFFIX}"
@@ -84,7 +84,8 @@ class Journal:
 
 
 def entries(directory: Path) -> Iterator[Entry]:
-    """Of all clients of this directory, each one's oldest first; lines that cannot be read are passed over."""
+    """The entries of all clients of this directory, each one's oldest first; lines that cannot be read are passed
+    over."""
     for path in sorted([*directory.glob(f"*{SUFFIX}.1"), *directory.glob(f"*{SUFFIX}")]):
         for line in path.read_bytes().splitlines():
             try:

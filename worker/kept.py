@@ -36,7 +36,7 @@ LASTING: Final = "distilled"
 
 
 class KeptSets:
-    """Of one client. Without a directory, what is written is kept in memory as well."""
+    """What one client keeps. Without a directory, what is written is kept in memory as well."""
 
     def __init__(
         self, directory: Path | None = None, key_file: Path | None = None, clock: Callable[[], float] = time.time
@@ -172,7 +172,8 @@ class KeptSets:
 
 
 def _prefix(name: str) -> str:
-    """Of all sets of one recovery, which is the first part of their names; nobody learns the name from it."""
+    """What the files of all sets of one recovery begin with, which is the first part of their names; nobody learns the
+    name from it."""
     return hashlib.sha256(name.partition("/")[0].encode()).hexdigest()[:16]
 
 

@@ -33,14 +33,14 @@ class Sent:
 
 @dataclass(frozen=True)
 class Stored:
-    """On this machine."""
+    """What lies on this machine."""
 
     cache_dir: str
     num_models: int
     model_bytes: int
     ledger_dir: str
     samples_left_out: dict[str, int]
-    """By the client's id: how many samples are never trained on again."""
+    """How many samples are never trained on again, by the client's id."""
     journal_bytes: int
 
 

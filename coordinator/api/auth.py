@@ -204,14 +204,14 @@ class Caller:
 
     @property
     def actor(self) -> Actor:
-        """As whom the log of acts knows the caller."""
+        """The caller as the log of acts names it."""
         principal = self.principal
         name = principal.client_name or principal.label
         return Actor(principal.role, name, principal.credential_id, principal.client_id, self.address, principal.person)
 
     @property
     def party(self) -> Party:
-        """As whom requests to forget name the caller."""
+        """The caller as requests to forget name it."""
         principal = self.principal
         label = principal.label or None
         return Party(principal.credential_id, principal.role, label, principal.person, principal.subject)

@@ -58,7 +58,7 @@ def wanted_range(header: str, num_bytes: int) -> tuple[int, int] | None:
 
 
 async def _small_blob(context: Context, blob: Blob) -> bytes:
-    """Those who ask for a new model at the same moment wait for one reading of it."""
+    """A small blob's bytes. Requests for it at the same moment wait for one reading."""
     reading = context.readings.get(blob.id)
     if reading is None:
         reading = context.readings[blob.id] = asyncio.create_task(context.coordinator.storage.whole(blob))

@@ -30,7 +30,7 @@ JUDGEMENTS: Final[dict[type[Judgement], str]] = {
     RetryErasure: "erasure.retried",
     ExtendErasure: "erasure.extended",
 }
-"""As the log of acts calls them."""
+"""Decisions by the name that the log of acts has for them."""
 _ALWAYS: Final = ("unauthenticated", "forbidden", "client-removed", "not-found")
 _JUDGING: Final = (*_ALWAYS, "conflict", "precondition-failed")
 _BODY: Final = ("too-large", "unsupported-media-type")

@@ -37,7 +37,7 @@ class Journal:
     page: Callable[[Position], Awaitable[Page[Any]]]
     has_ended: Callable[[], Awaitable[bool]]
     rest_s: float = 0.0
-    """So long nobody looks again who has seen everything."""
+    """How long a reader that has seen everything waits before it looks again."""
 
     async def after(self, seq: int) -> list[AnyEvent]:
         return (await self.page(Position(BATCH, encode(seq)))).items

@@ -137,5 +137,5 @@ def _background(coordinator: Coordinator, now: datetime) -> list[BackgroundWork]
 
 
 def _instant(at: float, now: datetime) -> datetime:
-    """Of a reading of the clock that only grows."""
+    """The instant that a reading of the monotonic clock stands for."""
     return now - timedelta(seconds=time.monotonic() - at)

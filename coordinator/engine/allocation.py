@@ -92,8 +92,8 @@ def begin_period(draft: Draft, federation_id: UUID) -> None:
 
 
 def who_serves(cohort: Cohort, members: Iterable[Member]) -> list[Member]:
-    """Of members who may be asked, those who serve the cohort's job; all of them, when these have left since. Clusters
-    are formed from the profiles of everybody."""
+    """The members who serve the cohort's job, among those who may be asked; all of these, when the former have left.
+    Clusters are formed from the profiles of everybody."""
     everybody = list(members)
     return [x for x in everybody if x.allotted or cohort.kind == "profile"] or everybody
 
@@ -160,7 +160,7 @@ def _members(state: State, cohort_id: UUID) -> list[Member]:
 
 
 def _serving(members: list[Member], jobs: Mapping[str, UUID], job_id: UUID, incentives: Incentives) -> set[str]:
-    """By name: those who were allotted to the job, and others by lot where they are fewer than every cohort has."""
+    """Names of the clients allotted to the job, and of others by lot where they are fewer than every cohort has."""
     names = [member.name for member in members]
     allotted = [name for name in names if jobs.get(name) == job_id]
     others = sorted(set(names) - set(allotted), key=lambda name: derive(incentives.seed, "beside", name))

@@ -34,7 +34,7 @@ class Lottery:
     policy: str
     seed: int
     order: tuple[str, ...] = ()
-    """Of the cohort's members, where the policy's kernel has made one."""
+    """The order of the cohort's members, where the policy's kernel has made one."""
 
     def draw(self, candidates: Sequence[str], k: int, round: int) -> list[str]:
         """The k candidates that take part, in name order."""

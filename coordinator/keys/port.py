@@ -51,14 +51,14 @@ def is_of_cohort(name: KeyName, cohort_id: UUID) -> bool:
 
 
 def epoch_of(name: KeyName) -> int | None:
-    """Of a cohort's key; None: it is one of what an erasure kept."""
+    """The epoch that a cohort's key belongs to; None for a key of what an erasure kept."""
     found = _EPOCH.fullmatch(name.partition(".")[2])
     return None if found is None else int(found[1])
 
 
 def kept_key(cohort_id: UUID, erasure_id: UUID, number: int = 0) -> KeyName:
-    """Of what an erasure keeps of a cohort. It replaces those of earlier erasures; so an erasure that is carried out
-    again in a restored database may need another one."""
+    """The key of what an erasure keeps of a cohort. It replaces those of earlier erasures; so an erasure that is
+    carried out again in a restored database may need another one."""
     return cohort_key(cohort_id, str(erasure_id), number)
 
 
@@ -96,15 +96,15 @@ class KeyStore(Protocol):
         """None: it was destroyed, or never made."""
 
     def find_or_make(self, name: KeyName) -> bytes:
-        """Of several that make one at once, one does. Raises `Destroyed`: whoever was about to use a key of that name,
-        and comes too late, must not make another."""
+        """The key of that name, which is made if there is none; of several that make it at once, one does. Raises
+        `Destroyed`: whoever was about to use a key of that name, and comes too late, must not make another."""
 
     def destroy(self, names: Collection[KeyName]) -> None:
         """For good, also those that were never made: their names are never used again. One that was interrupted is
         completed by repeating it."""
 
     def is_destroyed(self, name: KeyName) -> bool:
-        """And not only never made."""
+        """Whether it was made once and destroyed; a key that was never made was not."""
 
     def take_turn(self) -> Turn | None:
         """For whoever destroys keys and must not meet another who does; None while somebody has it. It ends with
@@ -125,5 +125,5 @@ class KeyStore(Protocol):
 
 
 def newest(keys: KeyStore, name_of: Callable[[int], KeyName]) -> KeyName:
-    """Of numbered names the first whose key was not destroyed."""
+    """The first of the numbered names whose key was not destroyed."""
     return next(name for name in map(name_of, count()) if not keys.is_destroyed(name))

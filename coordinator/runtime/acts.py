@@ -86,7 +86,7 @@ class Acts:
     # what is written and read
 
     async def sealed(self, act: Act) -> SealedAct:
-        """To be written with what it tells of."""
+        """The act, sealed, to be written together with what it tells of."""
         actor, act_id = act.actor, uuid4()
         own = client_key(actor.client_id) if actor.client_id is not None else federation_key(act.federation_id)
         who = {"name": actor.name, "credential": str(actor.credential_id), "from": actor.address}

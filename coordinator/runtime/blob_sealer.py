@@ -84,7 +84,7 @@ class BlobSealer:
         )
 
     async def newest_key(self, cohort_id: UUID, epoch: int) -> str:
-        """Of an epoch of a cohort."""
+        """The newest key of an epoch of a cohort."""
         name = cohort_key(cohort_id, epoch)
         if self._found(name) is not None:
             return name
@@ -101,8 +101,8 @@ class BlobSealer:
         return Seal(await self.data_key(blob), blob.id)
 
     async def data_key(self, blob: Blob) -> bytes:
-        """Of its bytes. A row that was restored from before an erasure may name a key that this destroyed; what it kept
-        is found under its new key."""
+        """The key of the blob's bytes. A row that was restored from before an erasure may name a key that this
+        destroyed; what it kept is found under its new key."""
         if blob.data_key is None or blob.key_name is None:
             raise InvariantBroken(f"blob {blob.id} is not sealed")
         try:

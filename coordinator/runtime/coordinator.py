@@ -67,7 +67,7 @@ class Coordinator(Parts):
         self.feed = FederationFeed(self.database)
         self.quota = quota_of(settings, self.database)
         self.created_at = time.monotonic()
-        """By the clock that only grows."""
+        """A reading of the monotonic clock."""
         comparison = EvidenceComparison(self.database, self.bus, self.tombstones, self.signing_keys, self._observe)
         self.evidence = Evidence(self.database, self.bus, self.tombstones, self.signing_keys, comparison)
         self.webhooks = WebhookSender(self.database, self.shell, settings.callback_hosts, self.signing_keys)

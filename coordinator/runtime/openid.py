@@ -49,14 +49,14 @@ log = structlog.get_logger()
 CALLBACK: Final = "/v1/openid/callback"
 TIMEOUT_S: Final = 10.0
 METADATA_S: Final = 300.0
-"""So long the provider's description of itself is used again."""
+"""How long the provider's description of itself is used again."""
 CLOCK_SLACK_S: Final = 120
-"""By how much the provider's clock and ours may differ."""
+"""How far the provider's clock and ours may differ."""
 MOST_BYTES: Final = 1 << 20
 ALGORITHMS: Final = frozenset(
     {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"}
 )
-"""Of signatures: only those that nobody can make who has the public key."""
+"""Algorithms of signatures: only such as nobody can sign with who has the public key alone."""
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 LONGEST_PATH: Final = 1000
 _LONGEST_NAME: Final = 100
@@ -161,7 +161,7 @@ class OpenId:
         return found
 
     async def _claims(self, metadata: Mapping[str, Any], pending: PendingSignIn, code: str) -> dict[str, Any]:
-        """Of the ID token, with those of the provider's user info where that has the groups."""
+        """The claims of the ID token, with those of the provider's user info where that has the groups."""
         tokens = await self._tokens(metadata, pending, code)
         try:
             keys = KeySet.import_key_set(await self._ask("GET", metadata["jwks_uri"]))  # type: ignore[arg-type]
@@ -265,7 +265,8 @@ class OpenId:
         return [*chosen[:1], *(grant for grant in granted if grant != chosen[0])]
 
     async def _person(self, subject: str, name: str, granted: Sequence[Grant], address: str) -> tuple[Actor, UUID]:
-        """As whom they act, and the federation that they are in. What they were before and are no longer is revoked."""
+        """The credentials that they act with, and the federation that they are in. What they were before and are no
+        longer is revoked."""
         async with self._database.read() as connection:
             ids = {grant: await accounts.federation_named(connection, grant.federation) for grant in granted}
             held = await accounts.persons_credentials(connection, subject)

@@ -45,7 +45,7 @@ log = structlog.get_logger()
 MAX_BATCH = 64
 ATTEMPTS = 4
 ATTEMPTS_IN_TIME = 2
-"""Of a transaction that the database gives up on because it takes too long."""
+"""Attempts at a transaction that the database gives up on because it takes too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +268,7 @@ def _is_new(answer: Answer) -> bool:
 
 
 def _fail(batch: Iterable[_PendingMessage], error: Exception) -> None:
-    """Those that have no answer yet."""
+    """Answer with the error whatever has no answer yet."""
     for pending in batch:
         if not pending.waiting.done():
             pending.waiting.set_exception(error)

@@ -55,7 +55,7 @@ class NewCredential:
 
 @dataclass(frozen=True, slots=True)
 class PersonsCredential:
-    """Of somebody who signs in with OpenID Connect."""
+    """The credential of somebody who signs in with OpenID Connect."""
 
     id: UUID
     role: str
@@ -125,7 +125,7 @@ async def credential(connection: AsyncConnection, credential_id: UUID, within: U
 
 
 async def federation_of(connection: AsyncConnection, credential_id: UUID) -> UUID:
-    """Of a credential that is bound to one."""
+    """The federation of a credential that is bound to one."""
     own = sa.select(t.credentials.c.federation_id).where(t.credentials.c.id == credential_id)
     if (found := (await connection.execute(own)).scalar_one_or_none()) is None:
         raise Rejected("not-found", f"there is no credential {credential_id} of a federation")
@@ -150,7 +150,7 @@ async def federation_named(connection: AsyncConnection, name: str) -> UUID | Non
 
 
 async def persons_credentials(connection: AsyncConnection, subject: str) -> list[PersonsCredential]:
-    """Those that a person can sign in as: one for each role in a federation."""
+    """The credentials that a person can sign in as: one for each role in a federation."""
     own = sa.select(_c.id, _c.role, _c.federation_id, _c.label).where(_c.subject == subject, _c.revoked_at.is_(None))
     return [PersonsCredential(*row) for row in await connection.execute(own)]
 

@@ -53,7 +53,8 @@ class StoredAct:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Of one federation: `digest` is that of entry `seq`; what is kept begins with `kept_from`, after `before`."""
+    """The chain of one federation: `digest` is that of entry `seq`; what is kept begins with `kept_from`, after
+    `before`."""
 
     federation_id: UUID
     seq: int
@@ -105,7 +106,7 @@ async def locked_chain(connection: AsyncConnection, new: Chain) -> Chain:
 
 
 async def unlinked(connection: AsyncConnection, federation_id: UUID, most: int) -> list[StoredAct]:
-    """In the order of their times; their entries have no number yet."""
+    """Acts that are not linked yet, in the order of their times; their entries have no number."""
     own = t.acts.select().where(t.IS_UNCHAINED, _a.federation_id == federation_id)
     rows = await connection.execute(own.order_by(_a.at, _a.id).limit(most))
     return [_stored(row, 1) for row in rows]
@@ -130,7 +131,7 @@ async def note_head(connection: AsyncConnection, signed: Chain, head: str) -> bo
 
 
 async def digest_at(connection: AsyncConnection, chain: Chain, seq: int) -> str | None:
-    """Of an entry, also of the last one that was pruned; None: the chain has no such entry."""
+    """The digest of an entry, also of the last one that was pruned; None: the chain has no such entry."""
     if seq in (chain.seq, chain.kept_from - 1):
         return chain.digest if seq == chain.seq else chain.before
     one = sa.select(_a.digest).where(_a.federation_id == chain.federation_id, _a.seq == seq)
@@ -159,7 +160,7 @@ async def acts(
     about: UUID | None = None,
     newest_first: bool = False,
 ) -> Page[StoredAct]:
-    """Those that are linked, in the order of the chain."""
+    """Acts that are linked, in the order of the chain."""
     statement = t.acts.select().where(_a.federation_id == federation_id, _a.seq.is_not(None))
     if about is not None:
         statement = statement.where(_a.about_id == about)

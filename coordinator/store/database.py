@@ -25,10 +25,10 @@ __all__ = ["Database", "NotReady", "TimedOut", "Unavailable"]
 _CLOCK = sa.select(sa.func.clock_timestamp())
 _HASTY = sa.text("SET LOCAL synchronous_commit TO off")
 TRUSTED_S: Final = 1.0
-"""So long a connection is used again without asking whether it is alive, and the database's clock is known without
+"""How long a connection is used again without asking whether it is alive, and the database's clock is known without
 asking for it."""
 _STATEMENTS_PREPARED: Final = 500
-"""Of each connection: more than the store has, each for lists of a few lengths."""
+"""Statements prepared on each connection: more than the store has, each for lists of a few lengths."""
 
 
 C = TypeVar("C")

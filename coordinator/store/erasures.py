@@ -56,9 +56,9 @@ class Filters:
     statuses: tuple[ErasureStatus, ...] = ()
     subject: str | None = None
     run_id: UUID | None = None
-    """Those that touch this run, or will when they are fenced."""
+    """Only requests that touch this run, or will when they are fenced."""
     due_before: datetime | None = None
-    """Those that are not over, with an earlier legal deadline."""
+    """Only requests that are not over, with an earlier legal deadline."""
     awaits_me: bool = False
 
 

@@ -70,7 +70,7 @@ async def _newest_round(connection: AsyncConnection, run_id: UUID, cohort_id: UU
 
 
 def _clients(run_id: UUID, federation_id: UUID, cohort_id: UUID | None) -> sa.Select[Any]:
-    """Those who take or took part. What is kept of an erased client's work is shown to nobody by name."""
+    """Clients that take or took part. What is kept of an erased client's work is shown to nobody by name."""
     c, m = t.clients.c, t.members.c
     takes_part = sa.exists().where(m.client_id == c.id, t.cohorts.c.id == m.cohort_id, t.cohorts.c.run_id == run_id)
     if cohort_id is not None:
@@ -81,7 +81,7 @@ def _clients(run_id: UUID, federation_id: UUID, cohort_id: UUID | None) -> sa.Se
 async def _cells(
     connection: AsyncConnection, run_id: UUID, cohort_id: UUID | None, client_ids: list[UUID], rounds: list[int]
 ) -> dict[UUID, dict[int, str]]:
-    """Of the newest epoch in which a cohort asked a client in a round."""
+    """The cells of the newest epoch in which a cohort asked a client in a round."""
     cells: dict[UUID, dict[int, str]] = defaultdict(dict)
     if not client_ids or not rounds:
         return cells

@@ -88,8 +88,8 @@ async def cohorts_with_copies(connection: AsyncConnection) -> list[UUID]:
 
 
 async def wanted(connection: AsyncConnection, cohort_id: UUID, policy: UpdateHistory) -> list[UpdateToKeep]:
-    """Of the models that may be served, the oldest first. What was dropped once is not kept again. Models from before
-    the newest chore that was done need no second look."""
+    """Updates to be kept, of the models that may be served, the oldest first. What was dropped once is not kept again.
+    Models from before the newest chore that was done need no second look."""
     u, c, j = t.updates.c, t.checkpoints.c, t.jobs.c
     done = sa.select(sa.func.max(j.created_at)).where(
         j.cohort_id == cohort_id, j.kind == "keep-updates", j.status == "done"

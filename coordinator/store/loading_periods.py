@@ -10,7 +10,7 @@ from coordinator.store.loading import Loading
 
 
 async def widen_to_open_runs(loading: Loading) -> None:
-    """Of the federations whose clients are divided anew: these have an allocation, or are given one."""
+    """Lock the open runs of federations whose clients are divided anew: these have an allocation, or are given one."""
     keys, governed, f = loading.needs.allocating, loading.needs.governed, t.federations.c
     if not keys and not governed:
         return

@@ -149,7 +149,7 @@ async def _load_open_tasks(loading: Loading, cohort_ids: set[UUID]) -> None:
 
 
 async def _load_tasks_to_claim(loading: Loading) -> None:
-    """Those of cohorts that are locked: others became ready since they were looked for, and are claimed next time."""
+    """Tasks of cohorts that are locked: others became ready since they were looked for, and are claimed next time."""
     clients, warm = loading.needs.claimants, loading.warm.values()
     if all(cohort.has_tasks for cohort in warm):
         own = [cohort.tasks[one] for cohort in warm for client in clients for one in cohort.tasks_of.get(client, ())]

@@ -41,7 +41,7 @@ TABLES: Final[dict[type[Any], sa.Table]] = {
     entities.Blob: tables.blobs,
     entities.LedgerEntry: tables.ledger,
 }
-"""In an order that satisfies the foreign keys on insertion."""
+"""Tables in an order that satisfies the foreign keys on insertion."""
 FIELDS: Final[dict[str, tuple[str, ...]]] = {
     kind.table: tuple(field.name for field in dataclasses.fields(kind)) for kind in TABLES
 }

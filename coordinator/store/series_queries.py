@@ -25,13 +25,13 @@ OF_ROUNDS: Final[dict[str, Unit]] = {"seconds": "seconds", "clients": "clients",
 MOST_COHORTS: Final = 20
 
 Points = dict[tuple[str, UUID], list[SeriesPoint]]
-"""By metric and cohort."""
+"""Points by metric and cohort."""
 
 
 async def series(
     connection: AsyncConnection, run_id: UUID, metrics: Sequence[str], cohort_ids: Sequence[UUID], most_points: int
 ) -> RunSeries:
-    """Of these cohorts; without any, of the largest of each tree or cluster."""
+    """The curves of these cohorts; without any, of the largest of each tree or cluster."""
     cohorts, num_left_off = await _cohorts(connection, run_id, cohort_ids)
     wanted = list(dict.fromkeys(metrics or USUAL))
     found: Points = defaultdict(list)

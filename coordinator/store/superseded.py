@@ -27,9 +27,10 @@ _PURGED = (
 async def superseded(
     connection: AsyncConnection, wanted: Collection[tuple[UUID, str]], *, with_updates: bool
 ) -> frozenset[tuple[UUID, str]]:
-    """Those that are a model, or a step towards one, that an erasure superseded, and not also a model that is served:
-    who trains on may well come to the same bytes again, and then they are clean. `with_updates`: also those that are an
-    update which was purged. Another client may have sent the same; an operator has no business with them."""
+    """The digests that are a model, or a step towards one, that an erasure superseded, and not also a model that is
+    served: who trains on may well come to the same bytes again, and then they are clean. `with_updates`: also those
+    that are an update which was purged. Another client may have sent the same; an operator has no business with
+    them."""
     digests = listed({digest for _, digest in wanted})
     models = list(await connection.execute(_MODELS, {"digests": digests}))
     purged = await connection.execute(_PURGED, {"digests": digests})

@@ -25,9 +25,9 @@ from coordinator.engine.entities import OPEN_TASK, Cohort, Entity, Member, Round
 from coordinator.store import tables as t
 
 MOST_ROWS: Final = 3_000_000
-"""Of all cohorts together; those that were not used for the longest time are forgotten first."""
+"""Rows of all cohorts together; cohorts that were not used for the longest time are forgotten first."""
 MOST_ROUNDS: Final = 64
-"""Of one cohort: the open one, and earlier ones, which late answers and asynchronous tasks belong to."""
+"""Rounds of one cohort: the open one, and earlier ones, which late answers and asynchronous tasks belong to."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class WarmCohort:
     tasks: dict[UUID, Task] = field(default_factory=dict)
     """Open ones."""
     tasks_of: dict[UUID, set[UUID]] = field(default_factory=dict)
-    """By client: the ids of its tasks."""
+    """The ids of each client's tasks."""
     updates: dict[UUID, Update] = field(default_factory=dict)
     """Buffered ones."""
     members: dict[tuple[UUID, UUID], Member] = field(default_factory=dict)
@@ -156,8 +156,8 @@ class Known:
             (self._joined if kind is Member else self._worked).update(row.cohort_id for row in rows)
 
     async def renew_stamps(self, connection: AsyncConnection) -> None:
-        """Of all cohorts whose rows were written in this transaction, before its commit; those whose own row was have
-        theirs already."""
+        """Write new stamps of all cohorts whose rows were written in this transaction, before its commit; those whose
+        own row was have theirs already."""
         if self._runs:
             await connection.execute(_RENEW_OF_RUNS, {"runs": sorted(self._runs), "new": self.stamp})
         if left := self._worked - self._stamped:

@@ -41,7 +41,7 @@ async def tasks_of(connection: AsyncConnection, client_id: UUID, position: Posit
 
 
 async def workers(connection: AsyncConnection, federation_id: UUID, position: Position) -> Page[KnownWorker]:
-    """Of active clients, by name."""
+    """The workers of active clients, by name."""
     c = t.clients.c
     statement = sa.select(c.id, c.name, c.last_seen_at, c.devices, c.agent_version).where(
         c.federation_id == federation_id, c.status == "active"

@@ -33,8 +33,8 @@ class StreamOver(Exception):
 
 
 def options(url: str, token: str | None) -> dict[str, Any]:
-    """Of the HTTP client. Proxies and their certificates come from the environment, but never stand before this very
-    machine."""
+    """Options of the HTTP client. Proxies and their certificates come from the environment, but never stand before this
+    very machine."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     return {"base_url": url, "headers": headers, "timeout": TIMEOUT_S, "trust_env": not is_this_machine(url)}
 
@@ -73,7 +73,7 @@ class Asking:
 
 
 def arguments(query: Mapping[str, Any] | None, body: Any, headers: Mapping[str, str] | None) -> dict[str, Any]:
-    """Of one request; what is None is left out."""
+    """Arguments of one request; what is None is left out."""
     found: dict[str, Any] = {"headers": dict(headers or {})}
     if query is not None:
         found["params"] = {key: _text(value) for key, value in query.items() if value is not None}
@@ -88,7 +88,7 @@ def _text(value: Any) -> str | list[str]:
 
 
 def _plain(body: Any) -> Any:
-    """As JSON values; of a message what was set in it, so that the coordinator's own defaults count."""
+    """A value as JSON; of a message what was set in it, so that the coordinator's own defaults count."""
     if isinstance(body, BaseModel):
         return body.model_dump(mode="json", exclude_unset=True)
     return to_jsonable_python(body)

@@ -131,7 +131,7 @@ class VerificationKey(Answer, views.VerificationKey):
 
 
 class Member(Answer, resources.Member):
-    """Of a cohort."""
+    """A member of a cohort."""
 
 
 class Period(Answer, incentives.Period):

@@ -147,4 +147,4 @@ COMMANDS: Final[dict[str, tuple[Callable[..., None], dict[str, Any]]]] = {
     "extend": (extend, examples("lethe erase extend hospital-b --until 2027-02-24 --reason 'several runs are paused'")),
     "note": (note, examples("lethe erase note hospital-b 'the letter is in folder 7'", "lethe erase note hospital-b")),
 }
-"""Those of `lethe erase`, each with its examples."""
+"""Commands of `lethe erase`, each with its examples."""

@@ -102,7 +102,7 @@ def _reading(
 def _fetched(
     context: typer.Context, name: str, given: bytes | None, client: str | None, opening: bytes | None
 ) -> Reading:
-    """Of the coordinator; its own word on its key is not the reader's."""
+    """A certificate as the coordinator gives it; its own word on its key is not the reader's."""
     import io
 
     from services.audit.pages.certificate import read

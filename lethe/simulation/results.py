@@ -21,7 +21,7 @@ class RoundRow:
     round: int
     kind: Literal["init", "aggregate", "reinit", "merge", "forgotten"]
     accuracy: float | None
-    """On the scenario's test samples; None where the run did not judge."""
+    """Accuracy on the scenario's test samples; None where the run did not judge."""
     loss: float | None
     participants: int
     client_s: float

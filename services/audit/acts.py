@@ -71,7 +71,7 @@ def sign_head(head: ActsHead, key: Ed25519PrivateKey) -> bytes:
 
 
 def read_head(line: bytes) -> ActsHead:
-    """Of a line of one's own making: its signature is not looked at."""
+    """The head in a line of one's own making: its signature is not looked at."""
     return _opened(line)[1]
 
 
@@ -105,7 +105,7 @@ def to_line(act: RecordedAct) -> bytes:
 
 
 def is_export(data: bytes) -> bool:
-    """By how it begins: an act, or, of an empty log, the head."""
+    """Whether a file is an export, by how it begins: with an act or, where the log is empty, with the head."""
     return data.startswith(b'{"entry":') or (data.startswith(b'{"payload":') and HEAD_TYPE.encode() in data[:5000])
 
 
@@ -114,7 +114,7 @@ class Found:
     head: ActsHead
     num_entries: int
     num_lost: int
-    """In gaps that the log itself tells of."""
+    """Acts lost in gaps that the log itself tells of."""
     num_opened: int
     num_closed: int
     """What was said of somebody and cannot be read any more."""

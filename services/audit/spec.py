@@ -16,7 +16,7 @@ WITHDRAWN: Final = ("max_relative_distance", "max_output_divergence")
 BEFORE: Final = "before_"
 """Begins the names of a leaver's figures of the model before the erasure."""
 SHADOW_ROUNDS: Final = 5
-"""Of one, three, five and eight those that told members from strangers best on MNIST and Fashion-MNIST."""
+"""The number among one, three, five and eight that told members from strangers best on MNIST and Fashion-MNIST."""
 Share = Annotated[float, Field(ge=0, le=1)]
 
 

@@ -35,7 +35,7 @@ def impossible(figures: Mapping[str, float]) -> str | None:
 
 
 def bounded(figures: Mapping[str, float]) -> dict[str, float]:
-    """Those that can be reckoned with, as floats; others are left out. What the door takes passes unchanged."""
+    """The figures that can be reckoned with, as floats; others are left out. What the door takes passes unchanged."""
     return {name: float(value) for name, value in figures.items() if is_bounded(value)}
 
 

@@ -50,7 +50,7 @@ class Population:
 
     clients: tuple[str, ...]
     shares: tuple[float, ...]
-    """By job, in the order of the jobs."""
+    """A share for each job, in the order of the jobs."""
     utilities: tuple[float, ...]
 
 
@@ -61,7 +61,7 @@ class Division:
     populations: tuple[Population, ...] = ()
     total_utility: float = 0.0
     num_periods: int = 0
-    """That the game took."""
+    """How many periods the game took."""
     is_settled: bool = True
     """Whether the game ended in an equilibrium."""
 
@@ -98,7 +98,7 @@ def played(game: Game, start: Shares, incentives: Incentives) -> Course:
 
 
 def populations_of(candidates: Sequence[Candidate], num: int) -> list[list[Candidate]]:
-    """Of those that may serve the same jobs, at most `num` populations by their numbers of samples; clients with
+    """At most `num` populations of clients that may serve the same jobs, by their numbers of samples; clients with
     equally many are always in the same."""
 
     def place(one: Candidate) -> tuple[tuple[str, ...], float, str]:

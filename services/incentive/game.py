@@ -15,7 +15,8 @@ from typing import Final, Literal
 
 Reward = Literal["paper", "per_client", "per_population"]
 Shares = tuple[tuple[float, ...], ...]
-"""By population, then by server. A share of exactly zero stays zero: the population may not serve that server."""
+"""Shares by population, then by server. A share of exactly zero stays zero: the population may not serve that
+server."""
 
 SMALLEST: Final = 1e-12
 """A share that has been above zero never falls below this, so that it could come back."""

@@ -41,7 +41,7 @@ BUILT_IN: Final[tuple[Reference, ...]] = (
     "services.recovery.moon.description:METHOD",
     "services.recovery.quickdrop.description:METHOD",
 )
-"""Of methods that cost the same the planner takes the first."""
+"""The places of our own descriptions. Among methods that cost the same the planner takes the first."""
 AUTO: Final = "auto"
 """Stands for the cheapest method, in place of a name in a request."""
 PLAIN: Final = "plain"

@@ -97,11 +97,6 @@ class Training(Description):
     def references(self) -> list[Reference]:
         return [*super().references, self.algorithm]
 
-    @property
-    def trains_in_rounds(self) -> bool:
-        """Whether its state is that of the shared rounds."""
-        return self.program == Training.program
-
 
 @dataclass(frozen=True, kw_only=True)
 class Selection(Description):
@@ -206,7 +201,7 @@ class Recovery(Description):
     class_parameter: str | None = None
     """The parameter that names the class to recover; where it is absent, the server finds the class."""
     most_samples: float = 1.0
-    """By how much the samples that a client trains on may exceed those that it has."""
+    """The factor by which the samples that a client trains on may exceed those that it has."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,7 +21,8 @@ from services.models.spec import Gpt2ClassifierParams, Gpt2Params
 
 STD: Final = 0.02
 FROZEN_SEED: Final = 0
-"""Of what LoRA leaves alone, unless pretrained weights replace it: not the run's, because workers must agree on it."""
+"""The seed of what LoRA leaves alone, unless pretrained weights replace it: not the run's, because workers must agree
+on it."""
 
 
 class Gpt2(nn.Module):

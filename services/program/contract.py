@@ -71,7 +71,7 @@ class Erasure:
     scale: float = 1.0
     """The server's learning rate in the head's round."""
     participants: tuple[Participant, ...] = ()
-    """Those who took part in the head's round, in name order."""
+    """Clients that took part in the head's round, in name order."""
     history: tuple[int, ...] = ()
     """Rounds whose updates can be recalled, ascending."""
     residuals: str | None = None

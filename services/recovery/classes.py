@@ -55,7 +55,7 @@ def sampled(task: ClientTask) -> Sampled:
 
 
 def fingerprint(x: Array, y: Array) -> str:
-    """Of the samples: what was made of others has another one."""
+    """A digest of the samples: what was made of others has another one."""
     digest = hashlib.sha256(repr((x.shape, str(x.dtype), y.shape)).encode())
     digest.update(np.ascontiguousarray(x).data)
     digest.update(np.ascontiguousarray(y).data)

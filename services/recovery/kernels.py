@@ -40,7 +40,7 @@ def find_class(params: Mapping[str, Any], inputs: Mapping[str, Stored], out: Wri
 
 @torch.inference_mode()
 def _accuracies(task: Classifier, spec: ModelSpec, weights: Stored, batch_size: int) -> Tensor:
-    """By class; NaN where there is no sample."""
+    """Accuracies by class; NaN where there is no sample."""
     try:
         model = task.model(spec)
         load_weights(model, weights)

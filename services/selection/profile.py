@@ -75,7 +75,7 @@ class Profile:
         return {PRODUCTS: self.products_KK, IS_KNOWN: self.is_known_K}
 
     def known(self, members: list[str]) -> tuple[list[str], Doubles]:
-        """Those of the members who have a profile, and the products among them."""
+        """The members who have a profile, and the products among their profiles."""
         wanted = set(members)
         rows = [row for row, name in enumerate(self.clients) if name in wanted and self.is_known_K[row]]
         return [self.clients[row] for row in rows], self.products_KK[np.ix_(rows, rows)]
@@ -94,7 +94,7 @@ def with_strangers(members: list[str], known: list[str], label_K: Ints) -> dict[
 
 
 def num_groups(question: Question, known: list[str]) -> int:
-    """As many as clients are wanted, one of them for those without a profile."""
+    """The number of groups: as many as clients are wanted, one of them for those without a profile."""
     has_strangers = len(known) < len(question.members)
     return max(1, min(question.num_clients - has_strangers, len(known)))
 

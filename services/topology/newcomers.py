@@ -24,8 +24,8 @@ from services.topology.plan import clusters_of
 
 
 def knot_newcomer(params: dict[str, Any], inputs: Mapping[str, Stored], out: Writable) -> dict[str, float]:
-    """To each anchor, with the normalisation of the profiling round. Without any kept update nothing says which way
-    the others pull, and the disparity is 0.5."""
+    """Kernel. The newcomer's distance to each anchor, with the normalisation of the profiling round. Without any kept
+    update nothing says which way the others pull, and the disparity is 0.5."""
     seconds = float(params["newcomer"]["seconds"])
     if not (math.isfinite(seconds) and seconds >= 0):
         raise KernelFailed("the profiling time is negative, NaN or Inf")

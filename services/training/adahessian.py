@@ -65,7 +65,7 @@ class AdaHessian:
             param.grad = None
 
     def _draw(self, param: Tensor) -> Tensor:
-        """On the CPU, so that every device sees the same signs."""
+        """Signs drawn on the CPU, so that every device sees the same ones."""
         bits = torch.randint(0, 2, param.shape, generator=self._numbers)
         return (2 * bits - 1).to(param)
 

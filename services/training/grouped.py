@@ -174,7 +174,7 @@ class _Group:
                 self._losses[epoch, step, : len(counts)] = losses
 
     def _step(self, first: int, orders: Sequence[Tensor], labels: Tensor, shares: Tensor) -> Tensor:
-        """On the samples from `first` on, in this epoch's orders."""
+        """One step on the samples from `first` on, in this epoch's orders."""
         num, width = labels.shape
         if (dual := self._dual) is not None:
             outputs = dual.outputs(first, num, width)

@@ -321,7 +321,8 @@ def reached(accuracy: float, number: int, line: str | None = None) -> str:
 
 
 def accuracies_of(state: Mapping[str, Any] | None) -> list[float]:
-    """Of a line, by the stored state of its program, as far back as the stop rule looks; the newest last."""
+    """The accuracies of a line, by the stored state of its program, as far back as the stop rule looks; the newest
+    last."""
     training: Mapping[str, Any] = (state or {}).get("training", state) or {}
     return list(training.get("accuracies", ()))
 

@@ -15,7 +15,7 @@ from services.wire.v1.erasure import ErasureStatus, Fallback, Ground
 SETTLED: frozenset[ErasureStatus] = frozenset({"completed", "denied", "cancelled", "failed"})
 Action = Literal["rolled-back", "re-initialised", "retired", "unlearned"]
 Eyes = Literal["two persons", "two credentials"]
-"""As whom the filer of a request and who decided it can be told apart."""
+"""What tells the filer of a request from the person who decided it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Party:
     credential_id: UUID
     role: str
     label: str | None = None
-    """Of the credential; None for a client's own."""
+    """The credential's label; None for a client's own."""
     person: str | None = None
     """The name of who signed in with OpenID Connect."""
     subject: str | None = None
@@ -46,7 +46,7 @@ class Ruling:
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """Of a request's legal deadline; there is at most one."""
+    """The extension of a request's legal deadline; there is at most one."""
 
     until: datetime
     reason: str

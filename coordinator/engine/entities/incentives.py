@@ -94,4 +94,4 @@ class Measured:
     samples: int
     seconds: float = 0.0
     num_bytes: float = 0.0
-    """Of its updates, on average."""
+    """The average size of its updates."""

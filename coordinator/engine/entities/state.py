@@ -144,13 +144,13 @@ class State:
     superseded: Mapping[tuple[UUID, str], bool] = field(default_factory=dict)
     """(federation, digest) of models that an erasure superseded, among those that are about to be stored or used."""
     federations: Mapping[UUID, Federation] = field(default_factory=dict)
-    """Those that divide their clients among jobs, and those that are changed."""
+    """Federations that divide their clients among jobs, and those that are changed."""
     four_eyes: Mapping[UUID, FourEyes] = field(default_factory=dict)
-    """By federation, where a request is filed; those that do not demand it may be left out."""
+    """The rule of each federation in which a request is filed; one that demands nothing may be left out."""
     periods: Mapping[tuple[UUID, int], Period] = field(default_factory=dict)
     ledger: Mapping[UUID, LedgerEntry] = field(default_factory=dict)
     measures: Mapping[UUID, Measured] = field(default_factory=dict)
-    """By client, where a period begins."""
+    """Measures of each client, where a period begins."""
 
     def put(self, *entities: Entity) -> State:
         return self.put_all(entities)

@@ -14,7 +14,7 @@ from services.core.errors import Rejected
 
 
 def eyes_of(filer: Party | None, decider: Party, made_by: Collection[UUID]) -> Eyes | None:
-    """As whom the two can be told apart; None: they may be one person, or nobody knows who filed."""
+    """What tells the two apart; None: they may be one person, or nobody knows who filed."""
     if filer is None:
         return None
     if filer.subject is not None and decider.subject is not None:

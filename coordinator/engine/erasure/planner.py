@@ -40,13 +40,13 @@ class CutCost:
     num_rounds_kept: int
     """Rounds of training in the model that the cohort goes on from."""
     recovery_rounds: int = 0
-    """Those of the rounds that are of the recovery."""
+    """How many of the rounds belong to the recovery."""
     added_rounds: float = 0.0
     """What the recovery's method costs beyond ordinary training, in rounds of it."""
     added_updates: float = 0.0
     """The same, in updates."""
     num_profiles: int = 0
-    """Of clients, each one epoch, for a selection policy that knows them by their updates."""
+    """Profiles of clients to be made, each one epoch, for a selection policy that knows clients by their updates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Option:
 
     @property
     def work(self) -> float:
-        """Of the clients, in updates of the run's own training: a profile is one epoch of one."""
+        """The clients' work, in updates of the run's own training: a profile is one epoch of one."""
         profiles = sum(cost.num_profiles / cost.run.spec.local.epochs for cost in self.costs)
         added = sum(cost.added_updates for cost in self.costs)
         return self.num_updates * self.method.work_per_update + profiles + added

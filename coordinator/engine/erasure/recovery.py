@@ -45,7 +45,8 @@ def extra_rounds(recovery: Recover, run: Run, cohort: Cohort) -> int:
 
 
 def stage(wanted: RecoveryWanted | None, run: Run, from_round: int, num_rounds: int, before: str | None) -> Recover:
-    """So many rounds of a recovery. Where its class is to be found and cannot be, clients train as they always do."""
+    """The stage of a recovery of so many rounds. Where its class is to be found and cannot be, clients train as they
+    always do."""
     plain = Recover(from_round, num_rounds=num_rounds)
     if wanted is None or wanted.method not in RECOVERY:
         return plain
@@ -132,7 +133,7 @@ def task_of(run: Run, cohort: Cohort, round: int) -> tuple[str, TaskParameters] 
 
 
 def most_samples(cohort: Cohort, round: int) -> float:
-    """By how much the samples that a client trains on in this round may exceed those that it has."""
+    """The factor by which the samples that a client trains on in this round may exceed those that it has."""
     current = cohort.recovery.at(round) if cohort.recovery is not None else None
     method = RECOVERY.get(current.method) if current is not None else None
     return 1.0 if method is None else method.most_samples

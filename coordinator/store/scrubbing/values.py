@@ -13,9 +13,9 @@ from coordinator.store.codecs import CODECS
 from coordinator.store.scrubbing.scope import ScrubScope
 
 SCRUBBED: Final = "(scrubbed: it was about a client that was erased)"
-"""Stands in place of words that were taken out of a sentence's place."""
+"""Stands in place of a sentence that was taken out."""
 _OF_OTHERS: Final = ("validation_", "clients_", "num_")
-"""Begin the names of figures of a mended model that no leaver reported."""
+"""What the names of a mended model's figures begin with that no leaver reported."""
 Empty = Callable[[Any, Any, ScrubScope], Any]
 """(value, its row, who leaves) -> what stays of the value; the same value when nothing has to go."""
 
@@ -130,7 +130,7 @@ def without_canary(value: Any, row: Any, scope: ScrubScope) -> Any:
 
 
 def divided(value: Any, row: Any, scope: ScrubScope) -> Any:
-    """Of a period: shares and utilities were made of all clients' figures, so they go with those of one."""
+    """How a period divided the clients. Shares and utilities were made of all figures, so they go with those of one."""
     if scope.names.isdisjoint(value["jobs"]):
         return value
     others = {name: job for name, job in value["jobs"].items() if name not in scope.names}
@@ -138,7 +138,7 @@ def divided(value: Any, row: Any, scope: ScrubScope) -> Any:
 
 
 def of_others(value: Any, row: Any, scope: ScrubScope) -> Any:
-    """Of a period: the figures of those who stay."""
+    """The figures of a period, of those who stay."""
     return [one for one in value if one["client"] not in scope.names]
 
 

@@ -31,7 +31,7 @@ _LEASED_TASK: Final = "status = 'leased'"
 _FAILED_TASK: Final = "failure IS NOT NULL"
 _OPEN_JOB: Final = "status IN ('ready', 'leased')"
 _OPEN_ROUND: Final = "status = 'open'"
-# A database uses a partial index only for a query that says the index's condition in so many words: not with a
+# A database uses a partial index only for a query that repeats the index's condition literally: not with a
 # parameter, and SQLite not for a narrower condition either. So queries for open work carry these beside their own.
 IS_CLAIMABLE_OR_LEASED: Final = text(f"tasks.{_CLAIMABLE_OR_LEASED}")
 IS_OPEN_TASK: Final = text(f"tasks.{_OPEN_TASK}")

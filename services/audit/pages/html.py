@@ -83,7 +83,7 @@ def hand_over_page() -> str:
 
 
 def policy(script: str = VERIFY) -> str:
-    """Of what these pages may load and do."""
+    """The policy that says what these pages may load and do."""
     digest, style = _digest(_asset(script)), _digest(_asset("page.css"))
     asks = "connect-src 'self'; " if script == HAND_OVER else ""
     return f"default-src 'none'; {asks}script-src '{digest}'; style-src '{style}'; base-uri 'none'; form-action 'none'"

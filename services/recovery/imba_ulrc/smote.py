@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 JITTER: Final = 0.1
-"""Of the copies of a single point, relative to the spread of all points."""
+"""How far copies of a single point are spread, relative to the spread of all points."""
 _ROWS: Final = 1024
 """Distances are taken for so many points at a time."""
 

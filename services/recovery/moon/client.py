@@ -65,7 +65,7 @@ class Representation:
             self._handle = model.register_forward_hook(lambda _, __, output: self._note(output))
 
     def taken(self) -> Tensor:
-        """Of the last pass, one row for each sample."""
+        """The representations of the last pass, one row for each sample."""
         if self._seen is None:
             raise local.TrainingFailed("the model's last linear layer is never used; use another recovery")
         return self._seen.reshape(-1, self._seen.shape[-1])

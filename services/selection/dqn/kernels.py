@@ -126,7 +126,7 @@ def _order(
 
 
 def _accuracy(question: Question, inputs: Mapping[str, Stored], out: Writable) -> float:
-    """Of the model that the last round has made, on the coordinator's validation set."""
+    """The accuracy of the model that the last round has made, on the coordinator's validation set."""
     params = {
         "model": question.architecture.model_dump(),
         "weights": question.model,

@@ -46,7 +46,7 @@ def reward(accuracy: float, target: float) -> float:
 
 
 def features(state_BK: Doubles) -> Doubles:
-    """Of each client in each state: its own figure, and mean, spread, least and largest of all. [B, K, F]"""
+    """Features of each client in each state: its own figure, and mean, spread, least and largest of all. [B, K, F]"""
     pooled = [state_BK.mean(axis=1), state_BK.std(axis=1), state_BK.min(axis=1), state_BK.max(axis=1)]
     every = [np.broadcast_to(one[:, None], state_BK.shape) for one in pooled]
     return np.stack([state_BK, *every], axis=2)

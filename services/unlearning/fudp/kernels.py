@@ -81,7 +81,7 @@ def choose(scores: Mapping[str, Doubles], ratio: float) -> list[Channel]:
 
 
 def _scores(info: TensorInfo, mean: Callable[[Window], Doubles], slice_elements: int) -> Doubles:
-    """Of each filter: the mean over its weights, which all hold it."""
+    """The score of each filter: the mean over its weights, which all hold it."""
     row, sums = math.prod(info.shape[1:]), np.zeros(info.shape[0])
     for first, count in slices_of(info, slice_elements):
         rows = (first + np.arange(count)) // row

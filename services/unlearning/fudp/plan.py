@@ -92,7 +92,7 @@ def objection(params: Mapping[str, Any], model: ModelSpec) -> str | None:
 
 
 def _prune(updates: Sequence[UpdateRef], view: CohortView) -> tuple[FudpState, Step]:
-    """By the scores of those who have samples of the class, weighted by their number."""
+    """Prune by the scores of clients that have samples of the class, weighted by their number."""
     erasure, spec = erasure_of(view), _spec(view)
     rated = [(u, u.digest, min(u.metrics.get("class_samples", 0.0), float(u.num_samples))) for u in updates]
     found = [(update, digest, weight) for update, digest, weight in rated if digest is not None and weight > 0]

@@ -75,8 +75,8 @@ def test_parameters_of_an_algorithm_carry_its_name(spec: type[Any]) -> None:
 def test_an_algorithm_trains_in_the_shared_rounds_unless_it_has_a_program() -> None:
     plain = Training(name="plain", summary="-", spec=Plain, algorithm="mine.plan:Plain")
     own = Training(name="plain", summary="-", spec=Plain, algorithm="mine.plan:Plain", program="mine.plan:Program")
-    assert plain.trains_in_rounds and not own.trains_in_rounds
-    assert "mine.plan:Program" in own.references
+    assert plain.program == Training.program and Training.program in plain.references
+    assert own.program == "mine.plan:Program" and own.program in own.references
 
 
 def test_only_a_method_with_such_a_parameter_strides_through_the_history() -> None:
