@@ -64,7 +64,7 @@ class NotFound(Refused):
 
     @classmethod
     def by_name(cls, message: str, kind: str, *, next_step: str | None = None) -> NotFound:
-        """Of what was looked for in a list."""
+        """The error for a name that is not in a list."""
         error = cls("", 404, {"code": "not-found", "title": message})
         error.message, error.args, error.kind, error.next_step = message, (message,), kind, next_step
         return error

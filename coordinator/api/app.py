@@ -44,7 +44,7 @@ from coordinator.api import (
 from coordinator.api.auth import Authenticator
 from coordinator.api.claim_probe import ClaimProbe
 from coordinator.api.context import Context
-from coordinator.api.express import Express
+from coordinator.api.hot_routes import HotRoutes
 from coordinator.api.limits import Limits
 from coordinator.api.metrics import Metrics
 from coordinator.api.middleware import RequestMiddleware
@@ -91,11 +91,11 @@ _ROUTERS: Final = (
 
 
 class Api(FastAPI):
-    """FastAPI with the request middleware and the express way before all its own machinery."""
+    """FastAPI with the request middleware and the hot routes before all its own machinery."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._outermost = RequestMiddleware(Express(super().__call__))
+        self._outermost = RequestMiddleware(HotRoutes(super().__call__))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self

@@ -265,8 +265,8 @@ class OpenId:
         return [*chosen[:1], *(grant for grant in granted if grant != chosen[0])]
 
     async def _person(self, subject: str, name: str, granted: Sequence[Grant], address: str) -> tuple[Actor, UUID]:
-        """The credentials that they act with, and the federation that they are in. What they were before and are no
-        longer is revoked."""
+        """The actor that the person is now, and the federation that it acts in. Credentials that the person no longer
+        has a group for are revoked."""
         async with self._database.read() as connection:
             ids = {grant: await accounts.federation_named(connection, grant.federation) for grant in granted}
             held = await accounts.persons_credentials(connection, subject)

@@ -10,7 +10,8 @@ from coordinator.store.loading import Loading
 
 
 async def widen_to_open_runs(loading: Loading) -> None:
-    """Lock the open runs of federations whose clients are divided anew: these have an allocation, or are given one."""
+    """Need also the open runs of federations whose clients are divided anew: these have, or are given, an
+    allocation."""
     keys, governed, f = loading.needs.allocating, loading.needs.governed, t.federations.c
     if not keys and not governed:
         return

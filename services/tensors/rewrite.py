@@ -7,8 +7,10 @@ fixed size, never einsum or a matrix product.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +19,8 @@ from services.tensors.codec import encode_header
 from services.tensors.errors import KernelFailed
 from services.tensors.inspection import are_finite
 from services.tensors.layout import FLOATING, ITEM_BYTES, Layout, TensorInfo
-from services.tensors.slices import SLICE_ELEMENTS, Doubles, Source, narrow, slices_of, widen
-from services.tensors.streams import Writable
+from services.tensors.slices import SLICE_ELEMENTS, Doubles, Source, narrow, open_sources, slices_of, widen
+from services.tensors.streams import Stored, Writable
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,19 @@ def total_norm(layout: Layout, combine: Combine, *, slice_elements: int = SLICE_
     """L2 norm over all floating tensors of a layout."""
     norms = [norm(info, combine, slice_elements=slice_elements) for info in layout.updatable().tensors]
     return math.sqrt(math.fsum(length**2 for length in norms))
+
+
+def open_updates(
+    params: Mapping[str, Any], inputs: Mapping[str, Stored], stack: ExitStack
+) -> tuple[Layout, list[Source]]:
+    """Kernels with params `model` and `updates` ([{digest, ...}, ...]): what of the model updates can change, and the
+    updates in their order. Raises KernelFailed for an update that is not one of that model."""
+    model = Source.open(inputs[params["model"]], stack).header.layout.updatable()
+    digests = [update["digest"] for update in params["updates"]]
+    opened = open_sources(digests, inputs, stack)
+    for digest, source in opened.items():
+        check_update(source, model, f"update {digest}")
+    return model, [opened[digest] for digest in digests]
 
 
 def check_update(source: Source, model: Layout, what: str) -> None:

@@ -3,14 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 from worker.agent import Ending
 from worker.backoff import Backoff
 from worker.fleet import serve
 from worker.settings import WorkerOptions, members_of
 from worker.shutdown import Shutdown
+
+
+@contextlib.asynccontextmanager
+async def served(
+    url: str, token: str, data: str, home: Path, ending: Ending = Ending.DONE, **changes: Any
+) -> AsyncIterator[WorkerOptions]:
+    """A worker of the token's client, from a start to a shutdown, which ends it like this."""
+    options = WorkerOptions(
+        coordinator=url,
+        token=token,
+        data=data,
+        cache_dir=home / "cache",
+        ledger_dir=home / "ledgers",
+        display="log",
+        **changes,
+    )
+    shutdown = Shutdown(grace_s=5.0)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        backoff = Backoff(first_s=0.01)
+        serving = asyncio.create_task(
+            serve(members_of(options), options, pool=pool, shutdown=shutdown, backoff=backoff)
+        )
+        try:
+            yield options
+        finally:
+            shutdown.request()
+            assert await serving is ending
 
 
 async def serve_until(options: WorkerOptions, condition: Callable[[], bool], within_s: float = 60.0) -> Ending:

@@ -21,8 +21,8 @@ import numpy as np
 from services.core.seeds import derive
 from services.tensors.errors import KernelFailed
 from services.tensors.layout import Layout, TensorInfo
-from services.tensors.rewrite import Window, add_noise, check_update, rewrite, total_norm, weighted_sum
-from services.tensors.slices import SLICE_ELEMENTS, Doubles, Source, open_sources
+from services.tensors.rewrite import Window, add_noise, open_updates, rewrite, total_norm, weighted_sum
+from services.tensors.slices import SLICE_ELEMENTS, Doubles, Source
 from services.tensors.streams import Stored, Writable
 
 SQUARED_NORM: Final = TensorInfo("squared_norm", "F64", (1,))
@@ -44,11 +44,7 @@ def accumulate_residuals(
     factors = [float(update.get("factor") or 1.0) for update in params["updates"]]
     parts = [share * factor for share, factor in zip(shares, factors, strict=True)]
     with ExitStack() as stack:
-        model = Source.open(inputs[params["model"]], stack).header.layout.updatable()
-        opened = open_sources([update["digest"] for update in params["updates"]], inputs, stack)
-        for digest, source in opened.items():
-            check_update(source, model, f"update {digest}")
-        sources = [opened[update["digest"]] for update in params["updates"]]
+        model, sources = open_updates(params, inputs, stack)
         old = None if params["residuals"] is None else Source.open(inputs[params["residuals"]], stack)
 
         def step(window: Window) -> Doubles:

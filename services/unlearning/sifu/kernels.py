@@ -11,8 +11,8 @@ import numpy as np
 
 from services.core.seeds import derive
 from services.tensors.errors import KernelFailed
-from services.tensors.rewrite import Window, add_noise, check_update, rewrite, total_norm, weighted_sum
-from services.tensors.slices import SLICE_ELEMENTS, Doubles, Source, open_sources
+from services.tensors.rewrite import Window, add_noise, open_updates, rewrite, total_norm, weighted_sum
+from services.tensors.slices import SLICE_ELEMENTS, Doubles, Source
 from services.tensors.streams import Stored, Writable
 
 
@@ -31,11 +31,7 @@ def measure_distances(
     factors = [float(update.get("factor") or 1.0) for update in params["updates"]]
     shares = [scale * weight / total * factor for weight, factor in zip(weights, factors, strict=True)]
     with ExitStack() as stack:
-        model = Source.open(inputs[params["model"]], stack).header.layout.updatable()
-        opened = open_sources([update["digest"] for update in params["updates"]], inputs, stack)
-        for digest, source in opened.items():
-            check_update(source, model, f"update {digest}")
-        sources = [opened[update["digest"]] for update in params["updates"]]
+        model, sources = open_updates(params, inputs, stack)
         squares = np.zeros(len(sources))
 
         def tally(window: Window) -> Doubles:

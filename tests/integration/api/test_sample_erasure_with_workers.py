@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +9,10 @@ import numpy as np
 import pytest
 
 from services.audit.verification import check
-from tests.integration.api.site import Actor, Site, listening, opened, until
+from tests.integration.api.site import Site, listening, opened, until
 from tests.integration.api.test_erasure_over_http import REQUESTS, checkpoints, completed
-from worker.agent import Ending
-from worker.backoff import Backoff
-from worker.fleet import serve
+from tests.support.serving import served
 from worker.journal import SUFFIX as JOURNAL_SUFFIX
-from worker.settings import WorkerOptions, members_of
-from worker.shutdown import Shutdown
 
 pytestmark = pytest.mark.anyio
 ERASED = (1, 5, 13)
@@ -36,30 +28,6 @@ def write_data(path: Path, seed: int, without: tuple[int, ...] = ()) -> str:
     test = [row for row in range(12, 16) if row not in without]
     np.savez(path, x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test])
     return f"npz:{path}"
-
-
-@contextlib.asynccontextmanager
-async def working(url: str, agent: Actor, data: str, home: Path, **changes: Any) -> AsyncIterator[None]:
-    """A worker of the agent's client, from a start to a shutdown."""
-    options = WorkerOptions(
-        coordinator=url,
-        token=agent.token,
-        data=data,
-        cache_dir=home / "cache",
-        ledger_dir=home / "ledgers",
-        display="log",
-        **changes,
-    )
-    shutdown = Shutdown(grace_s=5.0)
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        serving = asyncio.create_task(
-            serve(members_of(options), options, pool=pool, shutdown=shutdown, backoff=Backoff(first_s=0.01))
-        )
-        try:
-            yield
-        finally:
-            shutdown.request()
-            assert await serving is Ending.DONE
 
 
 async def run_to_its_end(site: Site, key: str) -> str:
@@ -113,15 +81,15 @@ async def test_models_after_the_erasure_are_those_of_a_client_that_never_had_the
     async with opened(tmp_path / "one", None) as site, listening(site) as (host, port):
         url = f"http://{host}:{port}"
         a, b = await site.enrol("a", "b")
-        async with working(url, a, whole_a, tmp_path / "home-a"):
-            async with working(url, b, whole_b, tmp_path / "home-b"):
+        async with served(url, a.token, whole_a, tmp_path / "home-a"):
+            async with served(url, b.token, whole_b, tmp_path / "home-b"):
                 before = await run_to_its_end(site, "first")
             erasure_id = await forget(site, *ERASED)  # b is away
-            async with working(url, b, whole_b, tmp_path / "home-b"):
+            async with served(url, b.token, whole_b, tmp_path / "home-b"):
                 done = await completed(site.admin, erasure_id)
                 (run,) = (await site.admin.get("/v1/runs"))["items"]
                 after = await head_of(site, run)
-            async with working(url, b, whole_b, tmp_path / "another-disk"):
+            async with served(url, b.token, whole_b, tmp_path / "another-disk"):
                 later = await run_to_its_end(site, "second")
         certificate = await site.admin.call("GET", f"{REQUESTS}/{erasure_id}/certificate")
         key = (await site.admin.get("/v1/erasure/discovery"))["public_key"]
@@ -137,7 +105,10 @@ async def test_models_after_the_erasure_are_those_of_a_client_that_never_had_the
     async with opened(tmp_path / "other", None) as site, listening(site) as (host, port):
         url = f"http://{host}:{port}"
         a, b = await site.enrol("a", "b")
-        async with working(url, a, whole_a, tmp_path / "home-a"), working(url, b, never_had, tmp_path / "home-c"):
+        async with (
+            served(url, a.token, whole_a, tmp_path / "home-a"),
+            served(url, b.token, never_had, tmp_path / "home-c"),
+        ):
             assert [await run_to_its_end(site, key) for key in ("first", "second")] == [after, later]
     assert before != after
 
@@ -146,7 +117,7 @@ async def test_samples_that_are_not_there_fail_the_request_before_anything_is_fe
     data = write_data(tmp_path / "b.npz", 2)
     async with opened(tmp_path / "one", None) as site, listening(site) as (host, port):
         (b,) = await site.enrol("b")
-        async with working(f"http://{host}:{port}", b, data, tmp_path / "home-b"):
+        async with served(f"http://{host}:{port}", b.token, data, tmp_path / "home-b"):
             await run_to_its_end(site, "first")
             erasure_id = await forget(site, 3, 16, 99)
 
@@ -179,12 +150,12 @@ async def test_task_that_cannot_leave_samples_out_gets_no_work_and_the_request_s
     async with opened(tmp_path / "one", None) as site, listening(site) as (host, port):
         url = f"http://{host}:{port}"
         (b,) = await site.enrol("b")
-        async with working(url, b, data, tmp_path / "home-b", task=f"{tmp_path / 'own.py'}:Own"):
+        async with served(url, b.token, data, tmp_path / "home-b", task=f"{tmp_path / 'own.py'}:Own"):
             await run_to_its_end(site, "first")
             erasure_id = await forget(site, 3)
 
             found = await reached(site, erasure_id, "requires_action")
             assert "client b cannot leave its samples out: the task Own cannot" in found["reason"]
             assert found["fenced_at"] is None
-        async with working(url, b, data, tmp_path / "home-b"):
+        async with served(url, b.token, data, tmp_path / "home-b"):
             await reached(site, erasure_id, "completed")

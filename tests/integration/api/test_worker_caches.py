@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -20,11 +17,8 @@ from services.audit.predicate import Statement
 from services.wire.v1.superseded_models import SUPERSEDED_HEADER
 from tests.integration.api.site import Actor, Site, code_of, listening, opened, until
 from tests.integration.api.test_sample_erasure_with_workers import run_to_its_end, write_data
+from tests.support.serving import served
 from worker.agent import Ending
-from worker.backoff import Backoff
-from worker.fleet import serve
-from worker.settings import WorkerOptions, members_of
-from worker.shutdown import Shutdown
 
 pytestmark = pytest.mark.anyio
 REQUESTS, SUPERSEDED = "/v1/erasure-requests", "/v1/superseded-models"
@@ -121,28 +115,6 @@ async def test_an_agent_that_knows_nothing_of_it_goes_on_and_counts_as_unconfirm
     assert await caches_of(site, erasure_id) == {"unconfirmed": 2}
 
 
-@contextlib.asynccontextmanager
-async def working(url: str, agent: Actor, data: str, home: Path, ending: Ending) -> AsyncIterator[Path]:
-    options = WorkerOptions(
-        coordinator=url,
-        token=agent.token,
-        data=data,
-        cache_dir=home / "cache",
-        ledger_dir=home / "ledgers",
-        display="log",
-    )
-    shutdown = Shutdown(grace_s=5.0)
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        serving = asyncio.create_task(
-            serve(members_of(options), options, pool=pool, shutdown=shutdown, backoff=Backoff(first_s=0.01))
-        )
-        try:
-            yield options.cache_dir
-        finally:
-            shutdown.request()
-            assert await serving is ending
-
-
 def cached(directory: Path) -> set[str]:
     return {"sha256:" + path.name.partition(".")[0] for path in directory.iterdir()}
 
@@ -160,7 +132,8 @@ async def test_real_workers_drop_superseded_models_and_the_leavers_says_that_it_
         for seed, (name, agent) in enumerate(agents.items()):
             ending = Ending.STOPPED if name == "c" else Ending.DONE
             data = write_data(tmp_path / f"{name}.npz", seed)
-            caches_of[name] = await stack.enter_async_context(working(url, agent, data, tmp_path / name, ending))
+            options = await stack.enter_async_context(served(url, agent.token, data, tmp_path / name, ending))
+            caches_of[name] = options.cache_dir
         await run_to_its_end(site, "one")
         assert all(map(cached, caches_of.values()))
         with structlog.testing.capture_logs() as logs:

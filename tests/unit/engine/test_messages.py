@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 from datetime import UTC, datetime
+from importlib import import_module
+from pkgutil import iter_modules
 from types import ModuleType, NoneType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
@@ -28,10 +30,13 @@ RUN, COHORT, JOB, CLIENT = (UUID(int=number) for number in range(1, 5))
 REMOVED = RemoveClient(CLIENT)
 
 
-def classes(module: ModuleType) -> list[type[Any]]:
-    """Those that the module, or a module of the package, defines."""
-    found = [one for one in vars(module).values() if isinstance(one, type)]
-    return [one for one in found if one.__module__.startswith(module.__name__)]
+def classes(package: ModuleType) -> list[type[Any]]:
+    """Those that the modules of the package define, and that it gives on."""
+    modules = [import_module(f"{package.__name__}.{one.name}") for one in iter_modules(package.__path__)]
+    defined = [one for module in modules for one in vars(module).values() if isinstance(one, type)]
+    own = dict.fromkeys(one for one in defined if one.__module__.startswith(package.__name__))
+    assert all(getattr(package, one.__name__, None) is one for one in own), "a module that the package does not give on"
+    return list(own)
 
 
 MESSAGES = [one for one in classes(messages) if issubclass(one, Message) and one is not Message]

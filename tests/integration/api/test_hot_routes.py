@@ -1,4 +1,4 @@
-"""The four requests of a round, sent down the express way and down the general one: the answers are the same.
+"""The four requests of a round, sent down the hot routes and down the general one: the answers are the same.
 
 A query, even one that nobody asks for, makes a request take the general way.
 """
@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from coordinator.api import express
+from coordinator.api import hot_routes
 from tests.integration.api.site import MODEL, Actor, Site, blob, update
 
 pytestmark = pytest.mark.anyio
@@ -19,10 +19,10 @@ OTHER_DIGEST = "sha256:" + "0" * 64
 
 
 @pytest.fixture
-def express_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The requests that the express way answered itself."""
+def hot_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The requests that the hot routes answered themselves."""
     taken: list[str] = []
-    find = express._handler
+    find = hot_routes._handler
 
     def noted(method: str, path: str) -> Any:
         if (found := find(method, path)) is None:
@@ -37,7 +37,7 @@ def express_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return label, handle
 
-    monkeypatch.setattr(express, "_handler", noted)
+    monkeypatch.setattr(hot_routes, "_handler", noted)
     return taken
 
 
@@ -60,40 +60,40 @@ def _seen(response: httpx.Response) -> tuple[int, dict[str, str], Any]:
     return response.status_code, headers, response.content
 
 
-async def test_models_are_served_alike(small_site: Site, express_paths: list[str]) -> None:
+async def test_models_are_served_alike(small_site: Site, hot_paths: list[str]) -> None:
     (agent,) = await small_site.enrol("a")
     await small_site.start_run()
     await agent.claim()
     digest, _ = blob(MODEL)
     path = f"/v1/blobs/{digest}"
     for headers in ({}, {"Range": "bytes=3-9"}, {"Range": "bytes=99999999-"}, {"If-None-Match": f'"{digest}"'}):
-        express_way, general_way = await both_ways(agent, "GET", path, headers=headers)
-        assert express_way == general_way
-    assert express_paths.count("GET /v1/blobs/{digest}") >= 3
+        hot_way, general_way = await both_ways(agent, "GET", path, headers=headers)
+        assert hot_way == general_way
+    assert hot_paths.count("GET /v1/blobs/{digest}") >= 3
     for strange in (f"/v1/blobs/{OTHER_DIGEST}", "/v1/blobs/none"):
-        express_way, general_way = await both_ways(agent, "GET", strange)
-        assert express_way == general_way
-        assert express_way[0] in (404, 422)
+        hot_way, general_way = await both_ways(agent, "GET", strange)
+        assert hot_way == general_way
+        assert hot_way[0] in (404, 422)
 
 
-async def test_uploads_are_taken_and_refused_alike(small_site: Site, express_paths: list[str]) -> None:
+async def test_uploads_are_taken_and_refused_alike(small_site: Site, hot_paths: list[str]) -> None:
     a, b = await small_site.enrol("a", "b")
     await small_site.start_run()
     await a.claim()
     await b.claim()
     digest, data = blob(update(1.0))
     for content, name in ((data[:-1], digest), (b"not safetensors", digest), (data, OTHER_DIGEST)):
-        express_way, general_way = await both_ways(a, "PUT", f"/v1/blobs/{name}", content=content)
-        assert express_way == general_way
-        assert 400 <= express_way[0] < 500
+        hot_way, general_way = await both_ways(a, "PUT", f"/v1/blobs/{name}", content=content)
+        assert hot_way == general_way
+        assert 400 <= hot_way[0] < 500
     first = _seen(await a.call("PUT", f"/v1/blobs/{digest}", content=data))
     other_digest, other_data = blob(update(2.0))
     second = _seen(await b.call("PUT", f"/v1/blobs/{other_digest}", content=other_data, params={"general": "1"}))
     assert (first[0], first[1].keys()) == (second[0], second[1].keys()) == (201, first[1].keys())
-    assert "PUT /v1/blobs/{digest}" in express_paths
+    assert "PUT /v1/blobs/{digest}" in hot_paths
 
 
-async def test_results_are_taken_and_refused_alike(small_site: Site, express_paths: list[str]) -> None:
+async def test_results_are_taken_and_refused_alike(small_site: Site, hot_paths: list[str]) -> None:
     (agent,) = await small_site.enrol("a")
     await small_site.start_run()
     (task,) = await agent.claim()
@@ -109,33 +109,33 @@ async def test_results_are_taken_and_refused_alike(small_site: Site, express_pat
         {"content": b"{}", "headers": {"Content-Type": "text/plain"}},
     ]
     for options in bad:
-        express_way, general_way = await both_ways(agent, "PUT", path, **options)
-        assert express_way == general_way
-        assert 400 <= express_way[0] < 500, options
+        hot_way, general_way = await both_ways(agent, "PUT", path, **options)
+        assert hot_way == general_way
+        assert 400 <= hot_way[0] < 500, options
     # The second is a repetition of the first, and gets the same answer.
-    express_way, general_way = await both_ways(agent, "PUT", path, json=good)
-    assert express_way == general_way
-    assert express_way[0] == 200
-    assert "PUT /v1/tasks/{task_id}/result" in express_paths
+    hot_way, general_way = await both_ways(agent, "PUT", path, json=good)
+    assert hot_way == general_way
+    assert hot_way[0] == 200
+    assert "PUT /v1/tasks/{task_id}/result" in hot_paths
 
 
-async def test_claims_are_answered_alike(small_site: Site, express_paths: list[str]) -> None:
+async def test_claims_are_answered_alike(small_site: Site, hot_paths: list[str]) -> None:
     (agent,) = await small_site.enrol("a")
     for headers in ({}, {"Prefer": "wait=0"}, {"Prefer": "wait=nonsense"}, {"Prefer": "w" * 300}):
-        express_way, general_way = await both_ways(agent, "POST", "/v1/tasks/claim", headers=headers)
-        assert express_way == general_way
+        hot_way, general_way = await both_ways(agent, "POST", "/v1/tasks/claim", headers=headers)
+        assert hot_way == general_way
     await small_site.start_run()
     # Claimed, and claimed again by the same client: its own lease.
     (claimed,) = await agent.claim()
     assert claimed["lease_token"]
-    express_way, general_way = await both_ways(agent, "POST", "/v1/tasks/claim", headers={"Prefer": "wait=0"})
-    assert express_way == general_way
-    assert "POST /v1/tasks/claim" in express_paths
+    hot_way, general_way = await both_ways(agent, "POST", "/v1/tasks/claim", headers={"Prefer": "wait=0"})
+    assert hot_way == general_way
+    assert "POST /v1/tasks/claim" in hot_paths
 
 
 async def test_strangers_are_refused_alike(small_site: Site) -> None:
     stranger = small_site.actor("nobody")
     for method, path in (("POST", "/v1/tasks/claim"), ("GET", f"/v1/blobs/{OTHER_DIGEST}")):
-        express_way, general_way = await both_ways(stranger, method, path)
-        assert express_way == general_way
-        assert express_way[0] == 401
+        hot_way, general_way = await both_ways(stranger, method, path)
+        assert hot_way == general_way
+        assert hot_way[0] == 401

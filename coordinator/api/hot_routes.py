@@ -30,7 +30,7 @@ Handler = Callable[[Request], Awaitable[Response | None]]
 _may_work, _may_upload, _may_download = Allow("work"), Allow("upload"), Allow("download")
 
 
-class Express:
+class HotRoutes:
     """Stands before the routes."""
 
     def __init__(self, app: ASGIApp) -> None:
