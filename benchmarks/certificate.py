@@ -92,7 +92,7 @@ async def measure(home: Path, num_artefacts: int) -> dict[str, Any]:
         started, used = time.perf_counter(), time.process_time()
         certificate = await certificates.issue(found)
         sign_s, sign_cpu_s = time.perf_counter() - started, time.process_time() - used
-        key = public_pem(await coordinator.erasure_steps.public_key())
+        key = public_pem(coordinator.signing_keys.load().public_key())
         path = certificates.files.list_path(erasure_id, artefact_root(certificate) or "")
         opening = certificates.files.opening_path(erasure_id).read_bytes()
     finally:

@@ -191,7 +191,7 @@ async def settled(f: Federation) -> None:
     for erasure in await f.rows(t.erasures):
         done = await f.wait_for_erasure(erasure.id)
         assert done.status == "completed", done.reason
-        key = public_pem(await f.coordinator.erasure_steps.public_key())
+        key = public_pem(f.coordinator.signing_keys.load().public_key())
         (certificate,) = await f.rows(t.certificates, t.certificates.c.erasure_id == erasure.id)
         assert check(certificate.envelope.encode(), key).valid
 

@@ -40,7 +40,7 @@ async def verdict_on(f: Federation, erasure_id: UUID, certificate: bytes, client
     files = f.coordinator.erasure_steps.certificates.files
     opening = files.opening_path(erasure_id).read_bytes()
     with files.list_path(erasure_id, artefact_root(certificate) or "").open("rb") as file:
-        issuer = public_pem(await f.coordinator.erasure_steps.public_key())
+        issuer = public_pem(f.coordinator.signing_keys.load().public_key())
         return check(certificate, issuer, beside=Beside(list=file, client=client, opening=opening))
 
 

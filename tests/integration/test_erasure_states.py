@@ -30,7 +30,7 @@ async def certified(f: Federation, erasure_id: Any) -> Any:
     )
     assert erasure.status == "completed", erasure.reason
     (certificate,) = await f.rows(t.certificates, t.certificates.c.erasure_id == erasure_id)
-    verdict = check(certificate.envelope.encode(), public_pem(await f.coordinator.erasure_steps.public_key()))
+    verdict = check(certificate.envelope.encode(), public_pem(f.coordinator.signing_keys.load().public_key()))
     assert verdict.statement is not None, verdict
     return verdict.statement
 

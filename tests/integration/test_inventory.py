@@ -34,7 +34,7 @@ async def certified(f: Federation, erasure_id: UUID) -> dict[str, set[str]]:
         erasure_id, artefact_root(row.envelope.encode()) or ""
     )
     with path.open("rb") as file:
-        issuer = public_pem(await f.coordinator.erasure_steps.public_key())
+        issuer = public_pem(f.coordinator.signing_keys.load().public_key())
         verdict = check(row.envelope.encode(), issuer, beside=Beside(list=file))
         assert verdict.valid and verdict.complete, verdict.checks
         file.seek(0)

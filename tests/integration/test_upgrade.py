@@ -138,7 +138,7 @@ async def test_a_home_of_schema_0001_can_be_trained_on_and_erased_from(url: str 
         assert by_history.status == "completed", by_history.reason
         for name in ("c0", "c1"):
             await assert_nothing_is_left_of(f, name)
-        issuer = await f.coordinator.erasure_steps.public_key()
+        issuer = f.coordinator.signing_keys.load().public_key()
         for row in await f.rows(t.certificates):
             verify_bytes(row.envelope.encode(), [issuer])
 
@@ -172,7 +172,7 @@ async def test_requests_of_a_home_of_schema_0001_get_their_openings_and_lose_the
         kinds = {row.kind for row in await f.rows(t.artefacts)}
         assert kinds >= {"update", "checkpoint"} and kinds <= set(KINDS)
         files = f.coordinator.erasure_steps.certificates.files
-        issuer = public_pem(await f.coordinator.erasure_steps.public_key())
+        issuer = public_pem(f.coordinator.signing_keys.load().public_key())
         names = {row.erasure_id: row.name for row in await f.rows(t.subjects)}
         for row in await f.rows(t.certificates):
             opening = files.opening_path(row.erasure_id).read_bytes()
@@ -370,7 +370,7 @@ async def test_an_erasure_takes_what_lies_plain_and_the_key_of_the_earlier_relea
         }
         assert not gone & set(left)
         (certificate,) = await f.rows(t.certificates, t.certificates.c.erasure_id == erasure.id)
-        statement = verify_bytes(certificate.envelope.encode(), [await f.coordinator.erasure_steps.public_key()])
+        statement = verify_bytes(certificate.envelope.encode(), [f.coordinator.signing_keys.load().public_key()])
         assert PLAIN_BACKUPS in statement.predicate.limits
         assert await _is_plain(f)
         assert await f.coordinator.upgrade.seal_all()

@@ -90,7 +90,7 @@ async def test_after_its_erasure_a_leaver_fetches_its_certificate_with_its_own_t
     assert [one["id"] for one in (await a.get(REQUESTS))["items"]] == [path.rpartition("/")[2]]
     assert (await a.call("GET", f"{path}/events", headers={"Accept": "application/json"})).status_code == 200
     certificate = await a.call("GET", f"{path}/certificate")
-    verify_bytes(certificate.content, [await site.coordinator.erasure_steps.public_key()])
+    verify_bytes(certificate.content, [site.coordinator.signing_keys.load().public_key()])
     listed = await a.call("GET", f"{path}/certificate/artefacts")
     leaves = [json.loads(line) for line in listed.text.splitlines()]
     (key,) = [one for one in leaves if one.get("kind") == "credential"]

@@ -57,7 +57,7 @@ async def confirmed(site: Site, erasure_id: str) -> dict[str, bool]:
 async def caches_of(site: Site, erasure_id: str) -> dict[str, int]:
     """What the certificate says of workers' caches: how many of each disposition."""
     envelope = (await site.admin.call("GET", f"{REQUESTS}/{erasure_id}/certificate")).content
-    statement = verify_bytes(envelope, [await site.coordinator.erasure_steps.public_key()])
+    statement = verify_bytes(envelope, [site.coordinator.signing_keys.load().public_key()])
     assert isinstance(statement, Statement)
     return {
         str(kind): count for kind, count in statement.predicate.artefacts.kinds["worker-cache"].dispositions.items()
