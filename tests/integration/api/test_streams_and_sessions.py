@@ -13,7 +13,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from coordinator.store import signin_tables as t
+from coordinator.store import tables as t
 from tests.integration.api.site import Site, code_of, listening, until
 from tests.integration.api.test_browser_sessions import SESSION, Browser, age
 
