@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -12,7 +13,7 @@ from coordinator.store import due
 from coordinator.store import tables as t
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-LOOKS = {
+LOOKS: dict[str, tuple[Any, dict[str, Any]]] = {
     "leases that ran out": (due._LAPSED, {"now": NOW, "most": 10}),
     "deadlines that passed": (due._PASSED, {"now": NOW, "most": 10}),
     "leases from ahead": (due._LEASED_BEYOND, {"end": NOW}),
