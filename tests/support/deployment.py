@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 import httpx
 import yaml
 
+from tests.support.forked import Forked, run_lethe
 from tests.support.servers import free_port
 
 START_TIMEOUT_S = 60.0
@@ -29,18 +29,11 @@ class Process:
     arguments: list[str]
     environment: dict[str, str]
     log: Path
-    popen: subprocess.Popen[bytes] | None = None
+    popen: Forked | None = None
 
     def start(self, **extra: str) -> Process:
         with self.log.open("ab") as output:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-m", "lethe.cli", *self.arguments],
-                env={**self.environment, **extra},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            self.popen = Forked(self.arguments, env={**self.environment, **extra}, stdout=output)
         return self
 
     @property
@@ -111,9 +104,7 @@ class Deployment:
         return environment | self.settings
 
     def run_command(self, *arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "lethe.cli", *arguments], env=self.environment, capture_output=True, text=True
-        )
+        done = run_lethe(*arguments, env=self.environment)
         assert done.returncode == 0, f"lethe {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stdout
 
