@@ -8,6 +8,7 @@ import hypothesis
 import pytest
 import structlog
 
+from tests.support import compiled
 from tests.support.servers import PostgresServer, RedisServer
 from tests.support.transactions import watched
 
@@ -34,6 +35,12 @@ def anyio_backend() -> str:
 def plain_tracebacks() -> None:
     """By default structlog writes every local variable of a traceback, which takes seconds."""
     structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
+
+
+@pytest.fixture(scope="session", autouse=True)
+def statements_compiled_once() -> Iterator[None]:
+    with compiled.once():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,7 +7,9 @@ its connection ends, and everything ends when standard input does.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -16,8 +18,9 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 PACKAGES: Final = ("lethe", "coordinator", "worker", "services", "migrations")
 ALSO: Final = (
@@ -71,7 +74,7 @@ def receive(connection: socket.socket) -> Request | None:
 
 def serve(address: str) -> Request | None:
     """Fork for each request. Returns it in the child, and None when standard input has ended."""
-    owned, listener, selector = [], socket.socket(socket.AF_UNIX), selectors.DefaultSelector()
+    listener, selector = socket.socket(socket.AF_UNIX), selectors.DefaultSelector()
     woken, wake = socket.socketpair()
     for one in (woken, wake):
         one.setblocking(False)
@@ -82,7 +85,6 @@ def serve(address: str) -> Request | None:
     connections: dict[int, socket.socket] = {}
     for readable in (0, listener, woken):
         selector.register(readable, selectors.EVENT_READ)
-    owned = [listener, woken, wake]
     os.write(1, b"ready\n")
     while True:
         for key, _ in selector.select():
@@ -101,7 +103,7 @@ def serve(address: str) -> Request | None:
                 pid = os.fork()
                 if pid == 0:
                     selector.close()
-                    for one in (*owned, connection, *connections.values()):
+                    for one in (listener, woken, wake, connection, *connections.values()):
                         one.close()
                     return request
                 for file in request.files:
@@ -150,9 +152,29 @@ def become(request: Request) -> None:
     sys.modules["__main__"] = lethe.cli  # for `multiprocessing`
 
 
-def main() -> Any:
-    import gc
+def run_to_its_end() -> NoReturn:
+    """Do what Python does at the end of a process, but for taking apart each module: that takes longest."""
+    from lethe.cli import main as lethe
 
+    code: Any = 0
+    try:
+        lethe()
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+def main() -> None:
     sys.path.pop(0)
     import_everything()
     gc.collect()
@@ -160,9 +182,7 @@ def main() -> Any:
     request = serve(sys.argv[1])
     if request is not None:
         become(request)
-        from lethe.cli import main as lethe
-
-        lethe()
+        run_to_its_end()
 
 
 if __name__ == "__main__":
