@@ -45,6 +45,7 @@ class Request:
     environment: dict[str, str]
     directory: str
     files: list[int]
+    connection: socket.socket
 
 
 def import_everything() -> None:
@@ -69,7 +70,7 @@ def receive(connection: socket.socket) -> Request | None:
         return None
     with connection.makefile("rb") as stream:
         said = json.loads(stream.read(int.from_bytes(head)))
-    return Request(said["arguments"], said["environment"], said["directory"], files)
+    return Request(said["arguments"], said["environment"], said["directory"], files, connection)
 
 
 def serve(address: str) -> Request | None:
@@ -103,14 +104,13 @@ def serve(address: str) -> Request | None:
                 pid = os.fork()
                 if pid == 0:
                     selector.close()
-                    for one in (listener, woken, wake, connection, *connections.values()):
+                    for one in (listener, woken, wake, *connections.values()):
                         one.close()
                     return request
                 for file in request.files:
                     os.close(file)
                 connections[pid] = connection
                 selector.register(connection, selectors.EVENT_READ, pid)
-                connection.sendall(b"%d\n" % pid)
             elif key.data in connections:  # its other end is closed: nobody waits for this child any more
                 _kill({key.data: connections[key.data]})
                 selector.unregister(key.fileobj)
@@ -124,7 +124,7 @@ def _report_the_ended(connections: dict[int, socket.socket], selector: selectors
             with contextlib.suppress(KeyError):
                 selector.unregister(connection)
             with contextlib.suppress(OSError):
-                connection.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+                connection.sendall(b"ended %d\n" % os.waitstatus_to_exitcode(status))
             connection.close()
 
 
@@ -144,6 +144,8 @@ def become(request: Request) -> None:
     os.environ.clear()
     os.environ.update(request.environment)
     os.chdir(request.directory)
+    request.connection.sendall(b"started %d\n" % os.getpid())  # not before: whoever knows it may signal its session
+    request.connection.close()
     import coordinator.crashpoints
     import lethe.cli
 

@@ -33,11 +33,11 @@ body = json.dumps(request).encode()
 socket.send_fds(connection, [len(body).to_bytes(4)], [0, 1, 2])
 connection.sendall(body)
 said = connection.makefile("rb")
-pid = int(said.readline())
+pid = int(said.readline().removeprefix(b"started "))
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) != signal.SIG_IGN:
         signal.signal(number, lambda number, frame: os.kill(pid, number))
-code = int(said.readline())
+code = int(said.readline().removeprefix(b"ended "))
 if code < 0:
     signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
     os.kill(os.getpid(), -code)
@@ -74,7 +74,7 @@ class Forked:
             socket.send_fds(self._connection, [len(body).to_bytes(4)], files)
             self._connection.sendall(body)
         self._said = self._connection.makefile("rb")
-        self.pid = int(self._said.readline())
+        self.pid = self._number("started")
 
     def poll(self) -> int | None:
         return self._await(0.0)
@@ -106,9 +106,16 @@ class Forked:
             except (TimeoutError, BlockingIOError):
                 return None
             self._connection.settimeout(None)
-            self.returncode = int(self._said.readline())
+            self.returncode = self._number("ended")
             self.close()
         return self.returncode
+
+    def _number(self, what: str) -> int:
+        word, _, number = self._said.readline().decode().partition(" ")
+        if word != what:
+            self.close()
+            raise RuntimeError(f"the process could not be forked: {word} {number}")
+        return int(number)
 
 
 def run_lethe(
