@@ -23,10 +23,10 @@ demo: setup ## six clinics train on real digits, the coordinator is killed half-
 	@$(BIN)/lethe demo $(ARGS)
 
 fast: setup ## what needs no server: unit, architecture and contract tests, on SQLite alone (ARGS="-k fence" narrows)
-	@$(BIN)/pytest -n 2 --dist loadfile --without-servers --durations=10 -rfE tests/unit tests/architecture tests/contract $(ARGS)
+	@$(BIN)/pytest -n 2 --dist worksteal --without-servers --durations=10 -rfE tests/unit tests/architecture tests/contract $(ARGS)
 
 test: setup ## every test, on a real Postgres and Redis that the tests start themselves (ARGS="-k fence" narrows)
-	@$(BIN)/pytest -n 3 --dist loadfile --durations=25 --ignore=tests/web $(ARGS)
+	@$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=25 --ignore=tests/web $(ARGS)
 
 test-web: setup ## the dashboard in a real browser against real processes, and its bundle against a fresh build
 	@$(BIN)/pytest --durations=10 tests/web $(ARGS)

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import hypothesis
 import pytest
 import structlog
 
+from tests.support import compiled
 from tests.support.servers import PostgresServer, RedisServer
 from tests.support.transactions import watched
 
 hypothesis.settings.register_profile("without a clock", deadline=None)
 hypothesis.settings.load_profile("without a clock")
 
+TESTS: Final = Path(__file__).parent
+LONGEST_FIRST: Final = {name: place for place, name in enumerate(("e2e", "chaos", "property", "integration"))}
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--without-servers", action="store_true", help="skip what needs Postgres or Redis")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first: whoever is left with one at the end keeps the others waiting."""
+    items.sort(key=lambda item: LONGEST_FIRST.get(item.path.relative_to(TESTS).parts[0], len(LONGEST_FIRST)))
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +45,12 @@ def anyio_backend() -> str:
 def plain_tracebacks() -> None:
     """By default structlog writes every local variable of a traceback, which takes seconds."""
     structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
+
+
+@pytest.fixture(scope="session", autouse=True)
+def statements_compiled_once() -> Iterator[None]:
+    with compiled.once():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

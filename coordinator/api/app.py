@@ -12,6 +12,7 @@ from typing import Any, Final
 import structlog
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
 from coordinator.api import (
@@ -80,6 +81,7 @@ _ROUTERS: Final = (
     acts.router,
     system.router,
     browser_sessions.router,
+    browser_sessions.strangers,
     openid.router,
     hand_overs.router,
     hand_overs.open_router,
@@ -128,12 +130,13 @@ def assemble() -> FastAPI:
         docs_url=None,
         redoc_url=None,
         lifespan=_lifespan,
-        generate_unique_id_function=lambda route: route.name,
         redirect_slashes=False,
         separate_input_output_schemas=False,
     )
-    for router in _ROUTERS:
-        app.include_router(router)
+    for route in (route for router in _ROUTERS for route in router.routes):
+        if isinstance(route, APIRoute):
+            route.unique_id = route.name
+        app.router.routes.append(route)  # as it is: `include_router` builds each anew, and looks for it twice
     problems.install(app)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app

@@ -18,7 +18,7 @@ from services.wire.v1.people import Me
 from services.wire.v1.signin import BrowserSessionCreate
 
 router = APIRouter(prefix="/v1", tags=["signing in"])
-strangers = APIRouter(route_class=StrangersRoute)
+strangers = APIRouter(prefix="/v1", tags=["signing in"], route_class=StrangersRoute)
 _ALWAYS: Final = ("unauthenticated", "session-ended", "forbidden", "client-removed")
 
 
@@ -68,6 +68,3 @@ def _cookie(request: Request, caller: Caller) -> str:
     if cookie is None or not caller.principal.is_session:
         raise Rejected("unauthenticated", "this request came with a token, not with a browser's session")
     return cookie
-
-
-router.include_router(strangers)

@@ -31,7 +31,8 @@ from services.wire.v1.views import (
     Worker,
 )
 
-router = APIRouter(prefix="/v1")
+router = APIRouter(prefix="/v1", generate_unique_id_function=lambda route: route.name)
+"""The title of a list in the contract is made of its route's name when the route is."""
 _ALWAYS: Final = ("unauthenticated", "forbidden")
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,11 @@ import pytest
 from lethe.commands import backup, doctor
 from lethe.failures import CommandFailed
 from tests.support.deployment import Deployment, wait_until
+from tests.support.forked import run_lethe
 
 
 def lethe(deployment: Deployment, *arguments: str, **settings: str) -> tuple[int, str, str]:
-    command = [sys.executable, "-m", "lethe.cli", *arguments]
-    done = subprocess.run(command, env={**deployment.environment, **settings}, capture_output=True, text=True)
+    done = run_lethe(*arguments, env={**deployment.environment, **settings})
     return done.returncode, done.stdout, done.stderr
 
 

@@ -15,6 +15,7 @@ from typing import Final
 import pytest
 
 from tests.support.documents import EXAMPLES, SESSION, Block, blocks
+from tests.support.forked import write_command
 from tests.support.servers import free_port
 
 DEFAULT_PORT: Final = "8440"
@@ -57,7 +58,8 @@ def repository(tmp_path: Path) -> Path:
     shutil.copytree(EXAMPLES, tmp_path / "examples")
     activate = tmp_path / ".venv" / "bin" / "activate"
     activate.parent.mkdir(parents=True)
-    activate.write_text(f"export PATH='{Path(sys.executable).parent}':$PATH\n")
+    write_command(activate.parent)
+    activate.write_text(f"export PATH='{activate.parent}':'{Path(sys.executable).parent}':$PATH\n")
     return tmp_path
 
 

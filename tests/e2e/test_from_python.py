@@ -20,6 +20,7 @@ from lethe.children import Children
 from lethe.local_federation import LocalFederation
 from tests.support.deployment import wait_until
 from tests.support.documents import EXAMPLES, FROM_PYTHON, blocks
+from tests.support.forked import run_lethe
 
 pytestmark = pytest.mark.timeout(600)
 COMMAND = [sys.executable, "-P", "-m", "lethe.cli"]
@@ -98,16 +99,7 @@ class Newcomer:
         }
 
     def lethe(self, *arguments: str) -> str:
-        done = subprocess.run(
-            [*COMMAND, *arguments],
-            cwd=self.directory,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=180,
-            check=False,
-        )
+        done = run_lethe(*arguments, cwd=self.directory, env=self.environment, timeout=180)
         assert done.returncode == 0, f"lethe {' '.join(arguments)}\n{done.stdout}{done.stderr}"
         return done.stdout
 

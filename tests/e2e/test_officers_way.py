@@ -4,14 +4,13 @@ without the coordinator. The coordinator is killed in between."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.deployment import Deployment, wait_until
+from tests.support.forked import run_lethe
 
 
 class Officer:
@@ -22,8 +21,7 @@ class Officer:
 
     def run(self, *arguments: str, fails: bool = False) -> str:
         """What the command prints; on the standard error, if it has to fail."""
-        command = [sys.executable, "-m", "lethe.cli", *arguments]
-        done = subprocess.run(command, env=self._environment, capture_output=True, text=True)
+        done = run_lethe(*arguments, env=self._environment)
         assert (done.returncode != 0) == fails, f"lethe {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stderr if fails else done.stdout
 

@@ -171,7 +171,8 @@ class PostgresServer:
         """URL of a database of its own, empty unless a template is named."""
         self.start()
         name = f"lethe_{uuid.uuid4().hex[:12]}"
-        self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        # Files are copied: to write each page of a template to the log takes ten times as long.
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         return make_url(self.url).set(database=name).render_as_string(hide_password=False)
 
     def new_migrated_database(self) -> str:

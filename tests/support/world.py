@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from coordinator.engine import messages as m
@@ -104,8 +104,10 @@ def _rounded(params: Mapping[str, Any]) -> dict[str, Any]:
 def as_loaded(state: State, message: m.Message[Any]) -> State:
     """The whole world, but for the tables that the message states no need of: nobody may look at those."""
     tables = m.needs_of([message]).tables()
-    hidden = [one.name for one in fields(State) if one.name not in tables]
-    return state.updated({name: NotLoaded(name, {}) for name in hidden})
+    return state.updated({name: hidden for name, hidden in _HIDDEN.items() if name not in tables})
+
+
+_HIDDEN: Final = {one.name: NotLoaded(one.name, {}) for one in fields(State)}
 
 
 def beginning() -> State:

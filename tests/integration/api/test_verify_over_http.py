@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -26,6 +25,7 @@ from tests.integration.api.test_erasure_over_http import (
     run_to_its_end,
     working,
 )
+from tests.support.forked import run_lethe
 
 pytestmark = pytest.mark.anyio
 CLUSTERS = {"kind": "clusters", "num_clusters": 2, "assignment": "random"}
@@ -97,12 +97,10 @@ async def test_the_command_verifies_and_replays(small_site: Site, tmp_path: Path
     _, certificate, key = await erased(small_site)
     (tmp_path / "pub.pem").write_bytes(key)
     async with listening(small_site) as (host, port):
-        command = [sys.executable, "-m", "lethe.cli", "--url", f"http://{host}:{port}", "--token", ADMIN_TOKEN]
+        site = ("--url", f"http://{host}:{port}", "--token", ADMIN_TOKEN)
 
         async def lethe(*arguments: str) -> subprocess.CompletedProcess[str]:
-            return await asyncio.to_thread(
-                subprocess.run, [*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60
-            )
+            return await asyncio.to_thread(run_lethe, *site, *arguments, cwd=tmp_path, timeout=60)
 
         assert (await lethe("certificates", "get", "b", "-o", "certificate.json")).returncode == 0
         assert (await lethe("certificates", "opening", "b", "-o", "opening.json")).returncode == 0
