@@ -32,6 +32,6 @@ async def sweep_uploads(
     while True:
         num_found = await transact(database, sweep)
         num_swept += num_found
-        if num_found < SWEPT_AT_ONCE:
+        if not num_found:
             await storage.delete_dropped()
             return num_swept

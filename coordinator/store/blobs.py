@@ -173,6 +173,17 @@ _REMOVE = t.blobs.delete().where(b.id.in_(_ids), b.status == "dropping")
 _SHARED = sa.select(b.digest).where(_is_named, b.data_key.is_(None), b.status != "dropping").distinct()
 
 
+_LOCK = sa.select(b.id).where(b.id.in_(_ids)).order_by(b.id).with_for_update()
+
+
+async def hold(connection: AsyncConnection, ids: Collection[UUID]) -> None:
+    """Wait for those who are about to name or record these blobs, and keep others from it until the transaction ends.
+    Whoever drops blobs because nobody needs them holds them first and looks then: on Postgres a statement sees what was
+    committed before it began, and marking a row does not wait for who only shares it."""
+    if ids:
+        await connection.execute(_LOCK, {"ids": listed(ids)})
+
+
 async def drop(connection: AsyncConnection, ids: Sequence[UUID]) -> None:
     """Nobody finds them from now on. The caller deletes their bytes after the commit."""
     for start in range(0, len(ids), _AT_ONCE):
@@ -221,13 +232,18 @@ async def abandoned(
     connection: AsyncConnection, older_than: datetime, *, client_id: UUID | None = None, most: int = 200
 ) -> list[UUID]:
     """Uploads, of all clients or of one, that were never submitted, and whatever was begun so long ago and never
-    finished."""
+    finished. They are held, so that the caller can drop them."""
+    statement = _abandoned(older_than, client_id).order_by(b.id).limit(most)
+    found = list((await connection.execute(statement)).scalars())
+    await hold(connection, found)
+    return list((await connection.execute(statement.where(b.id.in_(found)))).scalars())
+
+
+def _abandoned(older_than: datetime, client_id: UUID | None) -> sa.Select[tuple[UUID]]:
     unfinished = (b.status == "arriving") & ~((b.origin == "job") & _is_open_job)
     unsubmitted = IS_STORED & (b.origin == "task") & ~_is_submitted
     statement = sa.select(b.id).where(b.created_at < older_than, unfinished | unsubmitted)
-    if client_id is not None:
-        statement = statement.where(b.client_id == client_id)
-    return list((await connection.execute(statement.order_by(b.id).limit(most))).scalars())
+    return statement if client_id is None else statement.where(b.client_id == client_id)
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------
