@@ -232,11 +232,22 @@ async def abandoned(
     connection: AsyncConnection, older_than: datetime, *, client_id: UUID | None = None, most: int = 200
 ) -> list[UUID]:
     """Uploads, of all clients or of one, that were never submitted, and whatever was begun so long ago and never
-    finished. They are held, so that the caller can drop them."""
-    statement = _abandoned(older_than, client_id).order_by(b.id).limit(most)
-    found = list((await connection.execute(statement)).scalars())
+    finished."""
+    return await _found(connection, _abandoned(older_than, client_id).limit(most))
+
+
+async def held_abandoned(
+    connection: AsyncConnection, older_than: datetime, *, client_id: UUID | None = None, most: int = 200
+) -> list[UUID]:
+    """The same, held and looked at again: the caller may drop them."""
+    wanted = _abandoned(older_than, client_id)
+    found = await _found(connection, wanted.limit(most))
     await hold(connection, found)
-    return list((await connection.execute(statement.where(b.id.in_(found)))).scalars())
+    return await _found(connection, wanted.where(b.id.in_(found)))
+
+
+async def _found(connection: AsyncConnection, wanted: sa.Select[tuple[UUID]]) -> list[UUID]:
+    return list((await connection.execute(wanted.order_by(b.id))).scalars())
 
 
 def _abandoned(older_than: datetime, client_id: UUID | None) -> sa.Select[tuple[UUID]]:

@@ -130,9 +130,7 @@ async def for_clients(connection: AsyncConnection, wanted: Collection[WantedByte
         blob = to_entity(Blob, row)
         assert blob.digest is not None
         found.setdefault(WantedBytes(blob.federation_id, blob.digest, holder), {})[blob.id] = blob
-    return {
-        w: ReadableBlob(tuple(found[w].values())) if w in found else await _live(connection, *w) for w in wanted
-    }
+    return {w: ReadableBlob(tuple(found[w].values())) if w in found else await _live(connection, *w) for w in wanted}
 
 
 async def for_operator(connection: AsyncConnection, federation_id: UUID, digest: str) -> ReadableBlob:

@@ -23,7 +23,15 @@ from coordinator.engine.entities import Blob, Task
 from coordinator.engine.messages import ClaimTasks
 from coordinator.runtime.blob_sealer import operators_blob
 from coordinator.runtime.storage import name_of
-from coordinator.runtime.upload_receiver import MOST_HELD_BYTES, Complete, Ends, Memory, Partial, Received, UploadReceiver
+from coordinator.runtime.upload_receiver import (
+    MOST_HELD_BYTES,
+    Complete,
+    Ends,
+    Memory,
+    Partial,
+    Received,
+    UploadReceiver,
+)
 from coordinator.runtime.uploads import UploadRequest
 from coordinator.store import tables as t
 from services.core import digests

@@ -221,5 +221,7 @@ async def test_what_is_submitted_while_the_sweep_looks_is_spared(site: Site) -> 
 async def is_somebody_waiting(site: Site) -> bool:
     """For a lock of the database."""
     async with site.coordinator.database.read() as connection:
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
         return bool((await connection.execute(sa.text(waiting))).scalar_one())

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.sealing.segments import LENGTH_BYTES, OVERHEAD, SEGMENT_BYTES, Seal, SealedReader, Unreadable, whole_segment
+from services.sealing.segments import (
+    LENGTH_BYTES,
+    OVERHEAD,
+    SEGMENT_BYTES,
+    Seal,
+    SealedReader,
+    Unreadable,
+    whole_segment,
+)
 
 KEY, OTHER_KEY = bytes(range(32)), bytes(range(1, 33))
 OBJECT, OTHER_OBJECT = UUID(int=7), UUID(int=8)
