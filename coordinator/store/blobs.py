@@ -246,11 +246,11 @@ async def held_abandoned(
     return await _found(connection, wanted.where(b.id.in_(found)))
 
 
-async def _found(connection: AsyncConnection, wanted: sa.Select[tuple[UUID]]) -> list[UUID]:
+async def _found(connection: AsyncConnection, wanted: sa.Select[Any]) -> list[UUID]:
     return list((await connection.execute(wanted.order_by(b.id))).scalars())
 
 
-def _abandoned(older_than: datetime, client_id: UUID | None) -> sa.Select[tuple[UUID]]:
+def _abandoned(older_than: datetime, client_id: UUID | None) -> sa.Select[Any]:
     unfinished = (b.status == "arriving") & ~((b.origin == "job") & _is_open_job)
     unsubmitted = IS_STORED & (b.origin == "task") & ~_is_submitted
     statement = sa.select(b.id).where(b.created_at < older_than, unfinished | unsubmitted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import copy_context
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -203,13 +204,13 @@ async def test_what_is_submitted_while_the_sweep_looks_is_spared(site: Site) -> 
     own = t.updates.c.digest == digest
     async with site.coordinator.database.write() as connection:
         await connection.execute(cold(t.updates.update().where(own).values(digest=digests.of_bytes(b"another"))))
-    another = t.updates.c.digest == digests.of_bytes(b"another")
+    another, outside = t.updates.c.digest == digests.of_bytes(b"another"), copy_context()
     async with site.coordinator.database.write() as connection:
         await connection.execute(
             sa.select(t.blobs.c.id).where(t.blobs.c.digest == digest).with_for_update(read=True, key_share=True)
         )
         await connection.execute(cold(t.updates.update().where(another).values(digest=digest)))
-        sweeping = asyncio.create_task(sweep(site))
+        sweeping = asyncio.create_task(sweep(site), context=outside)
 
         async def has_looked() -> bool:
             return sweeping.done() or await is_somebody_waiting(site)
