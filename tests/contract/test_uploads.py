@@ -305,7 +305,7 @@ class Watched:
 async def send_in_parts(f: Federation, blob: Blob, data: bytes, size: int) -> list[tuple[int, int]]:
     """All but the last part, each in a request of its own; (reads, bytes) that each took of what was stored before."""
     watched = Watched(f.coordinator.storage.blobs)
-    f.coordinator.storage.blobs = watched  # type: ignore[assignment]
+    f.coordinator.storage.blobs = watched
     costs = []
     for start in range(0, len(data) - size, size):
         before = watched.num_reads, watched.num_bytes

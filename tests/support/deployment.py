@@ -130,13 +130,10 @@ class Deployment:
 
     def findings(self) -> list[str]:
         """What `lethe doctor --deep` finds wrong, beside what runs."""
-        evidence = self.settings.get("LETHE_EVIDENCE_DIR")
-        settings = Settings(
-            home=self.directory / "home",
-            database_url=self.database_url,
-            blobs=self.blobs,
-            evidence_dir=None if evidence is None else Path(evidence),
-        )
+        given = {"home": self.directory / "home", "database_url": self.database_url, "blobs": self.blobs}
+        if evidence := self.settings.get("LETHE_EVIDENCE_DIR"):
+            given["evidence_dir"] = Path(evidence)
+        settings = Settings.model_validate(given)
         return asyncio.run(faults_found(settings))
 
     # --- processes ----------------------------------------------------------------------------------------------------
