@@ -133,6 +133,7 @@ def run_cell(directory: Path, backend: str, mode: str, *, rounds: int, kills: in
                 postgres.new_database() if postgres else None,
                 redis.url if redis else None,
                 settings={"LETHE_KERNEL_LEASE_S": "3"},
+                is_examined=False,
             )
         )
         deployment.start_coordinator(compute="none")
@@ -153,6 +154,7 @@ def run_cell(directory: Path, backend: str, mode: str, *, rounds: int, kills: in
         deployment.wait_for_run(run_id, timeout_s=300)
         judge = audit_erasures if mode == "erasure" else audit
         return judge(deployment, run_id, rounds) | {
+            "findings": deployment.findings(),
             "kills": monkey.num_kills,
             "database_stops": monkey.num_database_stops,
             "redis_flushes": monkey.num_flushes,
@@ -299,11 +301,13 @@ def torment_and_compare(backend: str, mode: str, options: argparse.Namespace) ->
         "reference_digest": reference["digest"] if reference else None,
         "replayed": f"{found['replayed']}/{found['to_replay']}",
         "certificates": found.get("certificates"),
+        "findings": found["findings"],
         "recovery_p50_s": round(statistics.median(recoveries), 2) if recoveries else None,
         "recovery_p99_s": round(recoveries[int(0.99 * (len(recoveries) - 1))], 2) if recoveries else None,
     }
     row["sound"] = (
         found["lost"] == found["duplicated"] == 0
+        and not found["findings"]
         and found["kills"] >= options.kills
         and found["replayed"] == found["to_replay"]
         and (reference is None or reference["digest"] == found["digest"])

@@ -92,7 +92,7 @@ def deployed(backend: str, directory: Path) -> Iterator[tuple[Deployment, Postgr
             postgres.start()
             redis.start()
         url, redis_url = postgres.new_database() if postgres else None, redis.url if redis else None
-        deployment = stack.enter_context(Deployment(directory, url, redis_url))
+        deployment = stack.enter_context(Deployment(directory, url, redis_url, is_examined=False))
         deployment.start_coordinator()
         yield deployment, postgres
 
@@ -126,6 +126,7 @@ def run_storm(backend: str, directory: Path, size: Size) -> dict[str, Any]:
         certificates = sum(_has_certificate(one, request) for one in tenants for request in one.requests.values())
         runs = [deployment.run(run_id) for tenant in tenants for run_id in tenant.runs]
         ready = httpx.get(f"{deployment.url()}/readyz", timeout=10).status_code
+        findings = deployment.findings()
     return {
         "backend": backend,
         "seconds": round(time.monotonic() - begun, 1),
@@ -135,6 +136,7 @@ def run_storm(backend: str, directory: Path, size: Size) -> dict[str, Any]:
         "erasures": sum(len(tenant.requests) for tenant in tenants),
         "certificates": certificates,
         "ready": ready == 200,
+        "findings": findings,
         "faults": record.servers_faults[:5],
         "statuses": {who: dict(sorted(found.items())) for who, found in sorted(record.statuses.items())},
         "latency_s": {
@@ -209,6 +211,7 @@ def _has_certificate(tenant: Tenant, request_id: str) -> bool:
 def is_sound(row: dict[str, Any]) -> bool:
     return bool(
         row["ready"]
+        and not row["findings"]
         and not row["faults"]
         and row["runs_completed"] == row["runs"] > 0
         and row["certificates"] == row["erasures"] == LEAVERS * len(TENANTS)

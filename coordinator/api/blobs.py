@@ -139,11 +139,11 @@ async def head_blob(
     with contextlib.suppress(Rejected):  # who holds no task has no upload under way
         part = await coordinator.uploads.find(UploadRequest(owner, caller.principal.client_id, lethe_task, digest, 0))
     if part is not None and part.status == "stored":
-        found = ReadableBlob(part)
+        found = ReadableBlob((part,))
     else:  # whether others have the same bytes is another question than whether the task has them
         found = await _readable(caller, owner, digest) if lethe_task is None else ReadableBlob()
-    if found.blob is not None:
-        headers = {"Content-Length": str(found.blob.num_bytes), "ETag": f'"{digest}"', "Upload-Complete": "?1"}
+    if found.blobs:
+        headers = {"Content-Length": str(found.blobs[0].num_bytes), "ETag": f'"{digest}"', "Upload-Complete": "?1"}
         return Response(headers=headers, media_type=MEDIA_TYPE)
     offset = 0 if part is None else await coordinator.receiver.part_bytes(part)
     if not offset:
@@ -167,9 +167,9 @@ async def get_blob(
     """Download. A client gets what it uploaded and the models of tasks that it holds."""
     owner = await _owner(caller, federation_id)
     found = await _readable(caller, owner, digest)
-    if found.blob is None:
+    if not found.blobs:
         raise _gone_or_missing(found, digest)
-    return await send_blob(request, caller.context, found.blob)
+    return await send_blob(request, caller.context, await caller.coordinator.storage.readable(found.blobs))
 
 
 # --- receiving --------------------------------------------------------------------------------------------------------
@@ -185,15 +185,8 @@ async def _receive(request: Request, caller: Caller, wanted: UploadRequest, *, o
             blob = await coordinator.uploads.announce(wanted)
             if blob.status == "stored":
                 return answer(BlobInfo(digest=wanted.digest, bytes=blob.num_bytes), 201)  # whoever had sent it before
-            if blob.num_bytes != wanted.total:
-                await coordinator.storage.give_up(blob.federation_id, [blob.id])
-                detail = f"{blob.num_bytes} bytes were announced before, which were dropped; send everything again"
-                raise Rejected("upload-offset-mismatch", detail, offset=0)
             try:
-                if offset is None:
-                    received = await coordinator.receiver.receive_whole(blob, wanted.total, request.stream())
-                else:
-                    received = await coordinator.receiver.receive(blob, offset, wanted.total, request.stream())
+                received = await coordinator.receiver.receive(blob, wanted.total, request.stream(), offset)
             except StorageFull as error:
                 await _pause_runs(caller, error)
                 raise

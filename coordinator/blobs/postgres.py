@@ -112,8 +112,8 @@ class PostgresBlobStore:
             if stop is None:
                 raise Missing(name)
             while start < min(end, stop):
-                row = (await connection.execute(_COVERING, {"owner": owner, "name": name, "at": start})).one_or_none()
-                data = b"" if row is None else row.data[start - row.position : end - row.position]
+                wanted = {"owner": owner, "name": name, "at": start, "most": min(end - start, CHUNK_BYTES)}
+                data = (await connection.execute(_COVERING, wanted)).scalar_one_or_none()
                 if not data:
                     raise Missing(name)  # deleted meanwhile
                 start += len(data)
@@ -173,13 +173,21 @@ class PostgresBlobStore:
         pass
 
 
-_COVERING = (
-    sa.select(chunks.c.position, chunks.c.data)
+_at = sa.bindparam("at", type_=sa.BigInteger)
+_COVERING = (  # the wanted bytes alone: a few of a chunk cost a few
+    sa.select(
+        sa.func.substr(
+            chunks.c.data,
+            sa.cast(_at - chunks.c.position + 1, sa.Integer),
+            sa.bindparam("most", type_=sa.Integer),
+            type_=sa.LargeBinary,
+        )
+    )
     .join(contents, contents.c.id == chunks.c.content_id)
     .where(
         contents.c.owner == sa.bindparam("owner"),
         contents.c.name == sa.bindparam("name"),
-        chunks.c.position <= sa.bindparam("at"),
+        chunks.c.position <= _at,
     )
     .order_by(chunks.c.position.desc())
     .limit(1)

@@ -4,7 +4,7 @@ so."""
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -47,10 +47,27 @@ class Storage:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     async def find(self, federation_id: UUID, digests: Collection[str]) -> dict[str, Blob]:
-        """One blob for each of the digests that are stored."""
+        """One blob for each of the digests that are stored; of several with the same bytes one that can be read."""
         async with self._database.read() as connection:
             found = await rows.stored(connection, federation_id, digests)
-        return {digest: some[0] for digest, some in found.items()}
+        return {digest: await self.readable(some) for digest, some in found.items()}
+
+    async def readable(self, some: Sequence[Blob]) -> Blob:
+        """Of blobs with the same bytes the first whose key and bytes are there. If there is none, the first of all:
+        whoever reads it is told what is missing."""
+        if len(some) > 1:
+            for blob in some:
+                if await self._is_readable(blob):
+                    return blob
+        return some[0]
+
+    async def _is_readable(self, blob: Blob) -> bool:
+        if not blob.is_plain:
+            try:
+                await self.sealer.data_key(blob)
+            except Rejected:
+                return False
+        return await self.blobs.size(blob.federation_id, name_of(blob)) is not None
 
     async def pieces(self, blob: Blob, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         """Its plain bytes, of that range. Rejects `not-found`, `key-missing` and `blob-damaged`."""

@@ -24,7 +24,7 @@ async def sweep_uploads(
 
     async def sweep(connection: AsyncConnection) -> int:
         before = await database.now(connection) - older_than
-        found = await blobs.abandoned(connection, before, client_id=client_id, most=SWEPT_AT_ONCE)
+        found = await blobs.held_abandoned(connection, before, client_id=client_id, most=SWEPT_AT_ONCE)
         await blobs.drop(connection, found)
         return len(found)
 
@@ -32,6 +32,6 @@ async def sweep_uploads(
     while True:
         num_found = await transact(database, sweep)
         num_swept += num_found
-        if num_found < SWEPT_AT_ONCE:
+        if not num_found:
             await storage.delete_dropped()
             return num_swept

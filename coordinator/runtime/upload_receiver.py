@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 from coordinator.blobs.port import BlobStore, Missing, Moved, StorageFull
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import Blob
 from coordinator.runtime.storage import Storage, name_of
 from services.core.errors import Rejected
-from services.sealing.segments import Seal, SealedReader, Unreadable, whole_segments
+from services.sealing.segments import LENGTH_BYTES as SEGMENT_LENGTH_BYTES
+from services.sealing.segments import OVERHEAD, Seal, SealedReader, Unreadable, whole_segment
 from services.tensors.inspection import Inspection, Inspector
 from services.tensors.layout import LENGTH_BYTES, UPLOADED, Bounds
 
@@ -32,6 +34,7 @@ MOST_HELD_BYTES: Final = 64 << 20
 SMALL_PIECE_BYTES: Final = 64 << 10
 LARGE_HEADER_BYTES: Final = 256 << 10
 """A header is held until it is complete. A larger one is not held while it arrives, but read back at the end."""
+REMEMBERED_PARTS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +91,30 @@ class Memory:
             self._free += wanted if is_lent else 0
 
 
+class Ends:
+    """Where the parts end that this process has seen: (plain bytes, sealed bytes) by blob. Whole segments never change
+    under the name of their blob, so whoever goes on with a part looks only at what came since. The oldest are
+    forgotten; then the part is walked through again."""
+
+    def __init__(self, most: int = REMEMBERED_PARTS) -> None:
+        self._ends, self._most = dict[UUID, tuple[int, int]](), most
+
+    def of(self, blob: Blob) -> tuple[int, int]:
+        return self._ends.get(blob.id, (0, 0))
+
+    def note(self, blob: Blob, plain: int, sealed: int) -> None:
+        self.forget(blob)
+        self._ends[blob.id] = plain, sealed
+        if len(self._ends) > self._most:
+            del self._ends[next(iter(self._ends))]
+
+    def forget(self, blob: Blob) -> None:
+        self._ends.pop(blob.id, None)
+
+
 class UploadReceiver:
     def __init__(self, storage: Storage) -> None:
-        self._storage, self._memory = storage, Memory()
+        self._storage, self._memory, self._ends = storage, Memory(), Ends()
 
     @property
     def _blobs(self) -> BlobStore:
@@ -98,11 +122,28 @@ class UploadReceiver:
 
     async def part_bytes(self, blob: Blob) -> int:
         """How many of its plain bytes have arrived, up to the last whole segment."""
-        async with self._part(blob) as (plain, _, _):
-            return plain
+        plain, _, _ = await self._part(blob)
+        return plain
 
-    async def receive_whole(self, blob: Blob, total: int, chunks: AsyncIterable[bytes]) -> Received:
-        """Like `receive` with all bytes of an announced blob: what an earlier upload has left of it is passed over."""
+    async def receive(
+        self, blob: Blob, total: int, chunks: AsyncIterable[bytes], offset: int | None = None
+    ) -> Received:
+        """Append a stream to an announced blob; at `total` bytes check them all and make them durable. Without an
+        offset the stream has all bytes, and what an earlier upload has left of them is passed over.
+
+        What arrived stays when `chunks` raises. Rejects `upload-offset-mismatch` (with `offset=` the stored bytes) when
+        what is stored does not end at `offset`, when another upload has moved on meanwhile, and when what was stored
+        did not fit and was dropped. Rejects `too-large`, `digest-mismatch` and `not-safetensors`, and raises
+        `StorageFull`: then the blob is given up.
+        """
+        if blob.num_bytes != total:
+            await self._storage.give_up(blob.federation_id, [blob.id])
+            raise _send_again(f"{blob.num_bytes} bytes were announced before, which were dropped")
+        if offset is None:
+            return await self._receive_whole(blob, total, chunks)
+        return await self._receive_from(blob, offset, total, chunks)
+
+    async def _receive_whole(self, blob: Blob, total: int, chunks: AsyncIterable[bytes]) -> Received:
         if total <= PIECE_BYTES:
             with self._memory.lent(total) as is_lent:
                 body, chunks = await taken(chunks, total) if is_lent else (b"", chunks)
@@ -111,20 +152,13 @@ class UploadReceiver:
                         return await self._receive_small(blob, body)
         stored = await self.part_bytes(blob)
         try:
-            return await self.receive(blob, stored, total, _after(chunks, stored))
+            return await self._receive_from(blob, stored, total, _after(chunks, stored))
         except Rejected as rejected:
             if stored and rejected.code in ("digest-mismatch", "not-safetensors", "too-large"):
-                detail = "what an earlier upload had left did not fit and was dropped; send everything again"
-                raise Rejected("upload-offset-mismatch", detail, offset=0) from rejected
+                raise _send_again("what an earlier upload had left did not fit and was dropped") from rejected
             raise
 
-    async def receive(self, blob: Blob, offset: int, total: int, chunks: AsyncIterable[bytes]) -> Received:
-        """Append a stream to an announced blob; at `total` bytes check them all and make them durable.
-
-        What arrived stays when `chunks` raises. Rejects `upload-offset-mismatch` (with `offset=` the stored bytes) when
-        what is stored does not end at `offset`, also when another upload has moved on meanwhile. Rejects `too-large`,
-        `digest-mismatch` and `not-safetensors`, and raises `StorageFull`: then the blob is given up.
-        """
+    async def _receive_from(self, blob: Blob, offset: int, total: int, chunks: AsyncIterable[bytes]) -> Received:
         seal = await self._storage.sealer.seal_of(blob)
         async with self._giving_up(blob):
             with self._memory.lent(PIECE_BYTES) as is_lent:
@@ -138,6 +172,7 @@ class UploadReceiver:
             yield
         except (Rejected, StorageFull) as error:
             if not isinstance(error, Rejected) or error.code != "upload-offset-mismatch":
+                self._ends.forget(blob)
                 await self._storage.give_up(blob.federation_id, [blob.id])
             raise
 
@@ -177,8 +212,10 @@ class UploadReceiver:
             if offset < total / 2 <= end:
                 crashpoint("blob.half-received")
             offset = end
+            self._ends.note(blob, offset, position)
         if offset < total:
             return Partial(offset)
+        self._ends.forget(blob)
         crashpoint("blob.before-sync")
         try:
             await self._blobs.sync(blob.federation_id, name_of(blob))
@@ -190,9 +227,9 @@ class UploadReceiver:
 
     async def _resumed(self, blob: Blob, offset: int) -> int:
         """Where the sealed bytes end that hold the first `offset` plain ones; what a crash left torn is cut off."""
-        async with self._part(blob) as (plain, sealed, stored):
-            if plain != offset:
-                raise offset_mismatch(plain)
+        plain, sealed, stored = await self._part(blob)
+        if plain != offset:
+            raise offset_mismatch(plain)
         if stored > sealed:
             try:
                 await self._blobs.truncate(blob.federation_id, name_of(blob), stored, sealed)
@@ -200,16 +237,24 @@ class UploadReceiver:
                 raise offset_mismatch(await self.part_bytes(blob)) from None
         return sealed
 
-    @contextlib.asynccontextmanager
-    async def _part(self, blob: Blob) -> AsyncIterator[tuple[int, int, int]]:
-        """(plain, sealed bytes of whole segments, stored bytes)."""
-        stored = await self._blobs.size(blob.federation_id, name_of(blob))
-        if not stored:
-            yield 0, 0, 0
-            return
-        async with self._blobs.local(blob.federation_id, [name_of(blob)]) as paths:
-            plain, sealed = await asyncio.to_thread(_whole_segments, paths[name_of(blob)], stored)
-        yield plain, sealed, stored
+    async def _part(self, blob: Blob) -> tuple[int, int, int]:
+        """(plain, sealed bytes of whole segments, stored bytes). From where this process last saw it end, it is walked
+        through from length to length."""
+        owner, name = blob.federation_id, name_of(blob)
+        stored = await self._blobs.size(owner, name) or 0
+        plain, sealed = self._ends.of(blob)
+        if sealed > stored:
+            plain, sealed = 0, 0
+        try:
+            while stored - sealed > OVERHEAD:
+                head = await self._blobs.read(owner, name, sealed, sealed + SEGMENT_LENGTH_BYTES)
+                if not (length := whole_segment(head, stored - sealed)):
+                    break
+                plain, sealed = plain + length, sealed + length + OVERHEAD
+        except Missing:  # given up meanwhile
+            plain, sealed, stored = 0, 0, 0
+        self._ends.note(blob, plain, sealed)
+        return plain, sealed, stored
 
     async def _read_back(self, blob: Blob, seal: Seal, total: int) -> Inspection:
         async with self._blobs.local(blob.federation_id, [name_of(blob)]) as paths:
@@ -228,14 +273,6 @@ def _sealed(pieces: list[bytes], seal: Seal, offset: int, check: Check | None) -
     return seal.seal(data, offset)
 
 
-def _whole_segments(path: Path, stored: int) -> tuple[int, int]:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return whole_segments(lambda position, count: os.pread(fd, count, position), stored)
-    finally:
-        os.close(fd)
-
-
 def _checked(path: Path, seal: Seal, total: int, digest: str) -> Inspection:
     check = Check(total)
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -252,6 +289,10 @@ def _checked(path: Path, seal: Seal, total: int, digest: str) -> Inspection:
 
 def offset_mismatch(stored: int) -> Rejected:
     return Rejected("upload-offset-mismatch", f"The stored part has {stored} bytes; go on from there.", offset=stored)
+
+
+def _send_again(because: str) -> Rejected:
+    return Rejected("upload-offset-mismatch", f"{because}; send everything again", offset=0)
 
 
 async def _after(chunks: AsyncIterable[bytes], num_skipped: int) -> AsyncIterator[bytes]:

@@ -125,7 +125,10 @@ def _task(wanted: UploadRequest, held: list[HeldTask]) -> HeldTask:
     if len(own) == 1:
         return own[0]
     if own:
-        detail = f"this client holds {len(own)} tasks; name the one that this is for in the Lethe-Task header"
+        detail = (
+            f"this client holds {len(own)} tasks; name the one that this is for in the Lethe-Task header, and upgrade "
+            "an agent that does not"
+        )
     else:
         detail = "this client holds no task; claim one, and upload what it asks for"
     raise Rejected("no-task", detail)

@@ -69,7 +69,7 @@ async def page(connection: AsyncConnection, erasure_id: UUID, after: Listed | No
     if after is not None:
         statement = statement.where(sa.tuple_(a.kind, a.digest) > (after.kind, after.digest))
     rows = await connection.execute(statement.order_by(a.kind, a.digest).limit(PAGE))
-    return [Listed(*row) for row in rows]
+    return list(map(Listed._make, rows.all()))
 
 
 async def salted(connection: AsyncConnection) -> list[Salted]:

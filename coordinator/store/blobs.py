@@ -173,6 +173,17 @@ _REMOVE = t.blobs.delete().where(b.id.in_(_ids), b.status == "dropping")
 _SHARED = sa.select(b.digest).where(_is_named, b.data_key.is_(None), b.status != "dropping").distinct()
 
 
+_LOCK = sa.select(b.id).where(b.id.in_(_ids)).order_by(b.id).with_for_update()
+
+
+async def hold(connection: AsyncConnection, ids: Collection[UUID]) -> None:
+    """Wait for those who are about to name or record these blobs, and keep others from it until the transaction ends.
+    Whoever drops blobs because nobody needs them holds them first and looks then: on Postgres a statement sees what was
+    committed before it began, and marking a row does not wait for who only shares it."""
+    if ids:
+        await connection.execute(_LOCK, {"ids": listed(ids)})
+
+
 async def drop(connection: AsyncConnection, ids: Sequence[UUID]) -> None:
     """Nobody finds them from now on. The caller deletes their bytes after the commit."""
     for start in range(0, len(ids), _AT_ONCE):
@@ -222,12 +233,28 @@ async def abandoned(
 ) -> list[UUID]:
     """Uploads, of all clients or of one, that were never submitted, and whatever was begun so long ago and never
     finished."""
+    return await _found(connection, _abandoned(older_than, client_id).limit(most))
+
+
+async def held_abandoned(
+    connection: AsyncConnection, older_than: datetime, *, client_id: UUID | None = None, most: int = 200
+) -> list[UUID]:
+    """The same, held and looked at again: the caller may drop them."""
+    wanted = _abandoned(older_than, client_id)
+    found = await _found(connection, wanted.limit(most))
+    await hold(connection, found)
+    return await _found(connection, wanted.where(b.id.in_(found)))
+
+
+async def _found(connection: AsyncConnection, wanted: sa.Select[Any]) -> list[UUID]:
+    return list((await connection.execute(wanted.order_by(b.id))).scalars())
+
+
+def _abandoned(older_than: datetime, client_id: UUID | None) -> sa.Select[Any]:
     unfinished = (b.status == "arriving") & ~((b.origin == "job") & _is_open_job)
     unsubmitted = IS_STORED & (b.origin == "task") & ~_is_submitted
     statement = sa.select(b.id).where(b.created_at < older_than, unfinished | unsubmitted)
-    if client_id is not None:
-        statement = statement.where(b.client_id == client_id)
-    return list((await connection.execute(statement.order_by(b.id).limit(most))).scalars())
+    return statement if client_id is None else statement.where(b.client_id == client_id)
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------

@@ -107,9 +107,9 @@ _CANDIDATES = (
 
 @dataclass(frozen=True, slots=True)
 class ReadableBlob:
-    """A blob that the caller may read, or why it may not read any more."""
+    """The blobs with the wanted bytes that the caller may read, the newest first; or why it may not read any more."""
 
-    blob: Blob | None = None
+    blobs: tuple[Blob, ...] = ()
     taken_by: UUID | None = None
     """The erasure."""
 
@@ -125,12 +125,12 @@ class WantedBytes(NamedTuple):
 async def for_clients(connection: AsyncConnection, wanted: Collection[WantedBytes]) -> dict[WantedBytes, ReadableBlob]:
     """The models of tasks that they hold, and what they uploaded themselves."""
     named = {"clients": listed({w.client_id for w in wanted}), "digests": listed({w.digest for w in wanted})}
-    found: dict[WantedBytes, ReadableBlob] = {}
+    found: dict[WantedBytes, dict[UUID, Blob]] = {}
     for holder, *row in await connection.execute(_HANDED_OUT, named):
         blob = to_entity(Blob, row)
         assert blob.digest is not None
-        found.setdefault(WantedBytes(blob.federation_id, blob.digest, holder), ReadableBlob(blob))
-    return {w: found.get(w) or await _live(connection, *w) for w in wanted}
+        found.setdefault(WantedBytes(blob.federation_id, blob.digest, holder), {})[blob.id] = blob
+    return {w: ReadableBlob(tuple(found[w].values())) if w in found else await _live(connection, *w) for w in wanted}
 
 
 async def for_operator(connection: AsyncConnection, federation_id: UUID, digest: str) -> ReadableBlob:
@@ -140,18 +140,20 @@ async def for_operator(connection: AsyncConnection, federation_id: UUID, digest:
 async def _live(connection: AsyncConnection, federation_id: UUID, digest: str, client_id: UUID | None) -> ReadableBlob:
     """Also when nothing is stored any more: whoever knew the bytes is told which erasure took them."""
     found = await connection.execute(_CANDIDATES, {"owner": federation_id, "digest": digest})
-    taken_by = None
+    live, taken_by = list[Blob](), None
     for row in found:
         blob = to_entity(Blob, row[:_NUM_FIELDS])
         if client_id is not None and blob.client_id != client_id:
             continue
         reason = _taken_by(blob, row)
         if reason is None:
-            return ReadableBlob(blob)
+            live.append(blob)
         taken_by = taken_by or reason
+    if live:
+        return ReadableBlob(tuple(live))
     if client_id is None and taken_by is None:
         taken_by = await _purged_by(connection, federation_id, digest)
-    return ReadableBlob(None, taken_by)
+    return ReadableBlob((), taken_by)
 
 
 def _taken_by(blob: Blob, row: Any) -> UUID | None:

@@ -160,7 +160,9 @@ _MADE = sa.select(t.blobs.c.id, t.blobs.c.digest).where(
 
 async def release(connection: AsyncConnection, federation_id: UUID, digests: Collection[str]) -> None:
     """Give up what kernels made and no row needs; the caller has the bytes deleted after the commit."""
-    unused = set(digests) - await named(connection, federation_id, digests)
-    if unused:
-        made = await connection.execute(_MADE, {"owner": federation_id, "digests": sorted(unused)})
-        await blobs.drop(connection, [row.id for row in made])
+    if not digests:
+        return
+    made = (await connection.execute(_MADE, {"owner": federation_id, "digests": sorted(set(digests))})).all()
+    await blobs.hold(connection, [row.id for row in made])
+    needed = await named(connection, federation_id, {row.digest for row in made})
+    await blobs.drop(connection, [row.id for row in made if row.digest not in needed])

@@ -117,7 +117,7 @@ class SimulatedCoordinator(Parts):
         if blob.status == "stored":  # in a life that was cut short
             await self.storage.give_up(self.federation_id, [blob.id])
             return await self.receive(update, task)
-        received = await self.receiver.receive_whole(blob, update.num_bytes, _pieces(update.path))
+        received = await self.receiver.receive(blob, update.num_bytes, _pieces(update.path))
         if not isinstance(received, Complete):
             raise InvariantBroken(f"{update.path} became shorter while it was read")
         update.path.unlink()

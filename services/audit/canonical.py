@@ -8,6 +8,7 @@ else in the same bytes.
 from __future__ import annotations
 
 import json
+from json.encoder import encode_basestring
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -22,6 +23,11 @@ class Malformed(ValueError):
 
 def encode(value: Any) -> bytes:
     return _ENCODER.encode(value).encode()
+
+
+def text(value: str) -> str:
+    """The form of a text alone."""
+    return encode_basestring(value)
 
 
 def encode_model(model: BaseModel) -> bytes:

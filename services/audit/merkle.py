@@ -35,10 +35,11 @@ class Tree:
 
     def add(self, leaf: bytes) -> None:
         """`leaf`: its hash."""
-        self._edge.append((self.num_leaves, 1, leaf))
+        edge = self._edge
+        edge.append((self.num_leaves, 1, leaf))
         self.num_leaves += 1
-        while len(self._edge) > 1 and self._edge[-1][1] == self._edge[-2][1]:
-            self._join(self._edge)
+        while len(edge) > 1 and edge[-1][1] == edge[-2][1]:
+            self._join(edge)
 
     def root(self) -> bytes:
         """The root of the leaves so far. Afterwards the paths are complete, and no leaf may be added."""
@@ -51,6 +52,8 @@ class Tree:
         first_right, num_right, right = edge.pop()
         first_left, num_left, left = edge.pop()
         edge.append((first_left, num_left + num_right, inner_hash(left, right)))
+        if not self._wanted:
+            return
         self._extend(first_left, first_right, right)
         self._extend(first_right, first_right + num_right, left)
 

@@ -197,11 +197,12 @@ class SealedReader:
         return _Index(range(0, start + rest, SEGMENT_BYTES), start + rest)
 
 
-def whole_segments(read_at: ReadAt, sealed_bytes: int) -> tuple[int, int]:
-    """(bytes of plaintext, sealed bytes) of the whole segments: where an unfinished object goes on after a crash. Only
-    lengths are read: whether a segment is as it was written shows when it is opened."""
-    index = _walk(read_at, sealed_bytes)
-    return index.num_bytes, index.num_bytes + len(index.starts) * OVERHEAD
+def whole_segment(head: Buffer, sealed_bytes: int) -> int:
+    """The length of the plaintext of a segment that begins with `head` where `sealed_bytes` are left; 0 when no whole
+    one is there: an unfinished object goes on from there after a crash. Only its length is read: whether a segment is
+    as it was written shows when it is opened."""
+    length = _plain_length(head)
+    return length if length + OVERHEAD <= sealed_bytes else 0
 
 
 def _walk(read_at: ReadAt, sealed_bytes: int) -> _Index:
@@ -209,8 +210,8 @@ def _walk(read_at: ReadAt, sealed_bytes: int) -> _Index:
     starts: list[int] = []
     end = 0
     while (position := end + len(starts) * OVERHEAD) + OVERHEAD < sealed_bytes:
-        length = _plain_length(read_at(position, LENGTH_BYTES))
-        if length == 0 or position + OVERHEAD + length > sealed_bytes:
+        length = whole_segment(read_at(position, LENGTH_BYTES), sealed_bytes - position)
+        if length == 0:
             break
         starts.append(end)
         end += length

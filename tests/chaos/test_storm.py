@@ -22,6 +22,7 @@ def test_random_kills_lose_nothing_and_count_nothing_twice(backend: str, mode: s
     assert row["kills"] + row["database_stops"] > 0, "the run ended before anything was broken"
     assert (row["lost"], row["duplicated"], row["replayed"]) == (0, 0, f"{ROUNDS}/{ROUNDS}")
     assert row["reference_digest"] in (None, row["digest"])
+    assert row["findings"] == []
 
 
 @pytest.mark.timeout(600)

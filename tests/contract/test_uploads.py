@@ -7,19 +7,31 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from coordinator.blobs.port import StorageFull
+from coordinator.blobs.port import BlobStore, StorageFull
 from coordinator.engine.entities import Blob, Task
 from coordinator.engine.messages import ClaimTasks
+from coordinator.runtime.blob_sealer import operators_blob
 from coordinator.runtime.storage import name_of
-from coordinator.runtime.upload_receiver import MOST_HELD_BYTES, Complete, Memory, Partial, Received
+from coordinator.runtime.upload_receiver import (
+    MOST_HELD_BYTES,
+    Complete,
+    Ends,
+    Memory,
+    Partial,
+    Received,
+    UploadReceiver,
+)
 from coordinator.runtime.uploads import UploadRequest
 from coordinator.store import tables as t
 from services.core import digests
@@ -79,9 +91,7 @@ async def send(
 ) -> Received:
     """All of `data` from the offset on."""
     rest = stream(data[offset:]) if chunks is None else chunks
-    if offset == 0:
-        return await f.coordinator.receiver.receive_whole(blob, len(data), rest)
-    return await f.coordinator.receiver.receive(blob, offset, len(data), rest)
+    return await f.coordinator.receiver.receive(blob, len(data), rest, offset or None)
 
 
 async def finish(f: Federation, blob: Blob, received: Received) -> None:
@@ -266,6 +276,79 @@ async def test_an_upload_that_finds_no_room_is_given_up(place: dict[str, Any], t
             assert await is_given_up(f, blob)
 
 
+# --- what going on costs ----------------------------------------------------------------------------------------------
+
+
+class Watched:
+    """A blob store that notes what is read of it: how often, and how many bytes."""
+
+    def __init__(self, store: BlobStore) -> None:
+        self._store = store
+        self.num_reads, self.num_bytes = 0, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def read(self, owner: UUID, name: str, start: int, end: int) -> bytes:
+        data = await self._store.read(owner, name, start, end)
+        self.num_reads, self.num_bytes = self.num_reads + 1, self.num_bytes + len(data)
+        return data
+
+    @asynccontextmanager
+    async def local(self, owner: UUID, names: Iterable[str]) -> AsyncIterator[dict[str, Path]]:
+        async with self._store.local(owner, names) as paths:
+            self.num_reads += len(paths)
+            self.num_bytes += sum(path.stat().st_size for path in paths.values())
+            yield paths
+
+
+async def send_in_parts(f: Federation, blob: Blob, data: bytes, size: int) -> list[tuple[int, int]]:
+    """All but the last part, each in a request of its own; (reads, bytes) that each took of what was stored before."""
+    watched = Watched(f.coordinator.storage.blobs)
+    f.coordinator.storage.blobs = watched
+    costs = []
+    for start in range(0, len(data) - size, size):
+        before = watched.num_reads, watched.num_bytes
+        received = await f.coordinator.receiver.receive(blob, len(data), stream(data[start : start + size]), start)
+        assert received == Partial(start + size)
+        costs.append((watched.num_reads - before[0], watched.num_bytes - before[1]))
+    return costs
+
+
+async def test_going_on_with_an_upload_reads_nothing_of_what_it_has_sent(f: Federation, tmp_path: Path) -> None:
+    """A file in a hundred requests costs as much as in one, and not fifty times as much."""
+    data = tensor_file(tmp_path, num_floats=25_000)
+    blob = await announced(f, data)
+    costs = await send_in_parts(f, blob, data, 1000)
+    assert len(costs) == 100 and set(costs) == {(0, 0)}
+    await finish(f, blob, await send(f, blob, data, 100_000))
+    assert await stored(f, data) == data
+
+
+async def test_another_process_that_goes_on_reads_lengths_only(f: Federation, tmp_path: Path) -> None:
+    data = tensor_file(tmp_path, num_floats=LARGE)
+    blob = await announced(f, data)
+    await send_in_parts(f, blob, data, 900_000)
+    watched = f.coordinator.storage.blobs
+    assert isinstance(watched, Watched)
+    num_stored = await watched.size(f.id, name_of(blob))
+    another = UploadReceiver(f.coordinator.storage)
+    assert await another.part_bytes(blob) == 2_700_000
+    assert watched.num_bytes == 4 * watched.num_reads < num_stored / 1000
+    before = watched.num_reads
+    assert await another.part_bytes(blob) == 2_700_000 and watched.num_reads == before
+    await finish(f, blob, await another.receive(blob, len(data), stream(data[2_700_000:]), 2_700_000))
+    assert await stored(f, data) == data
+
+
+def test_only_so_many_ends_of_parts_are_remembered() -> None:
+    ends = Ends(most=2)
+    some = [operators_blob(UUID(int=1), datetime.now(UTC), None, 0) for _ in range(3)]
+    for number, blob in enumerate(some):
+        ends.note(blob, number + 1, number + 33)
+    assert [ends.of(blob) for blob in some] == [(0, 0), (2, 34), (3, 35)]
+
+
 # --- at once ----------------------------------------------------------------------------------------------------------
 
 
@@ -274,7 +357,7 @@ async def test_two_uploads_of_the_same_blob_at_once_end_in_one_whole_blob(f: Fed
     blobs = await asyncio.gather(*(announced(f, data) for _ in range(4)))
     assert len({blob.id for blob in blobs}) == 1
     receive = f.coordinator.receiver.receive
-    sent = (receive(blob, 0, len(data), stream(data)) for blob in blobs)
+    sent = (receive(blob, len(data), stream(data), 0) for blob in blobs)
     outcomes = await asyncio.gather(*sent, return_exceptions=True)
     whole = [outcome for outcome in outcomes if isinstance(outcome, Complete)]
     refused = [outcome for outcome in outcomes if isinstance(outcome, Rejected)]

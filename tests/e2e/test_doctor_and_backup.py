@@ -31,7 +31,7 @@ def names(report: dict[str, Any]) -> set[str]:
 
 
 def test_the_commands_look_save_and_put_back_beside_a_coordinator_that_runs(tmp_path: Path) -> None:
-    with Deployment(tmp_path) as deployment:
+    with Deployment(tmp_path, is_examined=False) as deployment:
         deployment.start_coordinator()
         deployment.enrol("f", ["a"])
         code, report = examined(deployment)

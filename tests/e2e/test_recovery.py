@@ -133,7 +133,6 @@ def test_pga_and_imba_ulrc_end_with_the_same_digests_when_everything_is_killed(t
         assert len(ended["calm"]) == 1 + ROUNDS and ended["stormy"] == ended["calm"]
         leftovers = list((tmp_path / "deployment").rglob("*.sealed"))
         assert not leftovers, "what clients made is in no file"
-        deployment.assert_healthy()
 
 
 def shows_its_cost(federation: Federation) -> None:

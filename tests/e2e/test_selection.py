@@ -106,7 +106,6 @@ def test_a_killed_erasure_selects_the_same_clients_and_ends_with_the_same_models
         assert verdict.valid, verdict.checks
         ordered = [event["data"] for event in events if event["type"] == "MembersOrdered"]
         assert [one["round"] for one in ordered] == [2, 3, 4] and {one["policy"] for one in ordered} == {"k_center"}
-        deployment.assert_healthy()
     assert [one for one in asked if one[1] == 1] == [("profile", 1, 2), *(("train", 1, n) for n in (2, 3, 4, 5))]
 
     with Deployment(tmp_path / "killed", settings={"LETHE_KERNEL_LEASE_S": "1"}) as deployment:
@@ -121,7 +120,6 @@ def test_a_killed_erasure_selects_the_same_clients_and_ends_with_the_same_models
         killed.completed(request["id"])
         assert killed.digests() == expected
         assert sorted(killed.rounds()) == asked
-        deployment.assert_healthy()
 
 
 def alone_leaver(expected: dict[tuple[int, int], str], killed: Erased) -> str:

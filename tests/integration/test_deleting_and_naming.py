@@ -63,7 +63,7 @@ async def received(f: Federation, task: Task) -> tuple[Blob, Inspection]:
 
     wanted = UploadRequest(f.id, task.client_id, task.id, digests.of_bytes(data), len(data))
     blob = await f.coordinator.uploads.announce(wanted)
-    got = await f.coordinator.receiver.receive_whole(blob, len(data), body())
+    got = await f.coordinator.receiver.receive(blob, len(data), body())
     assert isinstance(got, Complete)
     return blob, got.inspection
 

@@ -269,6 +269,22 @@ def nothing_like(pattern: str) -> Plant:
     return plant
 
 
+@asynccontextmanager
+async def a_changed_list(home: Home) -> AsyncIterator[None]:
+    """One line of it is gone."""
+    (path,) = home.evidence.glob("certificates/*.list.jsonl")
+    with written(path, b"".join(path.read_bytes().splitlines(keepends=True)[1:])):
+        yield
+
+
+@asynccontextmanager
+async def a_damaged_certificate(home: Home) -> AsyncIterator[None]:
+    (row,) = await home.rows(t.certificates)
+    await home.change(t.certificates.update().values(envelope=row.envelope[:-10]))
+    yield
+    await home.change(t.certificates.update().values(envelope=row.envelope))
+
+
 def a_blob(data: bytes, **changes: Any) -> Plant:
     @asynccontextmanager
     async def plant(home: Home) -> AsyncIterator[None]:
@@ -368,6 +384,8 @@ FAULTS = {
     "no signing key": Fault("missing-signing-key", no_signing_key),
     "another signing key": Fault("other-signing-key", another_signing_key),
     "no list": Fault("missing-list", nothing_like("certificates/*.list.jsonl")),
+    "a changed list": Fault("changed-list", a_changed_list, is_deep=True),
+    "a damaged certificate": Fault("damaged-certificate", a_damaged_certificate),
     "no opening": Fault("missing-opening", nothing_like("openings/*.json")),
     "a dropped blob": Fault("dropped-blobs", a_blob(bytes(8), status="dropping"), is_mended=True),
     "an abandoned upload": Fault("abandoned-uploads", a_blob(b"", created_at=FOREVER_AGO), is_mended=True),

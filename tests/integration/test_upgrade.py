@@ -198,7 +198,7 @@ async def _is_plain(f: Federation) -> bool:
 async def _assert_all_is_sealed(f: Federation, directory: Path, before: dict[str, bytes]) -> None:
     assert not await _is_plain(f)
     assert not set(before) & set(earlier_homes.contents(directory))
-    assert earlier_homes.windows_found(directory, before) == []
+    assert not before or earlier_homes.windows_found(directory, before) == []
     assert not any(is_earlier(name) for name in f.coordinator.sealer.keys.names())
     assert [row.kind for row in await f.rows(t.incidents)] == ["sealed-late", "sealed-late"]
 
@@ -369,11 +369,70 @@ async def test_an_erasure_takes_what_lies_plain_and_the_key_of_the_earlier_relea
             row.digest.removeprefix("sha256:") for row in others
         }
         assert not gone & set(left)
-        (certificate,) = await f.rows(t.certificates, t.certificates.c.erasure_id == erasure.id)
-        statement = verify_bytes(certificate.envelope.encode(), [f.coordinator.signing_keys.load().public_key()])
-        assert PLAIN_BACKUPS in statement.predicate.limits
+        await _assert_told(f, erasure.id)
         assert await _is_plain(f)
         assert await f.coordinator.upgrade.seal_all()
         await _assert_all_is_sealed(f, tmp_path, before)
         whole = await _run_named(f, "whole")
         assert (await f.wait_for_run(whole)).status == "completed"
+
+
+# --- blobs that lie in Postgres ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def all_in_postgres(tmp_path: Path, empty_postgres_url: str) -> str:
+    """A home of the earlier release whose rows and bytes are in this database."""
+    earlier_homes.unpack("postgres", tmp_path, empty_postgres_url)
+    database = Database(empty_postgres_url)
+    await earlier_homes.move_to_postgres(tmp_path, database)
+    await database.close()
+    return empty_postgres_url
+
+
+async def test_plain_blobs_in_postgres_are_sealed_in_the_background(all_in_postgres: str, tmp_path: Path) -> None:
+    async with reopened(tmp_path, all_in_postgres, blobs="postgres") as f:
+        served = await f.heads(await _run_named(f, "whole"))
+        await until(f.coordinator.upgrade.seal_all, within_s=60.0)
+        await _assert_all_is_sealed(f, tmp_path, {})
+        left = await earlier_homes.contents_in_postgres(f.coordinator.database)
+        assert left and all(len(name) == 32 for name in left), "names of plain blobs are digests"
+        assert await f.heads(await _run_named(f, "whole")) == served
+        await _assert_all_can_be_read(f, {})
+        await _assert_updates_are_kept_as_they_are(f)
+
+
+async def test_an_erasure_takes_what_lies_plain_in_postgres(
+    all_in_postgres: str, tmp_path: Path, nothing_sealed_yet: None
+) -> None:
+    """Its certificate says that something lay plain, and so do those after all is sealed: backups may have it."""
+    async with reopened(tmp_path, all_in_postgres, blobs="postgres") as f:
+        before = await earlier_homes.contents_in_postgres(f.coordinator.database)
+        own = await f.rows(t.blobs, t.blobs.c.client_id == f.clients["c1"])
+        others = {row.digest for row in await f.rows(t.blobs, t.blobs.c.client_id != f.clients["c1"])}
+        gone = {row.digest.removeprefix("sha256:") for row in own if row.digest not in others}
+        assert gone and gone <= set(before)
+        await f.coordinator.shell.handle(CancelRun(await _run_named(f, "halves"), "it stood still"))
+        f.work()
+        await _assert_erased_and_told(f, "c1")
+        assert not gone & set(await earlier_homes.contents_in_postgres(f.coordinator.database))
+        assert await _is_plain(f)
+        assert await f.coordinator.upgrade.seal_all()
+        await _assert_all_is_sealed(f, tmp_path, {})
+        left = await earlier_homes.contents_in_postgres(f.coordinator.database)
+        assert earlier_homes.where_found(left, before) == []
+        await _assert_erased_and_told(f, "c2")
+        assert (await f.wait_for_run(await _run_named(f, "whole"))).status == "completed"
+
+
+async def _assert_erased_and_told(f: Federation, name: str) -> None:
+    erasure = await f.wait_for_erasure(await f.erase(name))
+    assert erasure.status == "completed", erasure.reason
+    await _assert_told(f, erasure.id)
+
+
+async def _assert_told(f: Federation, erasure_id: UUID) -> None:
+    """The certificate says that something lay plain."""
+    (certificate,) = await f.rows(t.certificates, t.certificates.c.erasure_id == erasure_id)
+    statement = verify_bytes(certificate.envelope.encode(), [f.coordinator.signing_keys.load().public_key()])
+    assert PLAIN_BACKUPS in statement.predicate.limits

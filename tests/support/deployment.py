@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -15,7 +16,9 @@ from typing import Any
 import httpx
 import yaml
 
+from coordinator.runtime.settings import Settings
 from tests.support.forked import Forked, run_lethe
+from tests.support.health import faults_found
 from tests.support.servers import free_port
 
 START_TIMEOUT_S = 60.0
@@ -66,7 +69,8 @@ class Process:
 
 @dataclass
 class Deployment:
-    """`with Deployment(directory) as deployment:` — everything it started is gone afterwards."""
+    """`with Deployment(directory) as deployment:` — everything it started is gone afterwards, and unless it was used to
+    plant faults, or the test has failed already, `lethe doctor` finds nothing wrong with what it leaves."""
 
     directory: Path
     database_url: str | None = None
@@ -75,6 +79,8 @@ class Deployment:
     settings: dict[str, str] = field(default_factory=dict)
     processes: dict[str, Process] = field(default_factory=dict)
     ports: dict[str, int] = field(default_factory=dict)
+    is_examined: bool = True
+    """Whether the doctor is called at the end."""
 
     def __enter__(self) -> Deployment:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -82,11 +88,16 @@ class Deployment:
             self.run_command("db", "upgrade")
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for process in self.processes.values():
-            if process.is_alive:
-                process.send(signal.SIGCONT)
-                process.end()
+    def __exit__(self, failure: object, *_: object) -> None:
+        try:
+            if self.is_examined and failure is None and self.processes:
+                findings = self.findings()
+                assert not findings, "\n".join(findings)
+        finally:
+            for process in self.processes.values():
+                if process.is_alive:
+                    process.send(signal.SIGCONT)
+                    process.end()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -108,9 +119,13 @@ class Deployment:
         assert done.returncode == 0, f"lethe {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stdout
 
-    def assert_healthy(self) -> None:
-        """`lethe doctor` finds nothing, beside what runs."""
-        self.run_command("doctor", "--json", "--deep")
+    def findings(self) -> list[str]:
+        """What `lethe doctor --deep` finds wrong, beside what runs."""
+        given = {"home": self.directory / "home", "database_url": self.database_url, "blobs": self.blobs}
+        if evidence := self.settings.get("LETHE_EVIDENCE_DIR"):
+            given["evidence_dir"] = Path(evidence)
+        settings = Settings.model_validate(given)
+        return asyncio.run(faults_found(settings))
 
     # --- processes ----------------------------------------------------------------------------------------------------
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import tarfile
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import sqlalchemy as sa
@@ -18,6 +21,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from safetensors.numpy import save
 from sqlalchemy.engine import make_url
 
+from coordinator.blobs.postgres import CHUNK_BYTES
 from coordinator.store.database import Database
 from services.history.version_0_1 import SEGMENT_BYTES
 from tests.golden.home_0001 import HERE
@@ -100,8 +104,48 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (directory / "home/blobs").rglob("*") if path.is_file()}
 
 
+async def move_to_postgres(directory: Path, database: Database) -> None:
+    """Put the blobs of the home where that release kept them with LETHE_BLOBS=postgres, and beside them an upload that
+    was never finished."""
+    content = sa.text(
+        "INSERT INTO blob_contents (owner, digest, sender, num_bytes, complete, modified_at) "
+        "VALUES (:owner, :digest, :sender, :num_bytes, :complete, now()) RETURNING id"
+    )
+    chunk = sa.text("INSERT INTO blob_chunks (content_id, position, data) VALUES (:content_id, :position, :data)")
+    paths = sorted(path for path in (directory / "home/blobs").rglob("*") if path.is_file())
+    async with database.write() as connection:
+        for path, is_whole in [*((path, True) for path in paths), (paths[0], False)]:
+            data = path.read_bytes()
+            stored = data if is_whole else data[:-1]
+            row = {"owner": UUID(path.parent.name), "digest": f"sha256:{path.name}", "sender": "" if is_whole else "c1"}
+            row |= {"num_bytes": len(stored), "complete": is_whole}
+            content_id = (await connection.execute(content, row)).scalar_one()
+            for start in range(0, len(stored), CHUNK_BYTES):
+                piece = {"content_id": content_id, "position": start, "data": stored[start : start + CHUNK_BYTES]}
+                await connection.execute(chunk, piece)
+    shutil.rmtree(directory / "home/blobs")
+
+
+async def contents_in_postgres(database: Database) -> dict[str, bytes]:
+    """By name: all blobs as they lie in the database."""
+    found: dict[str, bytes] = {}
+    rows = sa.text(
+        "SELECT c.name, p.data FROM blob_contents c JOIN blob_chunks p ON p.content_id = c.id ORDER BY c.id, p.position"
+    )
+    async with database.read() as connection:
+        for name, data in await connection.execute(rows):
+            found[name] = found.get(name, b"") + data
+    return found
+
+
 def windows_found(directory: Path, known: dict[str, bytes]) -> list[str]:
-    """Where in the home any part of the known bytes lies; parts that say nothing, like zeros, are not looked for."""
+    """Where in the home any part of the known bytes lies."""
+    paths = sorted(path for path in (directory / "home").rglob("*") if path.is_file())
+    return where_found({str(path): path.read_bytes() for path in paths}, known)
+
+
+def where_found(places: Mapping[str, bytes], known: dict[str, bytes]) -> list[str]:
+    """The places where any part of the known bytes lies; parts that say nothing, like zeros, are not looked for."""
     parts = [
         data[start : start + WINDOW_BYTES]
         for data in known.values()
@@ -109,12 +153,7 @@ def windows_found(directory: Path, known: dict[str, bytes]) -> list[str]:
     ]
     telling = {part for part in parts if len(set(part)) > WINDOW_BYTES // 4}
     assert len(telling) > len(known)
-    found = []
-    for path in sorted((directory / "home").rglob("*")):
-        if path.is_file():
-            data = path.read_bytes()
-            found += [str(path) for part in telling if part in data]
-    return found
+    return [place for place, data in places.items() for part in telling if part in data]
 
 
 def seal_as_before(plain: bytes, key: bytes, context: bytes, dtype: str, compression: str) -> bytes:

@@ -242,7 +242,7 @@ class Federation:
         client_id, task_id = (None, None) if task is None else (task.client_id, task.id)
         blob = await self.coordinator.uploads.announce(UploadRequest(self.id, client_id, task_id, digest, len(data)))
         if blob.status != "stored":
-            received = await self.coordinator.receiver.receive_whole(blob, len(data), _once(data))
+            received = await self.coordinator.receiver.receive(blob, len(data), _once(data))
             assert isinstance(received, Complete)
             await self.coordinator.uploads.record(blob, received.inspection)
         return digest

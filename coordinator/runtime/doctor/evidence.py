@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Final
 
 from coordinator.runtime import remedies
@@ -10,6 +11,7 @@ from coordinator.runtime.certificate_files import CertificateFiles
 from coordinator.runtime.doctor.findings import Finding, Installation, some
 from coordinator.runtime.signing import EvidenceLost
 from coordinator.store import doctor_queries, evidence
+from services.audit.artefact_list import ListInvalid, tally
 from services.audit.certificate import CertificateInvalid, artefact_root
 from services.audit.keys import KeyUnreadable
 
@@ -51,21 +53,34 @@ async def certificate_files(installation: Installation) -> list[Finding]:
     files = CertificateFiles(installation.coordinator.settings.evidence_path)
     async with installation.coordinator.database.read() as connection:
         certified = await doctor_queries.certificates(connection)
-    lists, openings, unreadable = list[str](), list[str](), list[str]()
+    lists, changed, openings, unreadable = list[str](), list[str](), list[str](), list[str]()
     for one in certified:
         try:
             root = artefact_root(one.envelope.encode())
         except CertificateInvalid:
             unreadable.append(str(one.request_id))
             continue
-        if root is not None and not files.list_path(one.request_id, root).exists():
-            lists.append(str(one.request_id))
+        if root is not None:
+            path = files.list_path(one.request_id, root)
+            if not path.exists():
+                lists.append(str(one.request_id))
+            elif installation.is_deep and not await asyncio.to_thread(_has_root, path, root):
+                changed.append(str(one.request_id))
         if not one.has_salt and not files.opening_path(one.request_id).exists():
             openings.append(str(one.request_id))
     remedy = "restore the directory of evidence from its backup: lethe restore --keys DIR"
     said = {
         "missing-list": (lists, "certificates have no list of artefacts beside them; their signatures still hold"),
+        "changed-list": (changed, "lists of artefacts are not those that their certificates were signed over"),
         "missing-opening": (openings, "certificates have no opening: nobody can check any more whom they are about"),
         "damaged-certificate": (unreadable, "certificates in the database cannot be read"),
     }
     return [Finding(name, f"{len(ids)} {what}: {some(ids)}", remedy) for name, (ids, what) in said.items() if ids]
+
+
+def _has_root(path: Path, root: str) -> bool:
+    try:
+        with path.open("rb") as file:
+            return tally(file).root == root
+    except ListInvalid:
+        return False

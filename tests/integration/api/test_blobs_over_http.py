@@ -209,7 +209,7 @@ async def test_an_upload_that_is_given_up_before_its_record_is_to_be_repeated(
 ) -> None:
     (a,) = await site.holders("a")
     receiver = site.coordinator.receiver
-    receive = receiver.receive_whole
+    receive = receiver.receive
 
     async def receive_and_sweep(*arguments: Any) -> Any:
         received = await receive(*arguments)
@@ -218,7 +218,7 @@ async def test_an_upload_that_is_given_up_before_its_record_is_to_be_repeated(
 
     digest, data = blob(update(1.0))
     with monkeypatch.context() as patched:
-        patched.setattr(receiver, "receive_whole", receive_and_sweep)
+        patched.setattr(receiver, "receive", receive_and_sweep)
         refused = await a.call("PUT", f"/v1/blobs/{digest}", content=data)
     assert (refused.status_code, code_of(refused)) == (409, "upload-offset-mismatch")
     assert refused.headers["upload-offset"] == "0"

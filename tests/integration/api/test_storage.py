@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextvars import copy_context
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,14 @@ from uuid import UUID
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from safetensors.numpy import save
 
 from coordinator.runtime.storage import name_of
 from coordinator.runtime.sweeping import sweep_uploads
+from coordinator.store import blobs
 from coordinator.store import tables as t
+from coordinator.store.warm import cold
 from services.core import digests
 from tests.integration.api.site import MODEL, Actor, Site, blob, code_of, opened, until, update
 
@@ -163,3 +168,61 @@ async def test_a_run_whose_validation_set_is_missing_fails_and_says_which_and_wh
 
     await until(has_failed, within_s=60)
     assert data in await reason() and "upload it again" in await reason()
+
+
+async def test_of_equal_bytes_one_that_can_be_read_is_read(site: Site) -> None:
+    """Also if the newest of them lost its key, or its bytes; only when none is left, what is missing is said."""
+    (a,) = await site.holders("a")
+    digest = await by_operator(site, WEIGHTS)
+    await a.put_blob(WEIGHTS)
+    path, federation = f"/v1/blobs/{digest}", {"federation_id": site.federation_id}
+    async with site.coordinator.database.read() as connection:
+        newest, oldest = (await blobs.stored(connection, UUID(site.federation_id), [digest]))[digest]
+    assert (newest.origin, oldest.origin) == ("task", "operator")
+    keys = site.coordinator.settings.evidence_path / "keys"
+    key = keys / str(newest.client_key_name)
+    key.rename(keys / "away")
+    assert (await site.coordinator.storage.find(UUID(site.federation_id), [digest]))[digest].id == oldest.id
+    assert (await site.admin.call("GET", path, params=federation)).content == blob(WEIGHTS)[1]
+    (keys / "away").rename(key)
+    assert (await site.coordinator.storage.find(UUID(site.federation_id), [digest]))[digest].id == newest.id
+    await site.coordinator.blobs.delete(UUID(site.federation_id), name_of(newest))
+    assert (await site.admin.call("GET", path, params=federation)).content == blob(WEIGHTS)[1]
+    (keys / str(oldest.key_name)).rename(keys / "away")
+    left = await site.admin.call("GET", path, params=federation)
+    assert left.status_code in (404, 503) and code_of(left) in ("not-found", "key-missing")
+
+
+async def test_what_is_submitted_while_the_sweep_looks_is_spared(site: Site) -> None:
+    """A submission that has begun, and is not committed when the sweep looks for what was never submitted."""
+    if site.coordinator.database.is_sqlite:
+        pytest.skip("SQLite has one transaction at a time")
+    a, _ = await site.enrol("a", "b")
+    await site.start_run("waits for b", clients=["a", "b"])
+    await a.train(1.0)
+    digest, _ = blob(update(1.0))
+    own = t.updates.c.digest == digest
+    async with site.coordinator.database.write() as connection:
+        await connection.execute(cold(t.updates.update().where(own).values(digest=digests.of_bytes(b"another"))))
+    another, outside = t.updates.c.digest == digests.of_bytes(b"another"), copy_context()
+    async with site.coordinator.database.write() as connection:
+        await connection.execute(
+            sa.select(t.blobs.c.id).where(t.blobs.c.digest == digest).with_for_update(read=True, key_share=True)
+        )
+        await connection.execute(cold(t.updates.update().where(another).values(digest=digest)))
+        sweeping = asyncio.create_task(sweep(site), context=outside)
+
+        async def has_looked() -> bool:
+            return sweeping.done() or await is_somebody_waiting(site)
+
+        await until(has_looked)
+    assert await sweeping == 0 and await is_stored(site, digest)
+
+
+async def is_somebody_waiting(site: Site) -> bool:
+    """For a lock of the database."""
+    async with site.coordinator.database.read() as connection:
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        return bool((await connection.execute(sa.text(waiting))).scalar_one())

@@ -30,7 +30,7 @@ async def test_a_whole_upload_is_taken_again_after_one_that_was_never_recorded(
     blob = await site.coordinator.uploads.announce(
         UploadRequest(UUID(site.federation_id), None, None, digest, len(data))
     )
-    await site.coordinator.receiver.receive(blob, 0, len(data), once(arrived))
+    await site.coordinator.receiver.receive(blob, len(data), once(arrived), 0)
     path, params = f"/v1/blobs/{digest}", {"federation_id": site.federation_id}
     again = await site.admin.call("PUT", path, content=data, params=params)
     assert (again.status_code, again.json()["bytes"]) == (201, len(data))

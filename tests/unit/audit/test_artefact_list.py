@@ -15,7 +15,7 @@ from typing import get_args
 
 import pytest
 
-from services.audit import inclusion
+from services.audit import canonical, inclusion
 from services.audit.artefact_list import LONGEST_LINE, Artefact, Leaf, ListInvalid, ListWriter, read_list, tally
 from services.audit.inclusion import ProofInvalid, prove
 from services.audit.keys import public_pem
@@ -237,3 +237,9 @@ print(path.stat().st_size, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     num_bytes, grown_kb = map(int, done.stdout.split())
     assert num_bytes > 4_000_000 and grown_kb < 2_000
+
+
+@pytest.mark.parametrize("reason", ["", 'a "quoted" word', "two\nlines\tand \\", "ü \u2028 \x00 \x7f"])
+def test_a_leaf_says_what_the_canonical_form_says(reason: str) -> None:
+    leaf = Leaf(kind="update", digest=digest("x"), disposition="deleted", reason=reason, salt="00" * 32)
+    assert leaf.said == canonical.encode(leaf.model_dump(exclude={"salt"}))

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.sealing.segments import OVERHEAD, SEGMENT_BYTES, Seal, SealedReader, Unreadable, whole_segments
+from services.sealing.segments import (
+    LENGTH_BYTES,
+    OVERHEAD,
+    SEGMENT_BYTES,
+    Seal,
+    SealedReader,
+    Unreadable,
+    whole_segment,
+)
 
 KEY, OTHER_KEY = bytes(range(32)), bytes(range(1, 33))
 OBJECT, OTHER_OBJECT = UUID(int=7), UUID(int=8)
@@ -56,6 +64,14 @@ def read(reader: SealedReader, start: int, end: int) -> bytes:
     return bytes(target)
 
 
+def walked(sealed: bytes) -> tuple[int, int]:
+    """Where the whole segments end: (plain bytes, sealed bytes)."""
+    plain, position = 0, 0
+    while length := whole_segment(sealed[position : position + LENGTH_BYTES], len(sealed) - position):
+        plain, position = plain + length, position + length + OVERHEAD
+    return plain, position
+
+
 @given(APPENDS)
 def test_what_was_sealed_in_any_appends_is_read_back(appends: list[int]) -> None:
     segments, num_bytes = segments_of(appends), sum(appends)
@@ -63,10 +79,7 @@ def test_what_was_sealed_in_any_appends_is_read_back(appends: list[int]) -> None
     assert len(sealed) == num_bytes + OVERHEAD * len(segments)
     assert reader_of(sealed).num_bytes == num_bytes
     assert read(reader_of(sealed), 0, num_bytes) == TEXT[:num_bytes]
-    assert whole_segments(lambda position, count: sealed[position : position + count], len(sealed)) == (
-        num_bytes,
-        len(sealed),
-    )
+    assert walked(sealed) == (num_bytes, len(sealed))
 
 
 @given(APPENDS, st.data())
@@ -151,7 +164,7 @@ def test_what_was_cut_off_anywhere_goes_on_after_its_last_whole_segment(
     assert read(reader_of(sealed), 0, kept) == TEXT[:kept]
     with pytest.raises(Unreadable, match=f"ends after {kept} bytes"):
         read(reader_of(sealed), 0, num_bytes)
-    plain, position = whole_segments(lambda position, count: sealed[position : position + count], len(sealed))
+    plain, position = walked(sealed)
     assert (plain, position) == (kept, len(sealed) - torn)
     resumed = sealed[:position] + SEAL.seal(memoryview(TEXT)[plain:num_bytes], plain)
     assert read(reader_of(resumed), 0, num_bytes) == TEXT[:num_bytes]
