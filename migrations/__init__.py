@@ -19,6 +19,7 @@ REVISIONS: Final = (
     "0014",
     "0015",
     "0016",
+    "0017",
 )
 """All revisions in their order. A released one is never edited: `frozen.sha256` has its digest."""
 NEWEST: Final = REVISIONS[-1]

@@ -104,6 +104,8 @@ def _revive(draft: Draft, run: Run) -> None:
     for cohort in living:
         if cohort.kind == "merge" and cohort.phase != "finished":
             draft.emit(e.CohortEnded(cohort.id, "finished", "its models are merged anew when they are trained"))
+        elif cohort not in lines and cohort.phase != "finished":  # it keeps what it has; the others go on
+            draft.emit(e.CohortEnded(cohort.id, "finished", f"cohort {cohort.name} has no clients left"))
     draft.post(living[0], m.SettleRun(run.id))
 
 

@@ -43,13 +43,14 @@ def _profiled(draft: Draft, cohort: Cohort) -> Profiled | None:
 def history_of(draft: Draft, cohort: Cohort) -> tuple[PastRound, ...]:
     """The rounds that a cohort made after its head before it was fenced, as long as all that the others sent is kept.
 
-    Where a round was made several times, what followed the last making counts. What a client sent that has had to
+    Where a round was made several times, what followed the last making counts. What a method published to forget
+    somebody is no round of the cohort's: its updates were trained on other models. What a client sent that has had to
     leave samples out may have been trained on them: from its first round on, clients train again.
     """
     if cohort.program not in WALK_THEIR_HISTORY or cohort.head_id is None:
         return ()
     made = sorted((c for c in draft.state.checkpoints.values() if c.cohort_id == cohort.id), key=lambda c: c.epoch)
-    after = {c.base_id: c for c in made if c.epoch < cohort.epoch and c.base_id is not None}
+    after = {c.base_id: c for c in made if c.epoch < cohort.epoch and c.kind == "aggregate"}
     found: list[PastRound] = []
     checkpoint = after.get(cohort.head_id)
     while checkpoint is not None:

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import hmac
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import structlog
@@ -22,18 +22,20 @@ from coordinator.engine.react import EVIDENCE
 from coordinator.keys.port import KeyName
 from coordinator.runtime.certificate_issuer import CertificateIssuer, leavers
 from coordinator.runtime.evidence import TROUBLE, described
+from coordinator.runtime.filing import filed_as
 from coordinator.runtime.kept_updates import KeptUpdates
 from coordinator.runtime.key_shredder import KeyShredder
 from coordinator.runtime.orphans import remove_orphans
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import SigningKeys
 from coordinator.runtime.storage import Storage
-from coordinator.store import accounts, blobs, erasure_steps, inventory, plain_blobs, worker_caches
+from coordinator.store import accounts, blobs, erasure_steps, inventory, plain_blobs, taint, worker_caches
 from coordinator.store import artefacts as artefact_rows
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.inventory import ErasureRecord, FoundArtefact
 from coordinator.store.scrubbing.purge import requests_left_unscrubbed, scrub
 from coordinator.tombstones.port import ErasedSamples, FencedCohort, Tombstone, TombstoneLog
+from coordinator.tombstones.taint_lists import TAINT, TaintLists
 from services.audit.certificate import CertificateRefused
 from services.audit.keys import KeyUnreadable
 from services.core.errors import InvariantBroken
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
     pass
 
 log = structlog.get_logger()
+LIST_ATTEMPTS: Final = 20
+"""So often a fence waits for models that are published while it notes the others; then it falls, and the purge notes
+them."""
 
 
 class ErasureSteps:
@@ -63,6 +68,7 @@ class ErasureSteps:
         self._tombstones, self._kept_updates, self._scrubs = tombstones, kept_updates, scrubs
         self.certificates = CertificateIssuer(database, storage, keys)
         self._shredder = KeyShredder(database, storage.sealer)
+        self._taint_lists = TaintLists(keys.directory / TAINT)
 
     async def run(self, job: Job) -> None:
         """Carry a step out. One that breaks is tried again by whoever runs jobs; until then the request says why."""
@@ -107,16 +113,43 @@ class ErasureSteps:
             ),
             at=now,
             requested_by=found.erasure.requested_by,
+            filed_as=filed_as(found.erasure),
         )
         if found.erasure.awaits_fence:
             await asyncio.to_thread(self._tombstones.append, entry)
         crashpoint("erasure.after-tombstone")
-        await self._shell.handle(FenceErasure(erasure_id, job.id))
+        num_bytes = await self._fence(found, job)
         await self._forget_tokens(leavers(found))
         async with self._database.write() as connection:
             await worker_caches.order_drops(connection, erasure_id)
+            if num_bytes:
+                await taint.note(connection, erasure_id, num_bytes)
         crashpoint("erasure.after-fence")
         self._bus.wake([EVIDENCE])  # who notes how far the database has come with the log
+
+    async def _fence(self, found: ErasureRecord, job: Job) -> int:
+        """Note what the fence takes out of use, then let it fall; again if a model was published meanwhile. Returns how
+        long the list is; 0: nothing is fenced any more, and nothing was noted."""
+        erasure_id, num_attempts = found.erasure.id, 0
+        if not found.erasure.awaits_fence or found.erasure.duplicate_of is not None:
+            await self._shell.handle(FenceErasure(erasure_id, job.id))
+            return 0
+        while True:
+            async with self._database.read() as connection:
+                leaving = {s.client_id for s in found.subjects}
+                models, updates = await erasure_steps.taken_out_of_use(connection, leaving)
+            num_bytes = await self._list_taint(found, models, updates)
+            crashpoint("erasure.after-list")
+            num_attempts += 1
+            listed = frozenset(models) if num_attempts < LIST_ATTEMPTS else None
+            erasure = await self._shell.handle(FenceErasure(erasure_id, job.id, listed))
+            if not erasure.awaits_fence or erasure.duplicate_of is not None:
+                return num_bytes
+
+    async def _list_taint(self, found: ErasureRecord, models: set[str], updates: set[str]) -> int:
+        return await asyncio.to_thread(
+            self._taint_lists.add, found.erasure.id, found.erasure.federation_id, models, updates
+        )
 
     async def _forget_tokens(self, client_ids: list[UUID]) -> None:
         """Nobody remembers them as they were before the fence."""
@@ -136,6 +169,7 @@ class ErasureSteps:
             found = await inventory.erasure_record(connection, erasure_id)
             planned = await inventory.inventory(connection, found, None)
             epochs = await inventory.newest_epochs(connection, found, planned)
+        num_bytes = await self._list_taint(found, *_digests_of(planned))
         doomed = await self._shredder.doomed(found, epochs)
         keys = [FoundArtefact("sealing-key", digest) for digest in self._shredder.digests_of(doomed)]
         async with self._database.write() as connection:
@@ -153,6 +187,7 @@ class ErasureSteps:
             await inventory.mark_purged(connection, artefacts)
             await blobs.drop(connection, gone)
             await worker_caches.order_drops(connection, erasure_id)  # if the fence's process died before it did
+            await taint.note(connection, erasure_id, num_bytes)
             await inventory.forget_seeds(connection, [one.cohort_id for one in found.affected])
             if found.erasure.scope == "client":
                 await accounts.end_credentials(connection, [s.client_id for s in found.subjects], now, ends_at)
@@ -218,6 +253,12 @@ class ErasureSteps:
         if erasure_ids:
             await self._database.forget_pages()
         return len(erasure_ids)
+
+
+def _digests_of(artefacts: list[FoundArtefact]) -> tuple[set[str], set[str]]:
+    """Of models and steps towards them, and of what clients sent."""
+    models = {one.digest for one in artefacts if one.kind in ("checkpoint", "merge", "step")}
+    return models, {one.digest for one in artefacts if one.kind in ("update", "history", "upload")}
 
 
 def _may_purge(found: ErasureRecord, job: Job) -> bool:

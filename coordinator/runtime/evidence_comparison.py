@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
@@ -19,23 +19,27 @@ from sqlalchemy.exc import IntegrityError
 
 from coordinator.bus.port import Bus
 from coordinator.engine.events import Event
-from coordinator.engine.messages import FenceErasure, FileErasure, RestoreErasure
+from coordinator.engine.messages import FenceErasure, RestoreErasure
+from coordinator.runtime.filing import filing_again
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.signing import EvidenceLost, SigningKeys
 from coordinator.runtime.supervision import WorkHealth
-from coordinator.store import erasure_steps, evidence
+from coordinator.store import erasure_steps, evidence, taint
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.evidence import Incident
 from coordinator.store.gate import Mark
 from coordinator.tombstones.port import Contents, Stamp, Tombstone, TombstoneLog
+from coordinator.tombstones.taint_lists import TAINT, TaintLists
+from services.core.errors import Rejected
 from services.core.ids import uuid7
-from services.wire.v1.erasure import LEGAL_DAYS
+from services.methods.catalogue import AUTO
 
 log = structlog.get_logger()
 ATTEMPTS: Final = 5
 UNKNOWN_REQUESTER: Final = "the log of tombstones"
 """Entries of earlier releases do not say who filed."""
 ROTATED: Final = "signing-key-rotated"
+CALLBACKS_LOST: Final = "callbacks-lost"
 UNSETTLED: Final = (-1,)
 """The stamp of a log with entries that are about to be fenced: no connection is taken for current by it."""
 _UNFENCED: Final = (None, "received", "awaiting_approval")
@@ -68,6 +72,7 @@ class EvidenceComparison:
     ) -> None:
         self._database, self._bus, self._observe = database.past_the_gate(), bus, observe
         self._tombstones, self._keys = tombstones, keys
+        self._taint_lists = TaintLists(keys.directory / TAINT)
 
     async def compare(self, *, is_serving: bool) -> Known:
         """Fence again what the log has and the database lacks, and note how far the database has come. `is_serving`:
@@ -98,6 +103,7 @@ class EvidenceComparison:
             raise EvidenceLost(
                 f"the log of tombstones lacks {len(lacking)} of the erasures of this database: {_REMEDY}"
             )
+        await self._learn_taint()
         first = mark.num_tombstones if mark is not None else 0
         num_fenced = first + await self._fence_again(found.entries[first:], leave_received=is_serving)
         reached = Mark(num_fenced, found.digests[num_fenced])
@@ -106,6 +112,21 @@ class EvidenceComparison:
         is_whole = num_fenced == len(found.entries)
         is_about_to_be = is_serving and not is_whole
         return Known(reached, UNSETTLED if is_about_to_be else found.stamp, key_stamp, is_whole)
+
+    async def _learn_taint(self) -> None:
+        """What the lists say of erasures that this database has no record of, or none of all that they took out of
+        use: it was restored from before. From then on nobody may send it."""
+        sizes = await asyncio.to_thread(self._taint_lists.sizes)
+        async with self._database.read() as connection:
+            known = await taint.known_sizes(connection)
+        for request_id, size in sorted(sizes.items()):
+            start = known.get(request_id, 0)
+            said = await asyncio.to_thread(self._taint_lists.read, request_id, start) if size > start else None
+            if said is None:
+                continue
+            async with self._database.write() as connection:
+                if await taint.learn(connection, said.federation_id, said.models, said.updates):
+                    await taint.note(connection, request_id, said.num_bytes)
 
     async def _note(self, before: Mark | None, after: Mark, entries: Sequence[Tombstone]) -> bool:
         """Move the mark, after another look at what it stands for: since the first one the database may have failed
@@ -178,23 +199,27 @@ class EvidenceComparison:
         if not names:
             return False
         if status is None:
-            await shell.handle(
-                FileErasure(
-                    erasure_id=entry.request_id,
-                    federation_id=entry.federation_id,
-                    subjects=tuple(names),
-                    requested_by=entry.requested_by or UNKNOWN_REQUESTER,
-                    legal_deadline=max(now, entry.at + timedelta(days=LEGAL_DAYS)),
-                    salt=os.urandom(32).hex(),
-                    scope=entry.scope,
-                    samples=samples,
-                    is_tombstoned=True,
-                )
+            again = filing_again(
+                entry, subjects=tuple(names), samples=samples, unknown=UNKNOWN_REQUESTER, now=now, salt=os.urandom(32)
             )
+            try:
+                await shell.handle(again)
+            except Rejected as rejected:  # what it asked for is not installed or not stored here
+                log.warning("erasure.filed-otherwise", erasure=str(entry.request_id), error=rejected.detail)
+                await shell.handle(replace(again, method=AUTO, params={}, recovery=None))
+            if entry.filed_as is not None and entry.filed_as.num_callbacks:
+                await self._say_that_nobody_is_told(entry)
         elif status == "awaiting_approval":
             await shell.handle(RestoreErasure(entry.request_id))
         await shell.handle(FenceErasure(entry.request_id, entry.request_id))
         return status is None
+
+    async def _say_that_nobody_is_told(self, entry: Tombstone) -> None:
+        """Addresses and secrets of callbacks are in no tombstone."""
+        said = f"Request {entry.request_id} goes on in a restored database, without the callbacks that it named."
+        async with self._database.write() as connection:
+            incident = Incident(await self._database.now(connection), CALLBACKS_LOST, said)
+            await evidence.report_once(connection, entry.request_id, incident, UNKNOWN_REQUESTER)
 
 
 def check(found: Contents, mark: Mark | None) -> None:

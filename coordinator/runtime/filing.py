@@ -3,12 +3,15 @@ simulation."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from coordinator.engine.entities import Erasure
 from coordinator.engine.erasure.stages import RecoveryWanted
 from coordinator.engine.messages import FileErasure
-from services.methods.catalogue import PLAIN
+from coordinator.tombstones.port import FiledAs, Tombstone
+from services.methods.catalogue import AUTO, PLAIN
 from services.wire.v1.erasure import LEGAL_DAYS, ErasureCreate, ErasurePreviewRequest
 
 
@@ -39,6 +42,64 @@ def filing_of(
         fallback=wanted.fallback,
         reward=wanted.reward,
         audit=wanted.audit.model_dump(mode="json") if wanted.audit is not None else None,
+    )
+
+
+def filed_as(erasure: Erasure) -> FiledAs:
+    """What its tombstone says of a request, so that it can be filed again."""
+    recovery = erasure.recovery
+    return FiledAs(
+        regulation=erasure.regulation,
+        ground=erasure.ground,
+        legal_deadline=erasure.legal_deadline,
+        method=erasure.method,
+        params=dict(erasure.params),
+        guarantee=erasure.guarantee,
+        recovery_rounds=erasure.recovery_rounds,
+        recovery_method=recovery.method if recovery is not None else None,
+        recovery_params=dict(recovery.params) if recovery is not None else {},
+        reward=erasure.reward,
+        num_callbacks=len(erasure.callbacks),
+    )
+
+
+def filing_again(
+    entry: Tombstone,
+    *,
+    subjects: tuple[str, ...],
+    samples: dict[str, list[int]],
+    unknown: str,
+    now: datetime,
+    salt: bytes,
+) -> FileErasure:
+    """The message that files a request which a restored database does not know, as far as its tombstone says what it
+    asked for. In place of an approximate method it is carried out exactly: what the method would mend may have become
+    unreadable with the first purge."""
+    said = entry.filed_as
+    again = FileErasure(
+        erasure_id=entry.request_id,
+        federation_id=entry.federation_id,
+        subjects=subjects,
+        requested_by=entry.requested_by or unknown,
+        legal_deadline=max(now, entry.at + timedelta(days=LEGAL_DAYS) if said is None else said.legal_deadline),
+        salt=salt.hex(),
+        scope=entry.scope,
+        samples=samples,
+        is_tombstoned=True,
+    )
+    if said is None:
+        return again
+    is_exact = said.guarantee == "exact"
+    recovery = None if said.recovery_method is None else RecoveryWanted(said.recovery_method, said.recovery_params)
+    return replace(
+        again,
+        regulation=said.regulation,
+        ground=said.ground,
+        method=said.method if is_exact else AUTO,
+        params=said.params if is_exact else {},
+        recovery_rounds=said.recovery_rounds,
+        recovery=recovery,
+        reward=said.reward,
     )
 
 

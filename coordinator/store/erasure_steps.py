@@ -7,7 +7,9 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from coordinator.engine.erasure import cuts
 from coordinator.store import tables as t
+from coordinator.store.slices import load_lineage
 
 
 async def cohorts_with(connection: AsyncConnection, client_ids: list[UUID]) -> list[tuple[UUID, UUID, int]]:
@@ -41,3 +43,13 @@ async def names_to_erase(connection: AsyncConnection, client_ids: list[UUID]) ->
     c = t.clients.c
     statement = sa.select(c.name).where(c.id.in_(client_ids), c.status != "erased").order_by(c.name)
     return list((await connection.execute(statement)).scalars())
+
+
+async def taken_out_of_use(connection: AsyncConnection, client_ids: set[UUID]) -> tuple[set[str], set[str]]:
+    """The digests of models, and of the leavers' own updates, that the fence of a request to forget these clients takes
+    out of use."""
+    lineage = await load_lineage(connection, client_ids)
+    tainted = cuts.tainted_checkpoints(lineage, frozenset(client_ids))
+    u = t.updates.c
+    own = sa.select(u.digest).where(u.client_id.in_(client_ids), u.digest.is_not(None))
+    return {lineage.checkpoints[c].digest for c in tainted}, set((await connection.execute(own)).scalars())

@@ -273,16 +273,17 @@ async def blobs_of(connection: AsyncConnection, found: ErasureRecord, artefacts:
 async def newest_epochs(
     connection: AsyncConnection, found: ErasureRecord, artefacts: list[FoundArtefact]
 ) -> dict[UUID, int]:
-    """Of the cohorts in which something was derived from the leavers, the last epoch in which that was: of those that
-    the fence cut the one before, and also of those that it did not, as of merged models, or that had ended before. By
-    rows that stay, so that an attempt after a crash finds the same."""
+    """Of the cohorts in which something was derived from the leavers, the last epoch in which that was. Of those that
+    the request cut, the one before its last cut: a method that gave up or whose audit failed had an epoch of its own.
+    Also of those that it did not cut, as of merged models, or that had ended before. By rows that stay, so that an
+    attempt after a crash finds the same."""
     epochs: dict[UUID, int] = {}
     for table, kinds in ((t.updates, ("update",)), (t.checkpoints, ("checkpoint", "merge")), (t.jobs, ("step",))):
         for ids in batched([a.row_id for a in artefacts if a.kind in kinds], BATCH):
             own = sa.select(table.c.cohort_id, sa.func.max(table.c.epoch)).where(table.c.id.in_(ids))
             for cohort_id, epoch in await connection.execute(own.group_by(table.c.cohort_id)):
                 epochs[cohort_id] = max(epoch, epochs.get(cohort_id, epoch))
-    return epochs | {affected.cohort_id: affected.epoch_before for affected in found.affected}
+    return epochs | {affected.cohort_id: affected.epoch_after - 1 for affected in found.affected}
 
 
 async def _blobs_of_models(

@@ -28,6 +28,8 @@ class Loading:
     known: Known = field(default_factory=Known)
     whole: set[UUID] = field(default_factory=set)
     """Runs whose lineage and membership are needed completely."""
+    mended: set[UUID] = field(default_factory=set)
+    """Runs in which models that a method made may have to be given up, with what stands on them."""
 
     async def add(self, kind: type[E], *where: sa.ColumnElement[bool], lock: bool = False) -> list[E]:
         return self.merge(kind, await fetch(self.connection, kind, *where, lock=lock))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from datetime import timedelta
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -24,6 +26,9 @@ from coordinator.engine.entities import (
 from coordinator.store import erasure_costs, kept_updates
 from coordinator.store import tables as t
 from coordinator.store.loading import Loading
+
+_CLOCKS_DIFFER: Final = timedelta(days=1)
+"""By far less, from one server of a database to the next."""
 
 
 async def load_requests(loading: Loading) -> set[UUID]:
@@ -49,8 +54,10 @@ async def load_requests(loading: Loading) -> set[UUID]:
             AffectedCohort, t.lines.c.run_id.in_(loading.whole) & t.lines.c.erasure_id.in_(loading.erasures)
         )
     lines = await loading.add(AffectedCohort, t.lines.c.erasure_id.in_(needs.reviews)) if needs.reviews else []
-    if mended := {line.cohort_id for line in lines if line.action == "unlearned"}:  # it may have to be cut again
-        others = await loading.add_by(AffectedCohort, t.lines.c.cohort_id, mended)
+    if mended := {line.run_id for line in lines if line.action == "unlearned"}:  # they may have to be cut again
+        loading.mended |= await _with_runs_begun_from(loading, mended)
+        needs.merging |= loading.mended
+        others = await loading.add_by(AffectedCohort, t.lines.c.run_id, loading.mended)
         await loading.add(Erasure, t.erasures.c.id.in_({line.erasure_id for line in others}), lock=True)
     ordered = await loading.add(Exclusion, t.exclusions.c.erasure_id.in_(needs.reviews)) if needs.reviews else []
     needs.clients |= {exclusion.client_id for exclusion in ordered}
@@ -81,22 +88,29 @@ async def widen_to_runs_of(loading: Loading, client_ids: set[UUID]) -> None:
         .distinct()
     )
     loading.whole |= set((await loading.connection.execute(touched)).scalars())
+    loading.whole = await _with_runs_begun_from(loading, loading.whole)
+
+
+async def _with_runs_begun_from(loading: Loading, run_ids: set[UUID]) -> set[UUID]:
+    """These runs, those whose initial model is one that such a run published, and so on."""
     made, begun = t.checkpoints, t.checkpoints.alias("begun")
     old, new = t.runs, t.runs.alias("new")
-    while loading.whole:
+    all_of_them = set(run_ids)
+    while all_of_them:
         statement = (
             sa.select(begun.c.run_id)
             .join(new, new.c.id == begun.c.run_id)
             .join(made, (made.c.digest == begun.c.digest) & (made.c.kind != "init"))
             .join(old, (old.c.id == made.c.run_id) & (old.c.federation_id == new.c.federation_id))
-            .where(begun.c.kind == "init", begun.c.run_id.not_in(loading.whole))
-            .where(made.c.run_id.in_(loading.whole))
+            .where(begun.c.kind == "init", begun.c.run_id.not_in(all_of_them))
+            .where(made.c.run_id.in_(all_of_them))
             .distinct()
         )
         found = set((await loading.connection.execute(statement)).scalars())
         if not found:
-            return
-        loading.whole |= found
+            break
+        all_of_them |= found
+    return all_of_them
 
 
 async def load_what_methods_need(loading: Loading) -> None:
@@ -116,11 +130,24 @@ async def load_what_methods_need(loading: Loading) -> None:
         await loading.add(Checkpoint, sa.exists().where(own, made))
         audited = sa.select(t.lines.c.cohort_id).where(own)
         await loading.add(Update, t.updates.c.cohort_id.in_(audited), t.updates.c.kind == "audit")
+    if loading.mended:
+        await _load_what_may_be_given_up(loading)
     if loading.needs.recalled:
         among = t.contributions.c.checkpoint_id.in_(loading.needs.recalled)
         found = await loading.add(Contribution, among)
         await _load_copies(loading, await loading.add_by(Update, t.updates.c.id, {c.update_id for c in found}))
         await loading.add_by(Client, t.clients.c.id, {c.client_id for c in found} - loading.clients.keys())
+
+
+async def _load_what_may_be_given_up(loading: Loading) -> None:
+    """Whatever may stand on a model that a method made: it is not older than the first fence that is open."""
+    x, fences = t.checkpoints.c, [one.fenced_at for one in loading.erasures.values() if one.fenced_at is not None]
+    own, inits = x.run_id.in_(loading.mended), t.checkpoints.alias("inits")
+    begun = sa.select(inits.c.digest).where(inits.c.run_id.in_(loading.mended), inits.c.kind == "init")
+    is_new = x.created_at >= min(fences) - _CLOCKS_DIFFER
+    found = await loading.add(Checkpoint, (own & is_new & x.superseded_by.is_(None)) | x.digest.in_(begun))
+    await loading.add_by(Run, t.runs.c.id, {one.run_id for one in found} - loading.runs.keys())
+    await loading.add_by(Parent, t.parents.c.checkpoint_id, {one.id for one in found})
 
 
 async def load_lineage(loading: Loading, leaver_ids: set[UUID]) -> None:

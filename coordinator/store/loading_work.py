@@ -208,7 +208,7 @@ async def load_updates(loading: Loading) -> None:
     done = {one for one in needs.tasks if (task := loading.tasks.get(one)) is not None and task.status == "done"}
     if done:
         await loading.add_by(Update, t.updates.c.task_id, done)
-    if not (needs.steps_program or loading.whole or needs.resuming):
+    if not (needs.steps_program or loading.whole or loading.mended or needs.resuming):
         return
     known = [warm[one] for one in loading.cohorts if one in warm and warm[one].has_updates]
     if missing := {one for one in loading.cohorts if one not in warm or not warm[one].has_updates}:

@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.store import blobs
 from coordinator.store import tables as t
+from coordinator.store.tables.taint import tainted
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ NAMES_NO_BLOB: Final[dict[sa.Column[Any], str]] = {
     t.kept_updates.c.base_digest: "a record of the past; the checkpoint names it while it is stored",
     t.lines.c.head_before: "a record of the past; what it names is to be purged",
     t.artefacts.c.digest: "a record of the past; what it names is purged",
+    tainted.c.digest: "nobody may have what it names",
     t.clients.c.devices: "words",
     t.clients.c.canary: "a pattern to look for",
     t.clients.c.resources: "figures",

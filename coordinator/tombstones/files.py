@@ -202,7 +202,8 @@ class _Chain:
 
 def _document(entry: Tombstone) -> dict[str, Any]:
     """The entry as JSON, without what older entries do not have: their digests stay what they were."""
-    return entry.model_dump(mode="json", exclude=None if entry.requested_by is not None else {"requested_by"})
+    absent = {name for name in ("requested_by", "filed_as") if getattr(entry, name) is None}
+    return entry.model_dump(mode="json", exclude=absent)
 
 
 def _stamp(status: os.stat_result) -> Stamp:

@@ -2,8 +2,8 @@
 
 An entry is written before the fence commits. A database that was restored from an older backup lacks the fence; the log
 does not, and the coordinator fences again before it becomes ready. The database in turn knows how far it has come with
-the log, so that a log that lost entries is noticed. The log holds ids, epochs and row numbers of samples, never names
-or data.
+the log, so that a log that lost entries is noticed. The log holds ids, epochs, row numbers of samples and what was
+asked for, never names or data.
 Methods block on the disk: call them from a thread.
 """
 
@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 from uuid import UUID
 
 from pydantic import AwareDatetime, Field
 
 from services.wire.message import Digest, Id, Message
+from services.wire.v1.erasure import Ground
 
 
 class LogCorrupt(Exception):
@@ -34,6 +35,25 @@ class ErasedSamples(Message):
     samples: Annotated[tuple[int, ...], Field(min_length=1)]
 
 
+class FiledAs(Message):
+    """What the request asked for, as far as it can be asked for again: no names, no free words but the regulation's, no
+    addresses."""
+
+    regulation: str
+    ground: Ground | None = None
+    legal_deadline: AwareDatetime
+    method: str
+    params: dict[str, Any] = Field(default_factory=dict)
+    guarantee: Literal["exact", "approximate"]
+    recovery_rounds: int | None = None
+    recovery_method: str | None = None
+    recovery_params: dict[str, Any] = Field(default_factory=dict)
+    reward: float | None = None
+    num_callbacks: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Where to and with which secret: not here."
+    )
+
+
 class Tombstone(Message):
     """`scope` client: the clients are gone for ever. samples: they stay, their cohorts are fenced."""
 
@@ -47,10 +67,12 @@ class Tombstone(Message):
     requested_by: Annotated[str, Field(min_length=1, max_length=80)] | None = Field(
         default=None, description="Who filed the request: the id of a client or a credential. Older entries lack it."
     )
+    filed_as: FiledAs | None = Field(default=None, description="Older entries lack it.")
 
     def says_the_same_as(self, other: Tombstone) -> bool:
-        """Apart from when it was said, and on whose request."""
-        return self.model_copy(update={"at": other.at, "requested_by": other.requested_by}) == other
+        """Apart from when it was said, and on which request of whom."""
+        same = {"at": other.at, "requested_by": other.requested_by, "filed_as": other.filed_as}
+        return self.model_copy(update=same) == other
 
 
 Stamp = tuple[int, ...]

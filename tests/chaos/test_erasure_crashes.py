@@ -27,6 +27,7 @@ REQUESTS = "/v1/erasure-requests"
 STAYING = ["site-a", "site-b"]
 CRASH_POINTS = [
     "erasure.after-tombstone",
+    "erasure.after-list",
     "erasure.after-fence",
     "erasure.in-recovery",
     "erasure.after-record",

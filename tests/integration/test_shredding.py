@@ -73,6 +73,54 @@ async def test_a_backup_from_before_gives_back_what_is_clean_and_nothing_else(
         await backup.blobs.close()
 
 
+@pytest.mark.parametrize("topology", TOPOLOGIES[:2])
+async def test_a_backup_of_a_mended_line_gives_nothing_back_once_its_audit_has_failed(
+    topology: dict[str, Any], tmp_path: Path
+) -> None:
+    async with federation(tmp_path, *NAMES) as f:
+        f.work()
+        run = await f.wait_for_run(await f.create_run(topology=topology))
+        assert run.status == "completed", run.reason
+        f.offline.add("c2")  # so that the audit waits for it
+        f.scores["c2"] = {
+            "backdoor_success_rate": 0.9,
+            "before_backdoor_success_rate": 0.9,
+            "backdoor_samples": 50.0,
+        }
+        audit = {"thresholds": {"max_backdoor_success": 0.1}}
+        changes: dict[str, Any] = {"params": {"layers": ["w"]}, "audit": audit, "fallback": "retrain"}
+        erasure_id = await f.erase("c2", method="not", guarantee="approximate", recovery_rounds=1, **changes)
+        await f.wait(t.erasures, erasure_id, lambda row: row.first_clean_at is not None)
+        for _ in range(3000):
+            if await f.rows(t.rounds, t.rounds.c.kind == "audit"):
+                break
+            await asyncio.sleep(0.01)
+        (line,) = await f.rows(t.lines)
+        own, is_merge = t.blobs.c.cohort_id == line.cohort_id, t.checkpoints.c.kind == "merge"
+        merges = {row.digest for row in await f.rows(t.checkpoints, is_merge, t.checkpoints.c.superseded_by.is_(None))}
+        rows = await f.rows(t.blobs, (own & (t.blobs.c.epoch > line.epoch_before)) | t.blobs.c.digest.in_(merges))
+        mended = [to_entity(Blob, row) for row in rows if row.status == "stored"]
+        shutil.copytree(tmp_path / "home" / "blobs", tmp_path / "backup")
+        backup = Storage(
+            f.coordinator.database, FileBlobStore(tmp_path / "backup"), f.coordinator.sealer, f.coordinator.bus
+        )
+        opened_before = [await opened(backup, blob) for blob in mended]
+        assert len(mended) > 2 and None not in opened_before
+        f.offline.clear()
+        erasure = await f.wait_for_erasure(erasure_id)
+        assert erasure.status == "completed", erasure.reason
+        assert [row.action for row in await f.rows(t.lines)] == ["rolled-back"]
+        served = {row.digest for row in await f.rows(t.checkpoints, t.checkpoints.c.superseded_by.is_(None))}
+        assert any(blob.cohort_id != line.cohort_id for blob in mended) == (topology["kind"] == "clusters")
+        for blob in mended:
+            assert blob.digest in served or await opened(backup, blob) is None, (
+                blob.origin,
+                blob.cohort_id,
+                blob.epoch,
+            )
+        await backup.blobs.close()
+
+
 async def test_a_model_that_an_operator_uploads_again_is_not_stored_twice_and_goes_with_the_erasure(
     tmp_path: Path,
 ) -> None:

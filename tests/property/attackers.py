@@ -20,6 +20,8 @@ NAMES = ["leaver", "b", "c", "d"]
 LEAVER = NAMES[0]
 BLOCK = 32
 REQUESTS = "/v1/erasure-requests"
+ENDED = ("completed", "cancelled")
+"""How the requests of these walks may end."""
 TOPOLOGIES: list[dict[str, Any]] = [
     {"kind": "flat"},
     {"kind": "clusters", "num_clusters": 2, "assignment": "random"},
@@ -55,6 +57,8 @@ class Walk:
     """Digests of the leaver's updates."""
     sent_again: set[str] = field(default_factory=set)
     """Digests of what the attacker sent under its own name."""
+    sent: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
+    """Digests of honest updates -> who sent them, and the model that they were trained on."""
     run_ids: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
@@ -82,7 +86,7 @@ class Walk:
     async def pages(self, path: str) -> list[Any]:
         return list((await self.json("GET", path, params={"limit": 200}))["items"])
 
-    async def prepare(self) -> None:
+    async def prepare(self, topology: dict[str, Any] | None = None) -> None:
         self.tokens["admin"] = ADMIN_TOKEN
         self.federation_id = (await self.json("POST", "/v1/federations", json={"name": "attacked"}))["id"]
         for name in NAMES:
@@ -94,7 +98,7 @@ class Walk:
         self.init = digests.of_bytes(data)
         self.known[self.init] = data
         await self.call("operator", "PUT", f"/v1/blobs/{self.init}", content=data)
-        await self.create_run(self.init, self.random.choice(TOPOLOGIES))
+        await self.create_run(self.init, topology or self.random.choice(TOPOLOGIES))
 
     async def create_run(self, init: str, topology: dict[str, Any], clients: list[str] | None = None) -> Answer:
         spec = {
@@ -125,6 +129,7 @@ class Walk:
         data = update_of(name, task)
         digest = digests.of_bytes(data)
         self.names |= {digest, task["weights"]}
+        self.sent.setdefault(digest, set()).add((name, task["weights"]))
         if name == LEAVER:
             self.own.add(digest)
         if name == self.attacker:
@@ -220,21 +225,25 @@ class Walk:
             await self.coordinator.restore(self.random.choice(self.coordinator.backups))
 
     async def finish(self) -> list[Any]:
-        """Everybody works honestly until nothing is left to do for the requests; returns them."""
+        """Everybody works honestly, and what is held is tried again, until every request is carried out; returns them.
+        One that was withdrawn because a request of before a restore forgot the same clients is carried out with it."""
         requests = await self.pages(REQUESTS)
         if not any(LEAVER in one["subjects"] for one in requests):
             await self.erase(LEAVER)
         for task in self.tasks[-6:]:
             if self.attacker in NAMES:
                 await self.answer(self.attacker, task)
-        deadline = asyncio.get_running_loop().time() + 40
+        deadline = asyncio.get_running_loop().time() + 90
         while True:
             requests = await self.pages(REQUESTS)
             status = {one["id"]: one["status"] for one in requests}
-            carried_out = [status[one["duplicate_of"] or one["id"]] for one in requests]
-            open_ones = [one for one in carried_out if one not in ("completed", "requires_action", "failed")]
+            open_ones = [one for one in requests if status[one["duplicate_of"] or one["id"]] not in ENDED]
             if requests and not open_ones:
                 return requests
+            for one in open_ones:
+                if one["status"] == "requires_action":
+                    assert one["reason"], one
+                    await self.call("admin", "POST", f"{REQUESTS}/{one['id']}/retry")
             states = [(one["id"], one["status"], one["reason"], one["duplicate_of"]) for one in requests]
             assert asyncio.get_running_loop().time() < deadline, (states, self.said[-40:])
             for name in NAMES:

@@ -25,6 +25,7 @@ def all_hold(world: World) -> None:
     heads_are_published_models(world)
     rounds_only_move_forward(world)
     nothing_passes_a_fence(world)
+    nothing_stands_on_what_was_given_up(world)
     no_erased_sample_is_served(world)
     requests_are_carried_out_once_and_wholly(world)
     merged_models_are_made_of_what_is_served(world)
@@ -197,7 +198,7 @@ def nothing_passes_a_fence(world: World) -> None:
         is_tainted = not erased.isdisjoint(world.made_of[checkpoint.id])
         is_tainted |= not gone.isdisjoint(world.samples_made_of[checkpoint.id])
         is_superseded = checkpoint.superseded_by is not None
-        was_given_up = any(step.kind == "forgotten" for step in world.lineage(checkpoint))  # its method, or its audit
+        was_given_up = is_superseded and _stands_on_a_mended_model(world, checkpoint)  # its method, or its audit
         # Whoever confirmed its samples left them out already before the fence: what it made since then goes, too.
         was_left_out = not told.isdisjoint(world.made_of[checkpoint.id])
         assert is_superseded or not is_tainted, "a tainted model is not superseded"
@@ -215,6 +216,42 @@ def nothing_passes_a_fence(world: World) -> None:
     for member in state.members.values():
         is_over = state.cohorts[member.cohort_id].phase == "retired"
         assert is_over or member.name not in erased or not member.active, "an erased client is a member"
+
+
+def _stands_on_a_mended_model(world: World, checkpoint: Checkpoint) -> bool:
+    models, waiting, seen = world.state.checkpoints, [checkpoint], {checkpoint.id}
+    while waiting:
+        one = waiting.pop()
+        if one.kind == "forgotten":
+            return True
+        above = {parent.parent_id for parent in world.parents(one.id)}
+        above |= {one.base_id} if one.base_id is not None else set()
+        above |= {c.id for c in models.values() if one.kind == "init" and c.digest == one.digest}
+        waiting += [models[found] for found in above - seen]
+        seen |= above
+    return False
+
+
+def nothing_stands_on_what_was_given_up(world: World) -> None:
+    """No model that may be served was made of a superseded one, in whichever cohort or run; but for what a method made
+    of one to forget somebody in it."""
+    state = world.state
+    for checkpoint in state.checkpoints.values():
+        if checkpoint.superseded_by is not None or checkpoint.kind == "forgotten":
+            continue
+        above = {parent.parent_id for parent in world.parents(checkpoint.id)}
+        above |= {checkpoint.base_id} if checkpoint.base_id is not None else set()
+        assert all(state.checkpoints[c].superseded_by is None for c in above), "stands on a model that was given up"
+        same = [c for c in state.checkpoints.values() if c.digest == checkpoint.digest and c.kind != "init"]
+        if checkpoint.kind == "init" and (older := [c for c in same if c.created_at <= checkpoint.created_at]):
+            assert any(c.superseded_by is None for c in older), "began with a model that was given up"
+    for cohort in state.cohorts.values():
+        for source in cohort.sources if cohort.phase in BUSY else ():
+            gone = state.checkpoints[source.checkpoint_id].superseded_by is not None
+            assert not gone, "is being made of a model that was given up"
+
+
+BUSY = ("starting", "waiting", "asking", "computing")
 
 
 def _erased_samples(world: World) -> set[str]:

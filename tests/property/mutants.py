@@ -12,7 +12,7 @@ from types import CodeType
 from typing import Any, Final
 
 from coordinator.engine import asking, decide, evolve, families, joining, programs, runs, work
-from coordinator.engine.erasure import completion, cuts, fallback, fence, filing, review, samples
+from coordinator.engine.erasure import completion, cuts, cutting, fallback, fence, filing, review, samples
 from services.topology import knot
 from tests.support import world
 
@@ -83,12 +83,12 @@ MUTANTS: Final = (
     mutant(
         "epoch not raised",
         "a fence did not raise the epoch",
-        (fence._cut_cohort, "CohortFenced(cohort.id, cohort.epoch + 1", "CohortFenced(cohort.id, cohort.epoch"),
+        (cutting._cut_cohort, "CohortFenced(cohort.id, cohort.epoch + 1", "CohortFenced(cohort.id, cohort.epoch"),
     ),
     mutant(
         "fenced client stays a member",
         "asked after its fence",
-        (fence._fence_run, "and member.active:", "and not member.active:"),
+        (cutting.cut_run, "and member.active:", "and not member.active:"),
     ),
     mutant(
         "cohorts without the leaver are cut as well",
@@ -98,7 +98,7 @@ MUTANTS: Final = (
     mutant(
         "taint ignores parents",
         "the head at the fence is not the newest clean model",
-        (cuts._tainted, "below.setdefault(edge.parent_id, []).append(edge.checkpoint_id)", "pass"),
+        (cuts._made_of, "below.setdefault(edge.parent_id, []).append(edge.checkpoint_id)", "pass"),
     ),
     mutant(
         "re-initialised from a cohort with the leaver",
@@ -118,22 +118,27 @@ MUTANTS: Final = (
     mutant(
         "heir of a retired cohort not moved",
         "a cohort with members was retired",
-        (fence._fence_run, "draft.emit(e.CohortMoved(cohort_id, parent_id))", "pass"),
+        (cutting.cut_run, "draft.emit(e.CohortMoved(cohort_id, parent_id))", "pass"),
     ),
     mutant(
         "tainted models stay servable",
         "a tainted model is not superseded",
-        (fence._fence_run, "draft.emit(e.CheckpointsSuperseded(tainted, erasure.id))", "pass"),
+        (cutting.supersede, "draft.emit(e.CheckpointsSuperseded(served, erasure_id))", "pass"),
+    ),
+    mutant(
+        "what stands on a model that was given up stays",
+        "stands on a model that was given up",
+        (fallback._given_up, "cuts.made_of(state, made)", "frozenset(made)"),
     ),
     mutant(
         "merged model with the leaver stays",
         "a tainted merged model is still served",
-        (fence._fence_merged, "not is_tainted and not lost and planned.isdisjoint(cut.tainted)", "True"),
+        (cutting._fence_merged, "not is_tainted and not lost and planned.isdisjoint(cut.tainted)", "True"),
     ),
     mutant(
         "merge under way goes on with the leaver",
         "a model is made of one with an erased client",
-        (fence._fence_merged, " and planned.isdisjoint(cut.tainted)", ""),
+        (cutting._fence_merged, " and planned.isdisjoint(cut.tainted)", ""),
     ),
     mutant(
         "merged model not refreshed",
@@ -146,12 +151,12 @@ MUTANTS: Final = (
     mutant(
         "completed run not opened again",
         "an ended run goes on",
-        (fence._fence_run, 'run.status == "completed" and (merging', "False and (merging"),
+        (cutting.cut_run, 'run.status == "completed" and (merging', "False and (merging"),
     ),
     mutant(
         "nobody is told that the last cohort was retired",
         "the cohorts have ended and nobody is told",
-        (fence._fence_run, 'any(one.action == "retired" for one in cut.cuts)', "False"),
+        (cutting.cut_run, 'any(one.action == "retired" for one in cut.cuts)', "False"),
     ),
     mutant(
         "erasure completed with an open line",
@@ -256,12 +261,12 @@ MUTANTS: Final = (
     mutant(
         "line keeps its plan when its cohort is cut again",
         "a line of an epoch that is over",
-        (fence._cut_cohort, "fallback.plan_others_again(draft, affected)", "pass"),
+        (cutting._cut_cohort, "plan_others_again(draft, affected)", "pass"),
     ),
     mutant(
         "request verified while its cohort is cut again",
         "completed with an open line",
-        (fallback.plan_others_again, 'erasure.status in ("verifying", "requires_action")', "False"),
+        (cutting.plan_others_again, 'erasure.status in ("verifying", "requires_action")', "False"),
     ),
     mutant(
         "tasks handed out before the ledger is written",

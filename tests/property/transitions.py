@@ -31,9 +31,9 @@ class Watch:
                         fence_is_exact(world, before, decision.state, erasure_id)
                 case m.ReviewErasure():
                     kinds = {type(event) for event in decision.events}
-                    assert e.CohortRestarted not in kinds or e.AffectedCohortDone in kinds, (
-                        "merged again for no recovered line"
-                    )
+                    restarted = {x.cohort_id for x in decision.events if isinstance(x, e.CohortRestarted)}
+                    fenced = {x.cohort_id for x in decision.events if isinstance(x, e.CohortFenced)}
+                    assert restarted <= fenced or e.AffectedCohortDone in kinds, "merged again for no recovered line"
                 case m.JoinRun() | m.PlaceNewcomer():
                     joining_leaves_the_others_alone(before, decision.state)
             requests_move_as_the_table_says(before, envelope.message, decision.events)

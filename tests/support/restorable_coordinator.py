@@ -29,11 +29,13 @@ class RestorableCoordinator:
     backups: list[Backup] = field(default_factory=list)
     num_restores: int = 0
     num_deaths: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Beside those that all have."""
     _stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
     _http: httpx.AsyncClient | None = None
 
     async def open(self, crash_at: str | None = None) -> None:
-        settings: dict[str, Any] = {"admin_token": SecretStr(ADMIN_TOKEN), "blob_reserve_bytes": 0}
+        settings: dict[str, Any] = {"admin_token": SecretStr(ADMIN_TOKEN), "blob_reserve_bytes": 0, **self.settings}
         given = Settings(home=self.place.home, database_url=self.place.url, **self.place.settings, **settings)
         self.place.home.mkdir(parents=True, exist_ok=True)
         await make_ready(given.url)

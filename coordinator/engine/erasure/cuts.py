@@ -6,6 +6,7 @@ The law: the cohorts that contain the client are discarded or rolled back, every
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -81,6 +82,21 @@ def plan(
     return Cut(tuple(cuts.values()), moved, tainted)
 
 
+def plan_again(state: State, run_id: UUID, given_up: frozenset[UUID], spared: UUID) -> Cut:
+    """What becomes of a run when models are given up after its fence: whatever stands on them, or is about to, is
+    rolled back, but for the cohort that is `spared`. There is nothing clean to start from where the run began with
+    one."""
+    cohorts = [c for c in state.cohorts.values() if c.run_id == run_id and c.phase != "retired" and c.id != spared]
+    lines = sorted((c for c in cohorts if c.kind != "merge"), key=lambda c: c.name)
+    if any(c.kind == "init" and c.run_id == run_id and c.id in given_up for c in state.checkpoints.values()):
+        return Cut(tuple(CohortCut(c, "retired") for c in lines), {}, given_up)
+    standing = [
+        c for c in lines if c.head_id in given_up or not given_up.isdisjoint(s.checkpoint_id for s in c.sources)
+    ]
+    back = (CohortCut(c, "rolled-back", clean=newest_clean(state, c, given_up)) for c in standing)
+    return Cut(tuple(back), {}, given_up)
+
+
 def _surviving(
     state: State, children: list[UUID], cuts: dict[UUID, CohortCut], lines: list[Cohort]
 ) -> tuple[UUID, ...]:
@@ -108,9 +124,20 @@ def tainted_checkpoints(state: State, leavers: frozenset[UUID]) -> frozenset[UUI
 def _tainted(state: State, leavers: frozenset[UUID]) -> frozenset[UUID]:
     """The checkpoints with one of the leavers in them. Where models forget some clients, it is asked for one client."""
     direct = {c.checkpoint_id for c in state.contributions.values() if c.client_id in leavers}
-    same = _by_digest(state)
     names = {str(client) for client in leavers}
     concerned = {c.id: c for c in state.checkpoints.values() if names.isdisjoint(c.forgets)}
+    return _made_of(state, direct, concerned)
+
+
+def made_of(state: State, models: Iterable[UUID]) -> frozenset[UUID]:
+    """These checkpoints and every one that stands on them, in whichever cohort or run, however it was made: nobody can
+    say of a model that was given up what is left in it."""
+    return _made_of(state, models, state.checkpoints)
+
+
+def _made_of(state: State, models: Iterable[UUID], concerned: Mapping[UUID, Checkpoint]) -> frozenset[UUID]:
+    """Those of the concerned that are among the models or stand on one through others that are concerned."""
+    same = _by_digest(state)
     below: dict[UUID, list[UUID]] = {}
     for edge in state.parents.values():
         below.setdefault(edge.parent_id, []).append(edge.checkpoint_id)
@@ -118,7 +145,7 @@ def _tainted(state: State, leavers: frozenset[UUID]) -> frozenset[UUID]:
         above = _models_started_from(checkpoint, same[checkpoint.digest])
         for one in above if checkpoint.base_id is None else (*above, checkpoint.base_id):
             below.setdefault(one, []).append(checkpoint.id)
-    tainted, reached = set[UUID](), list(direct)
+    tainted, reached = set[UUID](), list(models)
     while reached:
         found = reached.pop()
         if found in concerned and found not in tainted:

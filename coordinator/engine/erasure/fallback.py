@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import UUID
 
 from coordinator.engine import events as e
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import SETTLED, AffectedCohort, Cohort, Erasure
-from coordinator.engine.erasure import planner
+from coordinator.engine.entities import AffectedCohort, Cohort, Erasure, State
+from coordinator.engine.erasure import cuts, cutting, planner
 from coordinator.engine.erasure.recovery import extra_rounds, retraining
+from coordinator.engine.erasure.stages import CleanModel
 from coordinator.engine.runs import stop_cohort
 
 
@@ -40,7 +42,7 @@ def fall_back(draft: Draft, affected: AffectedCohort) -> None:
     cohort, clean, run = draft.state.cohorts[affected.cohort_id], affected.fallback, draft.state.runs[affected.run_id]
     erasure, target = draft.state.erasures[affected.erasure_id], affected.round_at_fence
     fenced = e.CohortFenced(cohort.id, cohort.epoch + 1, None, None, 0)
-    if clean is not None:
+    if clean is not None and _is_clean(draft.state, affected, cohort, clean):
         fenced = replace(fenced, head_id=clean.id, head_digest=clean.digest, round=clean.round)
     num_rounds, before = planner.rounds_after_retraining(erasure), affected.head_before
     again = retraining(erasure, None, run, target, num_rounds, before).begun(fenced.round)
@@ -48,37 +50,36 @@ def fall_back(draft: Draft, affected: AffectedCohort) -> None:
     retrained = replace(affected, action="rolled-back", rollback_digest=fenced.head_digest)
     retrained = replace(retrained, target_round=again.last_round)
     _fence(draft, replace(retrained, clean_at=None, done_at=None), cohort, fenced)
-    if run.status == "completed":
+    if draft.state.runs[run.id].status == "completed":
         draft.emit(e.RunReopened(run.id, "retraining without what was erased"))
 
 
 def _fence(draft: Draft, affected: AffectedCohort, cohort: Cohort, fenced: e.CohortFenced) -> None:
-    """Fence the cohort once more: what the method has published so far is not served any more."""
+    """Fence the cohort once more. What the method has published so far is not served any more, nor is anything that
+    others made of it meanwhile: merged models, lines that restarted from it, runs that began with it."""
     stop_cohort(draft, cohort)
-    own = [c for c in draft.state.checkpoints.values() if c.cohort_id == cohort.id and c.epoch == cohort.epoch]
-    if made := tuple(sorted(c.id for c in own if c.superseded_by is None)):
-        draft.emit(e.CheckpointsSuperseded(made, affected.erasure_id))
+    erasure, given_up = draft.state.erasures[affected.erasure_id], _given_up(draft.state, affected, cohort)
+    cutting.supersede(draft, erasure.id, given_up)
     draft.emit(fenced)
-    cut = replace(affected, epoch_after=fenced.epoch)
+    cut = replace(affected, epoch_before=cohort.epoch, epoch_after=fenced.epoch)
     draft.emit(e.AffectedCohortFenced(cut))
-    plan_others_again(draft, cut)
+    cutting.plan_others_again(draft, cut)
+    concerned = {draft.state.checkpoints[checkpoint_id].run_id for checkpoint_id in given_up}
+    for run_id in sorted(concerned | {cohort.run_id}):
+        plan = cuts.plan_again(draft.state, run_id, given_up, spared=cohort.id)
+        cutting.cut_run(draft, erasure, draft.state.runs[run_id], plan, None, {})
 
 
-def plan_others_again(draft: Draft, cut: AffectedCohort) -> None:
-    """Other open requests that wait for this cohort go on from where it was cut now, towards their own targets."""
-    for affected in [one for one in draft.state.affected_cohorts.values() if one.cohort_id == cut.cohort_id]:
-        erasure = draft.state.erasures.get(affected.erasure_id)
-        if affected.erasure_id == cut.erasure_id or erasure is None or erasure.status in SETTLED:
-            continue
-        again = replace(
-            cut,
-            erasure_id=affected.erasure_id,
-            epoch_before=affected.epoch_before,
-            round_at_fence=affected.round_at_fence,
-            target_round=max(affected.target_round, cut.target_round if cut.action == "re-initialised" else 0),
-            head_before=affected.head_before,
-            clean_at=affected.clean_at or cut.clean_at,
-        )
-        draft.emit(e.AffectedCohortFenced(again))
-        if erasure.status in ("verifying", "requires_action"):  # a purge may be under way
-            draft.emit(e.ErasureMoved(erasure.id, "executing", "another erasure cut the same cohort"))
+def _is_clean(state: State, affected: AffectedCohort, cohort: Cohort, model: CleanModel) -> bool:
+    """What was noted at the fence may have been superseded since, or be what the method made before another cut."""
+    known = state.checkpoints.get(model.id)
+    is_served = known is not None and known.superseded_by is None
+    return is_served and model.id not in _given_up(state, affected, cohort)
+
+
+def _given_up(state: State, affected: AffectedCohort, cohort: Cohort) -> frozenset[UUID]:
+    """What the method made, in this epoch or before another request cut the cohort, and what stands on that."""
+    forgotten = {str(s.client_id) for s in state.subjects.values() if s.erasure_id == affected.erasure_id}
+    own = [c for c in state.checkpoints.values() if c.cohort_id == cohort.id and c.superseded_by is None]
+    made = [c.id for c in own if c.epoch == cohort.epoch or not forgotten.isdisjoint(c.forgets)]
+    return cuts.made_of(state, made)

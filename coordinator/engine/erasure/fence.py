@@ -6,29 +6,28 @@ models and tombstones the client, in every run of the federation. Everything slo
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import assert_never
 from uuid import UUID
 
 from coordinator.engine import events as e
-from coordinator.engine import families, selection
 from coordinator.engine import messages as m
 from coordinator.engine.allocation import begin_period
 from coordinator.engine.draft import Draft
-from coordinator.engine.entities import ENDED, GIVEN_UP, AffectedCohort, Erasure, Run, State
-from coordinator.engine.erasure import cuts, fallback, planner, samples, unlearning
+from coordinator.engine.entities import Erasure, Run, State
+from coordinator.engine.erasure import cuts, cutting, planner, samples, unlearning
 from coordinator.engine.erasure.completion import settle
-from coordinator.engine.erasure.recovery import extra_rounds, retraining, stage
-from coordinator.engine.erasure.stages import CleanModel, Unlearn
-from coordinator.engine.runs import stop_cohort
+from coordinator.engine.erasure.recovery import stage
+from coordinator.engine.erasure.stages import Unlearn
 from services.methods.description import Unlearning
 
 
 def fence_erasure(draft: Draft, message: m.FenceErasure) -> Erasure:
     erasure = draft.state.erasures[message.erasure_id]
+    is_due = erasure.awaits_fence and erasure.duplicate_of is None
+    if is_due and not _are_listed(draft.state, erasure, message.listed):
+        return erasure
     if message.job_id in draft.state.jobs:
         draft.emit(e.JobSettled(message.job_id, "done"))
-    if not erasure.awaits_fence or erasure.duplicate_of is not None:
+    if not is_due:
         return erasure
     leavers = frozenset(s.client_id for s in draft.state.subjects.values() if s.erasure_id == erasure.id)
     leavers = frozenset(c for c in leavers if draft.state.clients[c].status != "erased")  # by a later request
@@ -46,6 +45,13 @@ def fence_erasure(draft: Draft, message: m.FenceErasure) -> Erasure:
     draft.emit(e.ErasureMoved(erasure.id, "fenced", fenced_at=draft.now, chosen=chosen.name))
     begin_period(draft, erasure.federation_id)
     return draft.state.erasures[erasure.id]
+
+
+def _are_listed(state: State, erasure: Erasure, listed: frozenset[str] | None) -> bool:
+    if listed is None:
+        return True
+    leavers = frozenset(s.client_id for s in state.subjects.values() if s.erasure_id == erasure.id)
+    return all(state.checkpoints[c].digest in listed for c in cuts.tainted_checkpoints(state, leavers))
 
 
 def _take_over_samples(draft: Draft, erasure: Erasure, leavers: frozenset[UUID], method: Unlearning) -> None:
@@ -73,34 +79,8 @@ def _fence_run(draft: Draft, erasure: Erasure, run: Run, leavers: frozenset[UUID
     leaving = leavers if erasure.scope == "client" else frozenset[UUID]()
     if gone := _clients_of(draft.state, run) & leaving:
         draft.emit(e.RunResized(run.id, max(0, run.num_clients - len(gone))))
-    own = [draft.state.checkpoints[c] for c in cut.tainted if draft.state.checkpoints[c].run_id == run.id]
-    if tainted := tuple(sorted(c.id for c in own if c.superseded_by is None)):
-        draft.emit(e.CheckpointsSuperseded(tainted, erasure.id))
-    for one in cut.cuts:
-        stop_cohort(draft, draft.state.cohorts[one.cohort.id])
-        for client_id in sorted(leaving):
-            member = draft.state.members.get((one.cohort.id, client_id))
-            if member is not None and member.active:
-                draft.emit(e.MemberLeft(one.cohort.id, client_id))
-    for one in cut.cuts:
-        _cut_cohort(draft, erasure, run, one, chosen, methods[one.cohort.id])
-    for cohort_id, parent_id in sorted(cut.moved.items(), key=lambda item: str(item[0])):
-        draft.emit(e.CohortMoved(cohort_id, parent_id))
-    merging = _fence_merged(draft, run, cut)
-    if cut.cuts:
-        _measure_newcomers_again(draft, run)
-    if run.status not in ENDED and any(one.action == "retired" for one in cut.cuts):
-        draft.post(draft.state.cohorts[cut.cuts[0].cohort.id], m.SettleRun(run.id))
-    retraining = any(one.action != "retired" for one in cut.cuts)
-    if run.status == "completed" and (merging or retraining):
-        draft.emit(e.RunReopened(run.id, "retraining without what was erased"))
-    elif run.status == "completed" and cut.cuts and not _has_lines(draft.state, run):
-        reason = "an erasure left no cohort of the run: it serves no model any more"
-        draft.emit(e.RunEnded(run.id, "completed", reason, draft.now))
-
-
-def _has_lines(state: State, run: Run) -> bool:
-    return any(c.kind != "merge" and c.phase != "retired" for c in families.cohorts_of(state, run.id))
+    cutting.supersede(draft, erasure.id, (c for c in cut.tainted if draft.state.checkpoints[c].run_id == run.id))
+    cutting.cut_run(draft, erasure, run, cut, chosen.method, methods, leaving)
 
 
 def _clients_of(state: State, run: Run) -> set[UUID]:
@@ -118,91 +98,3 @@ def _unlearn(
     then = stage(erasure.recovery, run, one.cohort.round, num_rounds, one.cohort.head_digest)
     seed = draft.new_id().int % 2**62  # of an id that is used for nothing else, and so is not known
     return unlearning.gather(draft.state, erasure, one.cohort, leavers, method=chosen.name, seed=seed, then=then)
-
-
-def _cut_cohort(
-    draft: Draft, erasure: Erasure, run: Run, one: cuts.CohortCut, chosen: planner.Option, unlearn: Unlearn | None
-) -> None:
-    cohort = draft.state.cohorts[one.cohort.id]
-    selection.forget(draft, cohort)
-    affected = AffectedCohort(
-        erasure_id=erasure.id,
-        cohort_id=cohort.id,
-        run_id=run.id,
-        cohort_name=cohort.name,
-        action=one.action,
-        epoch_before=cohort.epoch,
-        epoch_after=cohort.epoch + 1,
-        round_at_fence=cohort.round,
-        target_round=cohort.round,
-        head_before=cohort.head_digest,
-        rollback_digest=one.clean.digest if one.clean is not None and one.action == "rolled-back" else None,
-    )
-    fenced = e.CohortFenced(cohort.id, cohort.epoch + 1, None, None, 0)
-    match one.action:
-        case "retired":
-            draft.emit(fenced)
-            draft.emit(e.CohortRetired(cohort.id, "none of its members is left, or another cohort took its place"))
-            affected = replace(affected, clean_at=draft.now, done_at=draft.now)
-        case "rolled-back":
-            if one.clean is not None:
-                fenced = replace(fenced, head_id=one.clean.id, head_digest=one.clean.digest, round=one.clean.round)
-            num_rounds = planner.rounds_after_retraining(erasure)
-            again = retraining(erasure, chosen.name, run, cohort.round, num_rounds, cohort.head_digest)
-            again = again.begun(fenced.round)
-            extra = extra_rounds(again, run, cohort) if again.then is not None else 0
-            draft.emit(replace(fenced, recovery=again, extra_rounds=extra))
-            affected = replace(affected, target_round=again.last_round)
-        case "re-initialised":
-            sources = tuple(families.source(draft, draft.state.cohorts[cohort_id]) for cohort_id in one.sources)
-            num_rounds = planner.recovery_rounds(erasure, run, cohort, chosen.method)
-            recovery = stage(erasure.recovery, run, cohort.round, num_rounds, cohort.head_digest).begun(cohort.round)
-            extra = extra_rounds(recovery, run, cohort)
-            fenced = replace(fenced, round=cohort.round, sources=sources, extra_rounds=extra, recovery=recovery)
-            draft.emit(fenced)
-            affected = replace(affected, sources=sources, target_round=recovery.until_round)
-        case "unlearned":
-            draft.emit(replace(fenced, unlearning=unlearn))
-            if one.clean is not None:
-                clean = CleanModel(one.clean.id, one.clean.digest, one.clean.round)
-                affected = replace(affected, fallback=clean)
-        case _:
-            assert_never(one.action)
-    if run.status in GIVEN_UP and one.action != "retired":
-        draft.emit(e.CohortEnded(cohort.id, "finished", f"the run was {run.status}"))
-        affected = replace(affected, clean_at=draft.now, done_at=draft.now)
-    draft.emit(e.AffectedCohortFenced(affected))
-    fallback.plan_others_again(draft, affected)
-
-
-def _measure_newcomers_again(draft: Draft, run: Run) -> None:
-    """A newcomer that is being compared with the profiles of others, which may be the leavers', is compared anew."""
-    for cohort in families.cohorts_of(draft.state, run.id):
-        if cohort.program == families.NEWCOMER and (cohort.program_state or {}).get("phase") == "measuring":
-            stop_cohort(draft, cohort)
-            draft.emit(e.CohortFenced(cohort.id, cohort.epoch + 1, None, None, 0))
-
-
-def _fence_merged(draft: Draft, run: Run, cut: cuts.Cut) -> bool:
-    """A merged model with a leaver in it is not served any more; it is made anew from what is clean, if anything is.
-    So is one made of a line that is gone; it is served until then, and goes with its lines when none is left."""
-    merged = families.merged_cohort(draft.state, run.id)
-    if merged is None:
-        return False
-    is_tainted = merged.head_id in cut.tainted
-    planned = {source.checkpoint_id for source in merged.sources}
-    made_of = {p.parent_id for p in draft.state.parents.values() if p.checkpoint_id == merged.head_id}
-    gone = {one.cohort.id for one in cut.cuts if one.action == "retired" and run.status not in GIVEN_UP}
-    lost = {c for c in planned | made_of if draft.state.checkpoints[c].cohort_id in gone}
-    if not is_tainted and not lost and planned.isdisjoint(cut.tainted):
-        return False
-    sources = families.merge_sources(draft, run) if run.status not in GIVEN_UP else []
-    is_served = not is_tainted and (sources or not lost)
-    stop_cohort(draft, merged)
-    head = (merged.head_id, merged.head_digest) if is_served else (None, None)
-    draft.emit(e.CohortFenced(merged.id, merged.epoch + 1, *head, merged.round))
-    if sources:
-        draft.emit(e.CohortRestarted(merged.id, tuple(sources), merged.round + 1))
-    else:
-        draft.emit(e.CohortEnded(merged.id, "finished", "nothing to merge yet"))
-    return bool(sources)

@@ -197,7 +197,7 @@ def _check_method_is_known(method: str) -> None:
 
 
 def _check_method_applies(state: State, message: m.FileErasure, leavers: frozenset[UUID]) -> None:
-    if message.method == AUTO:
+    if message.method == AUTO or message.is_tombstoned:  # then the fence takes another one that applies
         return
     for option in planner.options(state, message, leavers):
         if option.name == message.method and option.why_not is not None:

@@ -51,7 +51,7 @@ MOVES: Final = (
     Move(("fenced", "executing", "requires_action"), "failed", (m.ReviewErasure,), "review.review_erasure"),
     Move(("executing",), "requires_action", (m.ReviewErasure,), "review._is_audited"),
     Move(("executing",), "verifying", (m.ReviewErasure,), "review.review_erasure"),
-    Move(("verifying", "requires_action"), "executing", _CUTTING, "fallback.plan_others_again"),
+    Move(("verifying", "requires_action"), "executing", _CUTTING, "cutting.plan_others_again"),
     # The end.
     Move(("received", "verifying", "requires_action"), "requires_action", (m.HoldErasure,), "completion.hold_erasure"),
     Move(("verifying", "requires_action"), "completed", (m.CompleteErasure,), "completion.complete_erasure"),

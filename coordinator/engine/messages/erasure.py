@@ -134,6 +134,9 @@ class FenceErasure(Message[Erasure]):
 
     erasure_id: UUID
     job_id: UUID
+    listed: frozenset[str] | None = field(default=None, repr=False)
+    """Digests of models that were noted outside the database as out of use. If the fence would supersede another one,
+    nothing happens: it has to be noted first. None: the fence falls whatever was noted."""
 
     def add_needs(self, needs: Needs) -> None:
         needs.fences.add(self.erasure_id)

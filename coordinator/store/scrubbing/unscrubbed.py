@@ -94,6 +94,7 @@ _by_reason: Final[dict[str, tuple[sa.Column[Any], ...]]] = {
         t.acts.c.about_kind,
     ),
     _DIGEST: (
+        t.tainted.c.digest,
         t.cohorts.c.residuals,
         t.cohorts.c.head_digest,
         t.rounds.c.model_digest,

@@ -8,4 +8,5 @@ from coordinator.store.tables.evidence import *  # noqa: F403
 from coordinator.store.tables.journals import *  # noqa: F403
 from coordinator.store.tables.models import *  # noqa: F403
 from coordinator.store.tables.signing_in import *  # noqa: F403
+from coordinator.store.tables.taint import *  # noqa: F403
 from coordinator.store.tables.training import *  # noqa: F403

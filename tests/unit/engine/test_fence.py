@@ -145,3 +145,17 @@ def test_fence_of_a_cancelled_run_moves_its_head_and_opens_no_work() -> None:
     world.fence("a")
     assert world.cohort(run_id).round == 0 and world.cohort(run_id).awaiting is None
     assert world.run(run_id).status == "cancelled" and world.claim("b") == ()
+
+
+def test_a_fence_waits_until_what_it_takes_out_of_use_is_noted() -> None:
+    world, run_id = with_run("a", "b")
+    world.claim_and_submit("a", "b")
+    world.settle()
+    erasure_id = world.file("a")
+    (job,) = [job for job in world.state.jobs.values() if job.kind == "fence"]
+    tainted = {c.digest for c in world.checkpoints(run_id) if c.kind == "aggregate"}
+    early = m.FenceErasure(erasure_id, job.id, frozenset())
+    assert world.send(early).awaits_fence and world.state.jobs[job.id].status == "ready"
+    assert repr(early) == repr(m.FenceErasure(erasure_id, job.id))  # simulations name what it makes by that
+    assert tainted and world.send(m.FenceErasure(erasure_id, job.id, frozenset(tainted))).status == "fenced"
+    assert world.state.jobs[job.id].status == "done"

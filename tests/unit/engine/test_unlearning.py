@@ -249,6 +249,35 @@ def test_a_failed_audit_falls_back_on_retraining_when_the_request_says_so() -> N
     assert line.action == "rolled-back"
 
 
+def test_what_others_made_of_a_mended_model_is_given_up_with_it_when_its_audit_fails() -> None:
+    world, run_id = trained("a", "b", "c", "d", topology=CLUSTERS)
+    world.figures_of = lambda digest: canary_found(0.9)
+    erasure_id = forget(world, "a", "not", recovery_rounds=1, audit=AUDIT, fallback="retrain")
+    go_on(world, 1)
+    (line,) = world.state.affected_cohorts.values()
+    mended, merged = world.state.cohorts[line.cohort_id], world.cohort(run_id, "merged")
+    made_of = {parent.parent_id for parent in world.parents(merged.head_id)}
+    assert mended.head_id in made_of and line.audit is None
+    begun = world.create_run(name="begun", init=mended.head_digest, clients=["c", "d"])
+    world.settle()
+    other = next(c.head_id for c in world.cohorts(run_id).values() if c.kind == "line" and c.id != mended.id)
+    world.claim_and_submit("a", "b", "c", "d")
+    world.review()
+    (line, *more) = sorted(world.state.affected_cohorts.values(), key=lambda one: one.run_id != run_id)
+    assert (line.action, line.epoch_before) == ("rolled-back", mended.epoch)
+    models = world.state.checkpoints
+    assert models[merged.head_id or erasure_id].superseded_by == erasure_id
+    assert world.cohort(run_id, "merged").head_id != merged.head_id
+    assert all(model.superseded_by == erasure_id for model in world.checkpoints(begun))
+    assert [one.action for one in more] == ["retired"] and not world.cohorts(begun)
+    assert other is not None and models[other].superseded_by is None
+    for _ in range(6):
+        go_on(world, 1)
+    assert world.erasure(erasure_id).status == "completed"
+    made_of = {parent.parent_id for parent in world.parents(world.cohort(run_id, "merged").head_id)}
+    assert len(made_of) == 2 and all(world.state.checkpoints[one].superseded_by is None for one in made_of)
+
+
 def test_a_method_that_gave_up_falls_back_on_retraining_when_the_request_says_so() -> None:
     world, erasure_id = asked_in_vain(fallback="retrain")
     go_on(world, 3)
