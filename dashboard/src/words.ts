@@ -55,6 +55,11 @@ export function ago(value: Maybe<string>, now = Date.now()): string {
   return elapsed < 0 ? moment(value) : elapsed < 5 ? "just now" : `${seconds(elapsed)} ago`;
 }
 
+/** A model's accuracy: on the coordinator's data if it was judged there, else at the clients. */
+export function accuracyOf(metrics: Record<string, number>): number | undefined {
+  return metrics.validation_accuracy ?? metrics.clients_accuracy;
+}
+
 /** Recovery after an erasure adds rounds to those that were planned. */
 export function rounds(done: number, planned: number): string {
   return done > planned ? `${whole.format(done)} (${whole.format(planned)} planned)` : `${whole.format(done)} of ${whole.format(planned)}`;

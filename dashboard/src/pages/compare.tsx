@@ -4,7 +4,7 @@ import { getRouteApi, Link } from "@tanstack/react-router";
 import { requests, runs, series, type ErasureRequest, type Run, type RunSeries } from "../api/operations";
 import { everything } from "../api/pages";
 import { useFederation } from "../federation";
-import { Awaiting, Card, Empty, Field, Page, Status, Trouble } from "../parts/basics";
+import { Awaiting, Card, Empty, Field, Page, Status, Switch, Trouble } from "../parts/basics";
 import { Chart } from "../parts/chart";
 import { linesOf, marksOf, SHOWN, titleOf, unitOf, type Over } from "../parts/series";
 import { SmallTable } from "../parts/table";
@@ -45,14 +45,7 @@ export function Compare() {
             </select>
           )}
         </Field>
-        <Field label="Over">
-          {(id) => (
-            <select id={id} value={over} onChange={(event) => change({ over: event.target.value as Over })}>
-              <option value="round">rounds</option>
-              <option value="time">time</option>
-            </select>
-          )}
-        </Field>
+        <Switch label="Over" options={[["round", "Rounds"], ["time", "Time"]]} now={over} onChange={(next) => change({ over: next })} />
       </form>
       {compared.length === 0 ? <Empty>Choose two runs or more.</Empty> : <Compared runs={compared} metric={metric} over={over} />}
     </Page>

@@ -1,9 +1,9 @@
 /** What needs me? */
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { requestCounts, requests, runs, workers, type ErasureRequest, type Run } from "../api/operations";
-import { everything } from "../api/pages";
+import { requestCounts, requests, runs, type ErasureRequest, type Run } from "../api/operations";
 import { useFederation } from "../federation";
+import { useAwaited, useWorkers } from "../parts/away";
 import { Awaiting, Card, Empty, Page, Status } from "../parts/basics";
 import { OPEN, REQUEST_COLUMNS } from "../parts/requests";
 import { Table } from "../parts/table";
@@ -101,54 +101,56 @@ function Helps({ one }: { one: ErasureRequest }) {
   return <>{one.reason ?? "Nothing: it goes on by itself"}</>;
 }
 
+const MOST_LOOKED_AT = 12;
+
+/** Runs that are paused, that say why they stand still, and that have asked workers which are away. */
 function StuckRuns() {
   const federation = useFederation();
   const query = useQuery({
     queryKey: ["federation", federation, "stuck"],
     queryFn: async () => {
       const [paused, running] = await Promise.all([runs(federation, "paused"), runs(federation, "running")]);
-      return [...paused.items, ...running.items.filter((one) => one.reason !== null)];
+      return [...paused.items, ...running.items].sort((a, b) => Number(b.reason !== null) - Number(a.reason !== null));
     },
   });
   return (
     <Card title="Runs that wait for somebody">
       <Awaiting query={query}>
-        {query.data?.length === 0 ? (
-          <Empty command="lethe runs list">No run is stuck.</Empty>
-        ) : (
-          <ul className="plain-list">{query.data?.map((one: Run) => <Stuck key={one.id} run={one} />)}</ul>
-        )}
+        <ul className="plain-list or-else">{query.data?.slice(0, MOST_LOOKED_AT).map((one: Run) => <Stuck key={one.id} run={one} />)}</ul>
+        <div className="else">
+          <Empty command="lethe runs list">No run waits for anybody.</Empty>
+        </div>
       </Awaiting>
     </Card>
   );
 }
 
 function Stuck({ run }: { run: Run }) {
+  const awaited = useAwaited(run.id, run.status === "running");
+  if (run.status === "running" && run.reason === null && awaited.length === 0) return null;
+  const names = awaited.slice(0, 3).map(({ task }) => task.client_name).join(", ");
+  const why = run.reason ?? (awaited.length ? `It waits for ${names}${awaited.length > 3 ? ` and ${count(awaited.length - 3)} more` : ""}: away` : "");
   return (
     <li>
       <Link to="/runs/$id" params={{ id: run.id }}>
         {run.name}
       </Link>{" "}
-      <Status of={run.status} /> <span className="note">{run.reason}</span>
+      <Status of={run.status} /> <span className="note">{why}</span>
     </li>
   );
 }
 
 function WorkersAway() {
-  const federation = useFederation();
-  const query = useQuery({
-    queryKey: ["federation", federation, "away"],
-    queryFn: async () => (await everything((cursor) => workers(federation, cursor), 2000)).filter((one) => one.status === "away"),
-    refetchInterval: 30_000,
-  });
+  const query = useWorkers();
+  const away = query.data?.filter((one) => one.status === "away") ?? [];
   return (
     <Card title="Workers that are away">
       <Awaiting query={query}>
-        {query.data?.length === 0 ? (
+        {away.length === 0 ? (
           <Empty command="lethe clients list">Every worker that was ever here is here now.</Empty>
         ) : (
           <ul className="plain-list">
-            {query.data?.slice(0, 12).map((one) => (
+            {away.slice(0, 8).map((one) => (
               <li key={one.client_id}>
                 <Link to="/workers" search={{ client: one.client_id }}>
                   {one.client_name}
@@ -156,10 +158,10 @@ function WorkersAway() {
                 <span className="note">last seen {ago(one.last_seen_at)}</span>
               </li>
             ))}
-            {(query.data?.length ?? 0) > 12 && (
+            {away.length > 8 && (
               <li>
                 <Link to="/workers" search={{ status: "away" }}>
-                  and {count((query.data?.length ?? 0) - 12)} more
+                  and {count(away.length - 8)} more
                 </Link>
               </li>
             )}

@@ -8,6 +8,7 @@ import {
 } from "../api/operations";
 import { everything } from "../api/pages";
 import { Awaiting, Bar, Card, Copy, Dialog, Empty, Facts, Field, Page, Status, Trouble } from "../parts/basics";
+import { Icon } from "../parts/icon";
 import { Countdown, GROUNDS, nameOf } from "../parts/requests";
 import { SmallTable } from "../parts/table";
 import { useMe, useSession } from "../session";
@@ -106,11 +107,10 @@ function Timeline({ one, events }: { one: ErasureRequest; events: ErasureEvent[]
     <ol className="timeline">
       {steps.map((step, i) => {
         const state = step.at !== null ? "past" : step.isSkipped ? "skipped" : i === now ? "now" : "ahead";
-        const icon = { past: "✔", skipped: "–", now: "↻", ahead: "◌" }[state];
+        const icon = ({ past: "check", skipped: "dash", now: "work", ahead: "ring" } as const)[state];
         return (
           <li key={step.name} className={state} aria-current={state === "now" ? "step" : undefined}>
-            <span className="mark" aria-hidden="true">{icon}</span>
-            <strong>{step.name}</strong>
+            <strong><Icon of={icon} /> {step.name}</strong>
             <span className="hidden">{{ past: "done", skipped: "left out", now: "now", ahead: "not yet" }[state]}</span>
             <span className="note">{step.at ? moment(step.at) : state === "skipped" ? (hasStopped ? "never" : "") : state === "now" ? "in progress" : "not yet"}</span>
             {step.detail && <span className="note">{step.detail}</span>}

@@ -2,6 +2,7 @@
 import { useEffect, useRef, useState, type ReactNode } from "react";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { Empty, Loading, Trouble } from "./basics";
+import { Icon } from "./icon";
 
 export type Column<T> = {
   name: string;
@@ -99,7 +100,7 @@ function Head<T>({ column, sort, onSort }: { column: Column<T>; sort?: string; o
   return (
     <th scope="col" aria-sort={direction ?? "none"} className={column.isNumber ? "number" : undefined}>
       <button type="button" className="plain" onClick={() => onSort(direction === "ascending" ? `-${key}` : key)}>
-        {column.name} <span aria-hidden="true">{direction === "ascending" ? "▲" : direction === "descending" ? "▼" : "↕"}</span>
+        {column.name} <Icon of={direction === "ascending" ? "up" : direction === "descending" ? "down" : "sort"} />
       </button>
     </th>
   );
