@@ -29,11 +29,13 @@ export function Compare() {
         ) : (
           <fieldset className="choice">
             <legend>Runs</legend>
-            {list.data?.map((one) => (
-              <label key={one.id} className="check">
-                <input type="checkbox" checked={chosen.includes(one.id)} onChange={() => toggle(one.id)} /> {one.name} <Status of={one.status} />
-              </label>
-            ))}
+            <div className="choice-list">
+              {list.data?.map((one) => (
+                <label key={one.id} className="check">
+                  <input type="checkbox" checked={chosen.includes(one.id)} onChange={() => toggle(one.id)} /> <span className="clip" title={one.name}>{one.name}</span> <Status of={one.status} />
+                </label>
+              ))}
+            </div>
           </fieldset>
         )}
       </Awaiting>

@@ -119,7 +119,7 @@ function Drawing({ found, edges, client, cohorts }: { found: Lineage; edges: Lin
   return (
     <Picture label="Lineage" head={["From", "To", "Weight"]} rows={drawn.arrows.map((arrow) => [names.get(arrow.from), names.get(arrow.to), arrow.label || "–"])}>
       <div className="drawing" tabIndex={0} role="region" aria-label="Lineage">
-        <svg viewBox={`0 0 ${drawn.width} ${drawn.height}`} style={{ width: drawn.width, minWidth: drawn.width }} role="group" aria-label="Models and updates">
+        <svg viewBox={`0 0 ${drawn.width} ${drawn.height}`} style={{ maxWidth: drawn.width, minWidth: Math.min(drawn.width, 760) }} role="group" aria-label="Models and updates">
           {drawn.arrows.map((arrow) => (
             <g key={`${arrow.from}-${arrow.to}`}>
               <path className="edge" d={`M${arrow.points.map((point: { x: number; y: number }) => `${point.x},${point.y}`).join("L")}`} />

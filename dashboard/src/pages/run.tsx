@@ -126,7 +126,7 @@ function Curves({ id }: { id: string }) {
             <Switch label="Over" options={[["time", "Time"], ["round", "Rounds"]]} now={over} onChange={(next) => void navigate({ search: (before: object) => ({ ...before, over: next }) as never, replace: true })} />
           </form>
           {found.cohorts_left_off > 0 && <p className="note">{counted(found.cohorts_left_off, "further cohort")} not drawn; they are on the page of cohorts.</p>}
-          {shown.slice(0, 1).map((name) => <Curve key={name} name={name} found={found} over={over} />)}
+          {shown.slice(0, 1).map((name) => <Curve key={name} name={name} found={found} over={over} isFirst />)}
           {classes.length > 0 && <Classes found={found} />}
           <div className="pair">{shown.slice(1).map((name) => <Curve key={name} name={name} found={found} over={over} />)}</div>
         </>
@@ -135,11 +135,11 @@ function Curves({ id }: { id: string }) {
   );
 }
 
-function Curve({ name, found, over }: { name: string; found: RunSeries; over: Over }) {
+function Curve({ name, found, over, isFirst = false }: { name: string; found: RunSeries; over: Over; isFirst?: boolean }) {
   const lines = linesOf(found.metrics.filter((one) => one.name === name), over);
   return (
     <Card title={titleOf(name)}>
-      <Chart label={titleOf(name)} unit={unitOf(found, name)} over={over} lines={lines} marks={marksOf(found, over)} />
+      <Chart label={titleOf(name)} unit={unitOf(found, name)} over={over} lines={lines} marks={marksOf(found, over)} isFirst={isFirst} />
     </Card>
   );
 }

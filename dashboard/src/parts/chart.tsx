@@ -11,7 +11,8 @@ import { Picture } from "./table";
 export type Line = { name: string; points: [x: number, y: number | null][] };
 export type Mark = { x: number; label: string; request: string };
 type Over = "time" | "round" | "period";
-type Props = { label: string; unit: string; over: Over; lines: Line[]; marks: Mark[] };
+/** `isFirst`: of several under each other; only it says in words what they have in common. */
+type Props = { label: string; unit: string; over: Over; lines: Line[]; marks: Mark[]; isFirst?: boolean };
 
 const COLOURS: Record<Theme, string[]> = {
   light: ["#0a58b5", "#b35900", "#116329", "#8e2f9e", "#a40e26", "#00707a", "#5b5b00", "#5f4bb6"],
@@ -33,7 +34,7 @@ const TIMES: (string | number | null)[][] = [
 const WRITTEN: Record<string, (value: number) => string> = { fraction: share, bytes, seconds };
 const ticked = (unit: string) => (value: number) => (unit === "fraction" ? `${Math.round(100 * value)} %` : (WRITTEN[unit] ?? figure)(value));
 
-export function Chart({ label, unit, over, lines, marks }: Props) {
+export function Chart({ label, unit, over, lines, marks, isFirst = true }: Props) {
   const place = useRef<HTMLDivElement>(null);
   const tip = useRef<HTMLDivElement>(null);
   const theme = useTheme();
@@ -72,7 +73,7 @@ export function Chart({ label, unit, over, lines, marks }: Props) {
         ))}
         {lines.length > MOST_LINES && <li>and {lines.length - MOST_LINES} more in the table</li>}
       </ul>
-      {marks.length > 0 && <Fences marks={marks} />}
+      {marks.length > 0 && isFirst && <Fences marks={marks} />}
     </Picture>
   );
 }
@@ -134,7 +135,7 @@ function optionsOf(width: number, unit: string, over: Over, lines: Line[], marks
       y: unit === "fraction" ? { range: [0, 1] } : { range: (_, low, high) => (low === high ? [Math.min(0, low), high > 0 ? 1.25 * high : 1] : uPlot.rangeNum(low, high, 0.1, true)) },
     },
     axes: [
-      { ...axis, size: isTime ? 44 : 32, ...(isTime ? { space: 80, values: TIMES as uPlot.Axis.Values } : { incrs: WHOLE }) },
+      { ...axis, size: isTime ? 44 : 32, ...(isTime ? { space: 70, values: TIMES as uPlot.Axis.Values } : { incrs: WHOLE }) },
       { ...axis, size: 72, values: (_: uPlot, ticks: number[]) => ticks.map(ticked(unit)), ...(unit === "clients" ? { incrs: WHOLE } : {}) },
     ],
     series: [{}, ...lines.map((line, i) => ({
@@ -152,6 +153,8 @@ function drawFences(plot: uPlot, marks: Mark[], font: string): void {
   const ends: number[] = [];
   ctx.save();
   ctx.strokeStyle = ctx.fillStyle = variable("--fence");
+  ctx.textAlign = "left";
+  ctx.textBaseline = "alphabetic";
   ctx.lineWidth = 2 * scale;
   ctx.setLineDash([6 * scale, 3 * scale]);
   ctx.font = font.replace("12px", `600 ${11 * scale}px`);

@@ -29,7 +29,7 @@ export function stateOf(one: TopologyCohort, look: Look): State {
 
 /** Cohorts of a tree have names for machines: `leaf:clinic-a`, `node:23d12051f554`. */
 export function nameOfCohort(one: TopologyCohort): string {
-  if (one.name === null) return "an erased client";
+  if (one.name === null) return "erased client";
   const [kind, rest] = one.name.split(":");
   return rest === undefined ? one.name : kind === "node" ? `node ${rest.slice(0, 6)}` : rest;
 }

@@ -28,7 +28,7 @@ export function Tree({ found, look, chosen, wanted, onChoose }: DrawingProps) {
   return (
     <>
       <div className="drawing" tabIndex={0} role="region" aria-label="The influence tree">
-        <svg viewBox={`0 0 ${width} ${height}`} role="group" aria-label="Cohorts as a tree" style={{ width, minWidth: Math.min(width, 640) }}>
+        <svg viewBox={`0 0 ${width} ${height}`} role="group" aria-label="Cohorts as a tree" style={{ maxWidth: width, minWidth: Math.min(width, 640) }}>
           {laid.links().filter(({ source }) => source.data.cohort !== null).map(({ source, target }) => {
             const [[x1, y1], [x2, y2]] = [at(source), at(target)];
             const [from, to] = [stateOf(source.data.cohort!, look), stateOf(target.data.cohort!, look)];
