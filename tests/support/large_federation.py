@@ -69,8 +69,9 @@ async def _look_alive(coordinator: Coordinator, made: Made) -> None:
 
 async def _specify(coordinator: Coordinator) -> None:
     """Runs as a coordinator reads them."""
-    r = t.runs.c
+    r, c = t.runs.c, t.cohorts.c
     async with coordinator.database.write() as connection:
+        await connection.execute(sa.update(t.cohorts).where(c.name == "all").values(round=SIZE.rounds))
         for id, spec in (await connection.execute(sa.select(r.id, r.spec))).all():
             whole = {**spec, "model": MODEL, "stop": {"rounds": SIZE.rounds}}
             await connection.execute(sa.update(t.runs).where(r.id == id).values(spec=whole))
@@ -153,7 +154,9 @@ async def _tree(coordinator: Coordinator, made: Made, erasure_id: UUID) -> tuple
 
 
 def _node(run_id: UUID, kind: str, level: int, place: int, parent_id: UUID) -> dict[str, Any]:
-    name = f"leaf:client-{place:05}" if kind == "leaf" else f"node:{level:02}{place:010}"
+    name = (
+        f"leaf:client-{place:05}" if kind == "leaf" else f"node:{(7919 * level + 104729 * place) % 16**6:06x}{place:06}"
+    )
     return cohort_row(run_id, name, kind, parent_id, 1 if kind == "leaf" else 9)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
+from tests.support.deployment import wait_until
 from tests.web.conftest import World, sign_in
 
 OpenPage = Callable[..., Page]
@@ -84,3 +86,49 @@ def test_a_stranger_and_a_wrong_role_are_told_what_to_do(world: World, open_page
     expect(page.get_by_role("alert")).to_contain_text("01890a5d-ac96-774b-bcce-b302099a8057")
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def test_a_stream_that_breaks_goes_on_behind_the_last_event(world: World, open_page: OpenPage) -> None:
+    page = open_page(world.people["Dr. Weber"], "/")
+    resumed: list[str | None] = []
+    page.on("request", lambda one: resumed.append(one.headers.get("last-event-id")) if "/stream" in one.url else None)
+    page.route("**/events/stream*", lambda route: route.abort())
+    page.reload()
+    expect(page.get_by_text("Reconnecting")).to_be_visible()
+    expect(page.get_by_role("heading", name="Open requests by deadline")).to_be_visible()
+    broken = 'id: 7\ndata: {"type": "RunPaused"}\n\nid: 8\nda'
+    page.unroute("**/events/stream*")
+    page.route("**/events/stream*", lambda route: route.fulfill(body=broken, content_type="text/event-stream"), times=1)
+    expect(page.locator(".liveness")).to_contain_text("Live")
+    wait_until(lambda: "7" in resumed, 30, "the stream is asked for behind event 7", lambda: str(resumed))
+
+
+def test_answers_of_503_leave_the_page_as_it_was_and_are_asked_for_again(world: World, open_page: OpenPage) -> None:
+    page = open_page(world.people["Operations"], "/workers")
+    expect(page.get_by_role("link", name="clinic-a")).to_be_visible()
+    problem = {"type": "about:blank", "title": "Not ready", "status": 503, "code": "not-ready", "detail": "Starting."}
+    refused: list[str] = []
+
+    def refuse(route: Route) -> None:
+        refused.append(route.request.url)
+        route.fulfill(status=503, json=problem, content_type="application/problem+json")
+
+    page.route("**/v1/**", refuse)
+    page.get_by_role("link", name="Runs", exact=True).click()
+    wait_until(lambda: len(refused) > 1, 30, "it is asked for again", lambda: str(refused))
+    page.get_by_role("link", name="Workers", exact=True).click()
+    expect(page.get_by_role("link", name="clinic-a")).to_be_visible()
+    page.get_by_role("link", name="Runs", exact=True).click()
+    page.unroute("**/v1/**")
+    expect(page.get_by_role("link", name="tree", exact=True)).to_be_visible()
+
+
+def test_a_clock_that_is_off_changes_no_times(world: World, open_page: OpenPage) -> None:
+    for days in (-400, 3):
+        page = open_page(None, "about:blank")
+        page.clock.set_system_time(datetime.now(UTC) + timedelta(days=days))
+        page.goto("/workers")
+        sign_in(page, world.people["Operations"])
+        row = page.get_by_role("row", name=re.compile("^clinic-a "))
+        expect(row).to_contain_text(re.compile(r"just now|\d s ago"))
+        expect(row).not_to_contain_text("days ago")

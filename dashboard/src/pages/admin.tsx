@@ -59,7 +59,7 @@ function Clients() {
   const rotating = useMutation({ mutationFn: (client: Client) => rotate(client.id).then((made) => ({ ...made, client })), onSuccess: setIssued });
   const removing = useMutation({ mutationFn: (client: Client) => removeClient(client.id), onSuccess: () => { setLeaving(null); refresh(); } });
   const columns: Column<Client>[] = [
-    { name: "Client", cell: (one) => one.name },
+    { name: "Client", cell: (one) => <span className="clip narrow-clip" title={one.name}>{one.name}</span> },
     { name: "Status", cell: (one) => <Status of={one.status} /> },
     { name: "Worker", cell: (one) => one.status === "erased" ? "–" : <Status of={one.online ? "waiting" : one.last_seen_at ? "away" : "never"} word={one.online ? "Here" : one.last_seen_at ? "Away" : "Never seen"} /> },
     { name: "Last seen", cell: (one) => <span className="once" title={moment(one.last_seen_at)}>{ago(one.last_seen_at)}</span> },

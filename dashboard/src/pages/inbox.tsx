@@ -8,7 +8,7 @@ import { Awaiting, Card, Empty, Page, Status } from "../parts/basics";
 import { OPEN, REQUEST_COLUMNS } from "../parts/requests";
 import { Table } from "../parts/table";
 import { useMe, useSession } from "../session";
-import { ago, count } from "../words";
+import { ago, count, now } from "../words";
 
 export function Inbox() {
   const me = useMe();
@@ -31,14 +31,14 @@ export function Inbox() {
 function Counts() {
   const federation = useFederation();
   const query = useQuery({ queryKey: ["federation", federation, "counts"], queryFn: () => requestCounts(federation) });
-  const soon = new Date(Date.now() + 7 * 86_400_000).toISOString();
+  const soon = new Date(now() + 7 * 86_400_000).toISOString();
   if (query.error) return null;
-  const now = new Date().toISOString();
+  const today = new Date(now()).toISOString();
   return (
     <ul className="tiles">
       <Tile number={query.data?.awaiting_my_approval} word="await my approval" search={{ awaiting_my_approval: true }} />
       <Tile number={query.data?.by_status.requires_action ?? (query.data ? 0 : undefined)} word="require action" search={{ status: ["requires_action"] }} />
-      <Tile number={query.data?.overdue} word="overdue" search={{ status: OPEN, due_before: now, sort: "deadline" }} />
+      <Tile number={query.data?.overdue} word="overdue" search={{ status: OPEN, due_before: today, sort: "deadline" }} />
       <Tile number={query.data?.due_within_7_days} word="due within 7 days" search={{ status: OPEN, due_before: soon, sort: "deadline" }} />
     </ul>
   );
@@ -65,6 +65,7 @@ function Waiting() {
   return (
     <Card title={me.client_id === null ? "Open requests by deadline" : "Requests about my data"}>
       <Awaiting query={query}>
+        <div className="inbox-list">
         <Table
           label="Open requests"
           columns={[...REQUEST_COLUMNS.slice(0, 4), { name: "What helps", cell: (one: ErasureRequest) => <Helps one={one} /> }]}
@@ -72,6 +73,7 @@ function Waiting() {
           keyOf={(one) => one.id}
           empty={<Empty command="lethe erase preview --client NAME">No request is open. To see what forgetting a client would take:</Empty>}
         />
+        </div>
       </Awaiting>
     </Card>
   );

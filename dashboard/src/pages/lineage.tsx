@@ -14,6 +14,7 @@ import { accuracyOf, bytes, count, counted, figure, moment, share, short } from 
 const route = getRouteApi("/inside/checkpoints/$id");
 const MOST_UPDATES = 14;
 const DEPTH = 4;
+const MOST_NAMES = 100;
 const NOBODY: Names = new Map();
 
 export function LineageOf() {
@@ -43,7 +44,7 @@ export function LineageOf() {
                 />
               </Card>
               <Card title={`Whose data is in it: ${counted(found.clients.length, "client")}`}>
-                <p className="wrap">{found.clients.slice(0, 200).join(", ") || "Nobody’s."}{found.clients.length > 200 ? ` and ${count(found.clients.length - 200)} more` : ""}</p>
+                <p className="wrap names" tabIndex={0}>{found.clients.slice(0, MOST_NAMES).join(", ") || "Nobody’s."}{found.clients.length > MOST_NAMES ? ` and ${count(found.clients.length - MOST_NAMES)} more` : ""}</p>
               </Card>
             </div>
             <Card title="How it came to be">

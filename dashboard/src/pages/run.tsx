@@ -152,7 +152,7 @@ function Tasks({ id }: { id: string }) {
   const [open, setOpen] = useState<Task | null>(null);
   const list = usePages(["run", id, "tasks", task_status], (cursor) => tasks(id, task_status, cursor));
   const columns: Column<Task>[] = [
-    { name: "Client", cell: (one) => <Link to="/workers" search={{ client: one.client_id }}>{one.client_name}</Link> },
+    { name: "Client", cell: (one) => <Link to="/workers" search={{ client: one.client_id }} className="clip narrow-clip" title={one.client_name}>{one.client_name}</Link> },
     { name: "Kind", cell: (one) => one.kind },
     { name: "Round", isNumber: true, cell: (one) => one.round },
     { name: "Status", cell: (one) => <Status of={one.status} /> },

@@ -16,7 +16,7 @@ export function deviceOf(worker: Worker): string {
 }
 
 const COLUMNS: Column<Worker>[] = [
-  { name: "Client", cell: (one) => <Link to="/workers" search={(before: object) => ({ ...before, client: one.client_id }) as never}>{one.client_name}</Link> },
+  { name: "Client", cell: (one) => <Link to="/workers" search={(before: object) => ({ ...before, client: one.client_id }) as never} className="clip narrow-clip" title={one.client_name}>{one.client_name}</Link> },
   { name: "Worker", cell: (one) => <Status of={one.status} word={one.status === "never" ? "Never seen" : undefined} /> },
   { name: "Last seen", cell: (one) => <span className="once" title={moment(one.last_seen_at)}>{ago(one.last_seen_at)}</span> },
   { name: "In hand", cell: (one) => (one.task_in_hand ? <Link to="/runs/$id" params={{ id: one.task_in_hand.run_id }} search={{ tab: "tasks" } as never}>{one.task_in_hand.kind}, round {one.task_in_hand.round}, {share(one.task_in_hand.progress)}</Link> : "–") },

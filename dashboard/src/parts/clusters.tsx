@@ -22,7 +22,7 @@ export function Clusters({ found, look, chosen, wanted, onChoose }: DrawingProps
         {laid.leaves().map(({ x, y, r, data }) => data.group ? (
           <Node key={data.group[0].id} x={x} y={y} label={`${counted(data.group.length, "cohort")}, ${nameOfCohort(data.group[0])} to ${nameOfCohort(data.group.at(-1)!)}: open them`} className="group" onChoose={() => setOpen(new Set([data.group![0].id]))}>
             <circle r={r} />
-            <text y={-1} textAnchor="middle" className="name">{data.group.length}</text>
+            <text y={r > 30 ? -1 : 4} textAnchor="middle" className="name">{data.group.length}</text>
             {r > 30 && <text y={13} textAnchor="middle" className="small">{clipped(nameOfCohort(data.group[0]), Math.floor(r / 3.6))} …</text>}
           </Node>
         ) : (

@@ -9,7 +9,7 @@ export function CohortLegend({ found, look, children }: { found: RunTopology; lo
   return (
     <ul className="legend">
       {children}
-      {(Object.keys(STATES) as State[]).filter((state) => shown.has(state)).map((state) => (
+      {look.erasure !== null && (Object.keys(STATES) as State[]).filter((state) => shown.has(state)).map((state) => (
         <li key={state}>
           <span className={`swatch-box ${state}`}>{STATES[state].icon && <Icon of={STATES[state].icon} />}</span> {STATES[state].means}
         </li>

@@ -26,7 +26,7 @@ export function RoundsGrid({ id }: { id: string }) {
   const show = (round: number | undefined) => void navigate({ search: (before: object) => ({ ...before, from: round }) as never, replace: true });
   const [oldest, newest] = [found?.rounds[0] ?? 1, found?.rounds.at(-1) ?? 1];
   const columns: Column<GridRow>[] = [
-    { name: "Client", cell: (row) => <Link to="/workers" search={{ client: row.client_id }}>{row.name}</Link> },
+    { name: "Client", cell: (row) => <Link to="/workers" search={{ client: row.client_id }} className="clip narrow-clip" title={row.name}>{row.name}</Link> },
     ...(found?.rounds ?? []).map((round, i): Column<GridRow> => ({ name: String(round), cell: (row) => <Cell code={row.cells[i]} words={found?.codes} /> })),
   ];
   return (

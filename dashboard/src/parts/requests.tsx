@@ -32,9 +32,9 @@ export function Countdown({ of }: { of: Pick<ErasureRequest, "days_left" | "lega
 }
 
 function Who({ of, otherwise }: { of: Actor | null | undefined; otherwise: string }) {
-  if (!of) return <>{otherwise}</>;
+  if (!of) return <span className="clip narrow-clip" title={otherwise}>{otherwise}</span>;
   return (
-    <span className="clip" title={nameOf(of)}>
+    <span className="clip narrow-clip" title={nameOf(of)}>
       {of.person ?? of.label ?? `credential ${short(of.credential_id)}`} <span className="note">{of.role}</span>
     </span>
   );

@@ -68,6 +68,7 @@ function itemsOf(cohorts: TopologyCohort[]): Item {
   const items = new Map(cohorts.map((cohort) => [cohort.id, { cohort, children: [], size: 1 } as Item]));
   const top: Item = { cohort: null, children: [], size: 1 };
   for (const item of items.values()) (items.get(item.cohort!.parent_id ?? "") ?? top).children.push(item);
+  for (const item of [top, ...items.values()]) item.children.sort((a, b) => nameOfCohort(a.cohort!).localeCompare(nameOfCohort(b.cohort!), undefined, { numeric: true }));
   measured(top);
   return top.children.length === 1 ? top.children[0] : top;
 }
