@@ -61,12 +61,15 @@ def test_in_a_browser(
         files.set_input_files([whole])
 
 
-def test_on_the_command_line(issued: tuple[bytes, bytes], tmp_path: Path) -> None:
+def test_on_the_command_line(world: World, places: dict[str, str], issued: tuple[bytes, bytes], tmp_path: Path) -> None:
     envelope, key = issued
     assert check(envelope, key).valid
     for place, content in flipped(envelope):
         assert not check(content, key).valid, place
     (tmp_path / "key.pem").write_bytes(key)
+    path = f"{world.url}/v1/erasure-requests/{places['request']}/certificate/artefacts"
+    listed = httpx.get(path, headers={"Authorization": f"Bearer {world.admin_token}"}, timeout=30)
+    (tmp_path / "certificate.list.jsonl").write_bytes(listed.raise_for_status().content)
     codes = []
     for content in (envelope, next(flipped(envelope))[1]):
         (tmp_path / "certificate.json").write_bytes(content)
@@ -74,5 +77,5 @@ def test_on_the_command_line(issued: tuple[bytes, bytes], tmp_path: Path) -> Non
         done = subprocess.run(
             [sys.executable, "-m", "lethe.cli", *command], capture_output=True, text=True, check=False
         )
-        codes.append(done.returncode)
-    assert codes[0] == 0 and codes[1] != 0
+        codes.append((done.returncode, done.stdout + done.stderr))
+    assert codes[0][0] == 0 and codes[1][0] != 0, codes
