@@ -113,7 +113,7 @@ def places(world: World) -> dict[str, str]:
     wait_until(is_over, 120, "the request is completed", world.deployment.logs)
     world.file("clinic-e", world.people["Ms. Huber"], needs_approval=True, external_ref="DSR-2026-0421")
     checkpoints = world.call("GET", f"/v1/runs/{world.runs['tree']}/checkpoints?limit=200")["items"]
-    head = next(one["id"] for one in checkpoints if one["is_head"])
+    head = max((one for one in checkpoints if one["is_head"]), key=lambda one: one["round"])["id"]
     return {**world.runs, "request": request, "checkpoint": head, "shared": shared(world)}
 
 

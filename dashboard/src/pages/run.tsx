@@ -200,14 +200,14 @@ function Models({ id }: { id: string }) {
       more={list.more}
       isMore={list.isMore}
       columns={[
-        { name: "Model", cell: (one) => <Link to="/checkpoints/$id" params={{ id: one.id }}>{one.cohort}, round {one.round}</Link> },
+        { name: "Model", cell: (one) => <Link to="/checkpoints/$id" params={{ id: one.id }} className="once">{one.cohort}, round {one.round}</Link> },
         { name: "Made by", cell: (one) => one.kind },
         { name: "Epoch", isNumber: true, cell: (one) => one.epoch },
         { name: "Accuracy", isNumber: true, cell: (one) => share(accuracyOf(one.metrics)) },
         { name: "Served", cell: (one) => (one.superseded_by ? "not since an erasure" : one.is_head ? "now" : "before") },
         { name: "Stored", cell: (one) => (one.stored ? bytes(one.bytes) : "deleted") },
         { name: "Digest", cell: (one) => <code>{short(one.digest)}</code> },
-        { name: "Made", cell: (one) => moment(one.created_at) },
+        { name: "Made", cell: (one) => <span className="once">{moment(one.created_at)}</span> },
       ]}
     />
   );

@@ -10,7 +10,7 @@ import { Icon, IconAt } from "./icon";
 import { Node } from "./node";
 
 type Item = { cohort?: TopologyCohort; group?: TopologyCohort[]; children?: Item[] };
-const [WIDTH, HEIGHT, MOST_SINGLE, GROUPS] = [760, 420, 150, 40];
+const [WIDTH, HEIGHT, MOST_SINGLE, GROUPS, MOST_RADIUS] = [760, 420, 150, 40, 110];
 
 export function Clusters({ found, look, chosen, wanted, onChoose }: DrawingProps) {
   const [open, setOpen] = useState<ReadonlySet<string>>(new Set());
@@ -19,7 +19,7 @@ export function Clusters({ found, look, chosen, wanted, onChoose }: DrawingProps
   return (
     <>
       <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="group" aria-label="Cohorts as circles">
-        {laid.leaves().map(({ x, y, r, data }) => data.group ? (
+        {laid.leaves().map(({ x, y, r, data }) => ({ x, y, data, r: Math.min(r, MOST_RADIUS) })).map(({ x, y, r, data }) => data.group ? (
           <Node key={data.group[0].id} x={x} y={y} label={`${counted(data.group.length, "cohort")}, ${nameOfCohort(data.group[0])} to ${nameOfCohort(data.group.at(-1)!)}: open them`} className="group" onChoose={() => setOpen(new Set([data.group![0].id]))}>
             <circle r={r} />
             <text y={r > 30 ? -1 : 4} textAnchor="middle" className="name">{data.group.length}</text>

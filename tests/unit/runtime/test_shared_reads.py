@@ -17,25 +17,20 @@ class Slow:
     def __init__(self) -> None:
         self.there = 0
         self.num_readings = 0
-        self.may_end = asyncio.Event()
+        self.has_begun, self.may_end = asyncio.Event(), asyncio.Event()
 
     async def reading(self) -> int:
         self.num_readings += 1
+        self.has_begun.set()
         found = self.there
         await self.may_end.wait()
         return found
 
 
-async def begun(slow: Slow, num: int) -> None:
-    async with asyncio.timeout(5):
-        while slow.num_readings < num:
-            await asyncio.sleep(0)
-
-
 async def test_all_who_ask_during_a_reading_share_the_next() -> None:
     reads, slow = SharedReads(), Slow()
     first = asyncio.create_task(reads.read("a", slow.reading))
-    await begun(slow, 1)
+    await slow.has_begun.wait()
     slow.there = 1
     later = [asyncio.create_task(reads.read("a", slow.reading)) for _ in range(10)]
     await asyncio.sleep(0)
@@ -48,7 +43,7 @@ async def test_all_who_ask_during_a_reading_share_the_next() -> None:
 async def test_who_goes_away_takes_it_from_nobody() -> None:
     reads, slow = SharedReads(), Slow()
     stays, leaves = (asyncio.create_task(reads.read("a", slow.reading)) for _ in range(2))
-    await begun(slow, 1)
+    await slow.has_begun.wait()
     leaves.cancel()
     slow.may_end.set()
     assert await stays == 0 and slow.num_readings == 1
