@@ -23,9 +23,7 @@ class SharedReads:
             task = self._next[key] = asyncio.create_task(self._following(key, self._last.get(key), reading))
         return await asyncio.shield(task)  # who goes away takes it from nobody else
 
-    async def _following(
-        self, key: Hashable, last: asyncio.Task[Any] | None, reading: Callable[[], Awaitable[T]]
-    ) -> T:
+    async def _following(self, key: Hashable, last: asyncio.Task[Any] | None, reading: Callable[[], Awaitable[T]]) -> T:
         if last is not None:
             await asyncio.wait([last])
         own = self._last[key] = self._next.pop(key)

@@ -6,7 +6,8 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
+from datetime import datetime
+from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -29,7 +30,17 @@ ALL_CLASSES: Final = f"{BY_CLASS}*"
 
 _OF_CLASS: Final = re.compile(r"validation_accuracy/[0-9]{1,6}")
 
-Points = dict[tuple[str, UUID], list[SeriesPoint]]
+
+class Measured(NamedTuple):
+    """What becomes a `SeriesPoint` if it is not thinned out."""
+
+    round: int
+    at: datetime
+    value: float
+    epoch: int
+
+
+Points = dict[tuple[str, UUID], list[Measured]]
 """Points by metric and cohort."""
 
 
@@ -53,7 +64,7 @@ async def series(
                 cohort_name=cohort_name,
                 unit=unit_of(name),
                 total=len(points),
-                points=thinned(points, most_points, lambda point: point.value),
+                points=[SeriesPoint(**one._asdict()) for one in thinned(points, most_points, lambda one: one.value)],
             )
             for name in _named(wanted, found)
             for cohort_id, cohort_name in cohorts.items()
@@ -102,7 +113,7 @@ async def _of_models(
         for name in _expanded(names, row.metrics):
             value = _figure(row.metrics, name)
             if value is not None and math.isfinite(value):
-                point = SeriesPoint(round=row.round, at=row.created_at, value=value, epoch=row.epoch)
+                point = Measured(round=row.round, at=row.created_at, value=value, epoch=row.epoch)
                 found[name, row.cohort_id].append(point)
 
 
@@ -140,7 +151,7 @@ async def _of_rounds(
         values = _values(row, num_bytes)
         for name in names:
             if (value := values[name]) is not None:
-                point = SeriesPoint(round=row.number, at=row.closed_at, value=value, epoch=row.epoch)
+                point = Measured(round=row.number, at=row.closed_at, value=value, epoch=row.epoch)
                 found[name, row.cohort_id].append(point)
 
 

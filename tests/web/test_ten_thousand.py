@@ -23,7 +23,8 @@ from tests.web.conftest import sign_in
 from tests.web.test_pages import check, settled
 
 pytestmark = pytest.mark.timeout(600)
-MOST_ELEMENTS = 3500
+MOST_ELEMENTS = 4000
+"""A screen of the largest table: clients by rounds."""
 PAGES = {
     "inbox": "/",
     "requests": "/requests",
@@ -142,8 +143,8 @@ def test_a_thousand_cohorts_are_put_together_and_open_on_demand(large: Large) ->
 def test_thousands_of_requests_are_scrolled_through(large: Large) -> None:
     large.open("/requests?status=awaiting_approval&sort=deadline")
     table = large.page.get_by_role("region", name="Requests to forget")
-    for _ in range(4):
-        table.evaluate("frame => frame.scrollTo(0, frame.scrollHeight)")
-        large.page.wait_for_load_state("networkidle")
+    for _ in range(2):
+        with large.page.expect_response(lambda one: "cursor=" in one.url and one.ok):
+            table.evaluate("frame => frame.scrollTo(0, frame.scrollHeight)")
     expect(table.locator("table[aria-rowcount='501']")).to_be_visible()
     assert large.num_elements <= MOST_ELEMENTS

@@ -45,7 +45,7 @@ export function Chart({ label, unit, over, lines, marks, isFirst = true }: Props
     const frame = place.current;
     if (frame === null || shown.length === 0) return;
     const tell = (plot: uPlot) => showTip(tip.current, plot, at, written);
-    const plot = new uPlot(optionsOf(frame.clientWidth, unit, over, shown, marks, theme, tell), aligned(shown), frame);
+    const plot = new uPlot(optionsOf(frame.clientWidth, unit, over, shown, marks, theme, tell), aligned(shown, roomOf(over)), frame);
     const resized = new ResizeObserver(() => plot.setSize({ width: frame.clientWidth, height: HEIGHT }));
     resized.observe(frame);
     return () => {
@@ -104,12 +104,14 @@ function summary(line: Line, written: (value: number) => string): string {
   return first && last ? `${line.name} from ${written(first[1]!)} to ${written(last[1]!)}` : line.name;
 }
 
+const roomOf = (over: Over) => (over === "time" ? 30 : 1);
 const colour = (i: number, theme: Theme) => COLOURS[theme][i % 8];
 const variable = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** Where a line says nothing it is drawn on (undefined), where it says that there is nothing it is broken (null). */
-function aligned(lines: Line[]): uPlot.AlignedData {
-  const xs = [...new Set(lines.flatMap((line) => line.points.map(([x]) => x)))].sort((a, b) => a - b);
+function aligned(lines: Line[], room: number): uPlot.AlignedData {
+  const known = [...new Set(lines.flatMap((line) => line.points.map(([x]) => x)))].sort((a, b) => a - b);
+  const xs = known.length === 1 ? [known[0] - room, known[0], known[0] + room] : known; // one alone has no scale
   const places = new Map(xs.map((x, i) => [x, i]));
   const columns = lines.map((line) => {
     const ys = new Array<number | null | undefined>(xs.length).fill(undefined);
@@ -123,7 +125,6 @@ function optionsOf(width: number, unit: string, over: Over, lines: Line[], marks
   const font = `12px ${getComputedStyle(document.body).fontFamily}`;
   const axis = { font, stroke: variable("--quiet"), grid: { stroke: variable("--line"), width: 1 }, ticks: { stroke: variable("--line"), size: 4 } };
   const isTime = over === "time";
-  const room = isTime ? 30 : 0.5;
   return {
     width,
     height: HEIGHT,
@@ -131,7 +132,7 @@ function optionsOf(width: number, unit: string, over: Over, lines: Line[], marks
     legend: { show: false },
     cursor: { points: { size: 8 }, drag: { x: true, y: false } },
     scales: {
-      x: { time: isTime, range: (_, low, high) => (low === high ? [low - room, high + room] : [low, high]) },
+      x: { time: isTime },
       y: unit === "fraction" ? { range: [0, 1] } : { range: (_, low, high) => (low === high ? [Math.min(0, low), high > 0 ? 1.25 * high : 1] : uPlot.rangeNum(low, high, 0.1, true)) },
     },
     axes: [

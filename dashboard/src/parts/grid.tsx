@@ -54,9 +54,8 @@ export function RoundsGrid({ id }: { id: string }) {
 function Cell({ code, words }: { code: string; words?: Record<string, string> }) {
   const [icon, tone, word] = CELLS[code] ?? ["question", "quiet", words?.[code] ?? code];
   return (
-    <span className={`cell ${tone}`} title={words?.[code] ?? word}>
+    <span className={`cell ${tone}`} role="img" aria-label={word} title={words?.[code] ?? word}>
       {icon && <Icon of={icon} />}
-      <span className="hidden">{word}</span>
     </span>
   );
 }

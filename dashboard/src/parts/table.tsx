@@ -36,7 +36,7 @@ export function Table<T>(props: Props<T>) {
     count: rows.length,
     getScrollElement: () => frame.current,
     estimateSize: () => ROW_PX,
-    overscan: 12,
+    overscan: 8,
     initialRect: { width: 1000, height: 640 },
   });
   const shown = virtual.getVirtualItems().filter(({ index }) => index < rows.length); // of before there were fewer
