@@ -123,8 +123,8 @@ def shared(world: World) -> str:
     federation_id = str(world.call("POST", "/v1/federations", json=body)["id"])
     for number in range(6):
         resources = {"samples": 100 * (number + 1), "seconds": 10.0, "bytes": 1_000_000, "stored_bytes": 1_000_000}
-        client = {"name": f"site-{number}", "resources": resources}
-        world.call("POST", f"/v1/federations/{federation_id}/clients", json=client)
+        enrolled = {"name": f"site-{number}", "resources": resources}
+        world.call("POST", f"/v1/federations/{federation_id}/clients", json=enrolled)
     with Client(world.url, token=world.admin_token) as client:
         for name, reward in (("images", 120.0), ("reports", 200.0), ("sensors", 90.0)):
             client.runs.create(run_spec(name, topology={"kind": "flat"}, reward=reward), federation=federation_id)

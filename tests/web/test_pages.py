@@ -73,7 +73,7 @@ def test_a_full_page_can_be_used_by_everybody(
     page.goto(FULL[name].format(**places))
     settled(page)
     for theme in ("light", "dark") if SCREENS else ():
-        page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=theme)
         page.screenshot(path=Path(SCREENS or "") / f"{name.replace(' ', '-')}-{theme}.png", full_page=True)
     check(page)
     assert not page.locator("main [role=alert]").count(), page.locator("main").inner_text()
