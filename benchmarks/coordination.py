@@ -23,6 +23,7 @@ from benchmarks.figures import Printer, median_gap
 from benchmarks.payload import MB, Payload
 from benchmarks.processes import Child, ProcessDied, Watch, free_port, running, tidy_when_terminated, wait_for_port
 from benchmarks.served import Backend, Blobs, Served, serving
+from benchmarks.streams import watched
 from lethe import Client
 
 LEASE_S: Final = 3600
@@ -35,6 +36,8 @@ class Cell:
     payload_mb: float
     rounds: int
     max_seconds: float
+    num_streams: int = 0
+    """Streams of the federation's events that somebody holds open meanwhile."""
 
     @property
     def payload_bytes(self) -> int:
@@ -69,14 +72,15 @@ def measure(cell: Cell, backend: Backend, blobs: Blobs) -> dict[str, Any]:
         with running("clients", arguments, served.home / "clients.log") as load:
             wait_for_line(load, "waiting")
             before_s, database_before_s = watch.cpu_s(), database.cpu_s()
-            run_id = served.start_run(run_spec(init, cell.rounds))
-            load.wait(cell.max_seconds)
-            served.wait_for_end(run_id, 60)
+            with watched(served, cell.num_streams):
+                run_id = served.start_run(run_spec(init, cell.rounds))
+                load.wait(cell.max_seconds)
+                served.wait_for_end(run_id, 60)
             cpu_s, database_cpu_s = watch.cpu_s() - before_s, database.cpu_s() - database_before_s
         instants = sorted(_instant(point["created_at"]) for point in served.list(f"/v1/runs/{run_id}/checkpoints"))
         result = json.loads(out.read_text())
     row = _row(cell, instants, cpu_s, watch, result)
-    row |= {"backend": backend, "blobs": blobs}
+    row |= {"backend": backend, "blobs": blobs, "streams": cell.num_streams}
     if database.peak_rss_mb:
         row["database_cpu_s"] = round(database_cpu_s / cell.rounds, 4)
     return row
@@ -177,6 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--backend", choices=["sqlite", "postgres"], default="sqlite")
     parser.add_argument("--blobs", choices=["file", "postgres"], default="file")
     parser.add_argument("--bare", action="store_true", help="measure the bare reference beside it")
+    parser.add_argument("--streams", type=int, default=0, help="so many streams of events stay open meanwhile")
     parser.add_argument("--max-seconds", type=float, default=600, help="give a cell up after this long")
     options = parser.parse_args(argv)
     if options.blobs == "postgres" and options.backend != "postgres":
@@ -187,7 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for payload_mb in options.payload_mb or ([0.25, 10] if options.quick else [0.25, 10, 100]):
         for num_clients in options.clients or ([2, 10] if options.quick else [2, 10, 50]):
             rounds = options.rounds or rounds_for(payload_mb, options.quick)
-            cell = Cell(num_clients, payload_mb, rounds, options.max_seconds)
+            cell = Cell(num_clients, payload_mb, rounds, options.max_seconds, options.streams)
             try:
                 if shutil.disk_usage(tempfile.gettempdir()).free < 2 * cell.disk_bytes:
                     raise ProcessDied(f"less than {2 * cell.disk_bytes / 1e9:.0f} GB free for temporary files")

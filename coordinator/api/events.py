@@ -117,7 +117,7 @@ async def _of_erasure(caller: Caller, erasure_id: UUID) -> Journal:
 
 
 _OF_FEDERATION: Final = ("unauthenticated", "forbidden", "not-found")
-REST_S: Final = 0.1
+REST_S: Final = 0.25
 """Events that come closer together than this are told together."""
 
 

@@ -44,7 +44,8 @@ async def get_series(
         list[Metric],
         Query(
             max_length=20,
-            description="`accuracy`, `loss`, `seconds`, `clients`, `bytes_received`, or any figure of its models; "
+            description="`accuracy`, `loss`, `seconds`, `clients`, `bytes_received`, `accuracy/*` (one for each class "
+            "of the coordinator's validation set, if it has 20 at most), or any figure of its models; "
             f"{', '.join(USUAL)} when absent.",
         ),
     ] = [],  # noqa: B006

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from sqlalchemy.exc import IntegrityError
 
+from coordinator.runtime.shared_reads import SharedReads
 from coordinator.runtime.transactions import transact
 from coordinator.store import feeds
 from coordinator.store.database import Database
@@ -18,13 +19,19 @@ from services.wire.v1.views import FeedEvent
 class FederationFeed:
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._reads = SharedReads()
 
     async def page(self, federation_id: UUID, position: Position, *, newest_first: bool = False) -> Page[FeedEvent]:
-        """What has happened up to now. Numbers that were told once stay: they are on disk before anybody sees them."""
-        await self._complete(federation_id)
-        async with self._database.read() as connection:
-            read = feeds.newest_events if newest_first else feeds.events
-            return await read(connection, federation_id, position)
+        """What has happened up to now. Numbers that were told once stay: they are on disk before anybody sees them. All
+        streams that have seen the same share one reading."""
+
+        async def reading() -> Page[FeedEvent]:
+            await self._complete(federation_id)
+            async with self._database.read() as connection:
+                read = feeds.newest_events if newest_first else feeds.events
+                return await read(connection, federation_id, position)
+
+        return await self._reads.read((federation_id, position, newest_first), reading)
 
     async def head(self, federation_id: UUID) -> int:
         """The number of what happened last."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -23,8 +25,22 @@ Unit = Literal["fraction", "seconds", "bytes", "clients", "none"]
 USUAL: Final = ("accuracy", "loss", "seconds", "clients")
 OF_ROUNDS: Final[dict[str, Unit]] = {"seconds": "seconds", "clients": "clients", "bytes_received": "bytes"}
 MOST_COHORTS: Final = 20
+BY_CLASS: Final = "accuracy/"
+ALL_CLASSES: Final = f"{BY_CLASS}*"
 
-Points = dict[tuple[str, UUID], list[SeriesPoint]]
+_OF_CLASS: Final = re.compile(r"validation_accuracy/[0-9]{1,6}")
+
+
+class Measured(NamedTuple):
+    """What becomes a `SeriesPoint` if it is not thinned out."""
+
+    round: int
+    at: datetime
+    value: float
+    epoch: int
+
+
+Points = dict[tuple[str, UUID], list[Measured]]
 """Points by metric and cohort."""
 
 
@@ -48,15 +64,23 @@ async def series(
                 cohort_name=cohort_name,
                 unit=unit_of(name),
                 total=len(points),
-                points=thinned(points, most_points, lambda point: point.value),
+                points=[SeriesPoint(**one._asdict()) for one in thinned(points, most_points, lambda one: one.value)],
             )
-            for name in wanted
+            for name in _named(wanted, found)
             for cohort_id, cohort_name in cohorts.items()
             if (points := found.get((name, cohort_id)))
         ],
         fences=await _fences(connection, list(cohorts)),
         cohorts_left_off=num_left_off,
     )
+
+
+def _named(wanted: Sequence[str], found: Points) -> list[str]:
+    """`accuracy/*` stands for the accuracy of every class that was judged."""
+    of_classes = {name for name, _ in found if _OF_CLASS.fullmatch(f"validation_{name}")}
+    classes = sorted(of_classes, key=lambda name: int(name.removeprefix(BY_CLASS)))
+    every = [each for name in wanted for each in (classes if name == ALL_CLASSES else [name])]
+    return list(dict.fromkeys(every))
 
 
 def unit_of(name: str) -> Unit:
@@ -86,11 +110,19 @@ async def _of_models(
     c = t.checkpoints.c
     statement = sa.select(c.cohort_id, c.round, c.epoch, c.created_at, c.metrics).where(c.cohort_id.in_(cohort_ids))
     for row in await connection.execute(statement.order_by(c.created_at, c.id)):
-        for name in names:
+        for name in _expanded(names, row.metrics):
             value = _figure(row.metrics, name)
             if value is not None and math.isfinite(value):
-                point = SeriesPoint(round=row.round, at=row.created_at, value=value, epoch=row.epoch)
+                point = Measured(round=row.round, at=row.created_at, value=value, epoch=row.epoch)
                 found[name, row.cohort_id].append(point)
+
+
+def _expanded(names: Iterable[str], metrics: Mapping[str, float]) -> Iterator[str]:
+    for name in names:
+        if name == ALL_CLASSES:
+            yield from (key.partition("_")[2] for key in metrics if _OF_CLASS.fullmatch(key))
+        else:
+            yield name
 
 
 def _figure(metrics: Mapping[str, float], name: str) -> float | None:
@@ -119,7 +151,7 @@ async def _of_rounds(
         values = _values(row, num_bytes)
         for name in names:
             if (value := values[name]) is not None:
-                point = SeriesPoint(round=row.number, at=row.closed_at, value=value, epoch=row.epoch)
+                point = Measured(round=row.number, at=row.closed_at, value=value, epoch=row.epoch)
                 found[name, row.cohort_id].append(point)
 
 

@@ -9,6 +9,9 @@ type FederationEvent = { type: string; run_id?: string | null; erasure_id?: stri
 
 const Live = createContext<LiveState>("off");
 const GATHER_MS = 400;
+/** Asking again takes at most a fifth of the time, however much is on the page. */
+const REST = 4;
+const LONGEST_REST_MS = 15_000;
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 15_000;
 
@@ -46,7 +49,7 @@ class Gathered {
     this.stale.add("federation");
     if (event.run_id) this.stale.add(event.run_id);
     if (event.erasure_id) this.stale.add(event.erasure_id);
-    this.timer ??= setTimeout(() => this.tell(), GATHER_MS);
+    this.timer ??= setTimeout(() => void this.tell(), GATHER_MS);
   }
 
   /** After a gap nothing is known to be up to date. */
@@ -55,14 +58,19 @@ class Gathered {
   }
 
   stop(): void {
+    this.stale.clear();
     clearTimeout(this.timer);
   }
 
-  private tell(): void {
-    this.timer = undefined;
-    const stale = this.stale;
+  private async tell(): Promise<void> {
+    const [stale, begun] = [this.stale, performance.now()];
     this.stale = new Set();
-    void this.queries.invalidateQueries({ predicate: ({ queryKey }) => queryKey.some((part) => stale.has(String(part))) });
+    await this.queries.invalidateQueries({ predicate: ({ queryKey }) => queryKey.some((part) => stale.has(String(part))) });
+    const rest = Math.min(REST * (performance.now() - begun), LONGEST_REST_MS);
+    this.timer = setTimeout(() => {
+      if (this.stale.size > 0) void this.tell();
+      else this.timer = undefined;
+    }, rest);
   }
 }
 

@@ -104,7 +104,7 @@ const run = createRoute({
 const cohorts = createRoute({
   getParentRoute: () => inside,
   path: "/runs/$id/cohorts",
-  validateSearch: filters((search) => ({ client: text(search.client) })),
+  validateSearch: filters((search) => ({ client: text(search.client), request: text(search.request), at: text(search.at) })),
   component: lazyRouteComponent(() => import("./pages/cohorts"), "Cohorts"),
 });
 const lineage = createRoute({

@@ -49,10 +49,29 @@ export function day(value: Maybe<string>): string {
   return value == null ? "–" : dateOnly.format(new Date(value));
 }
 
-export function ago(value: Maybe<string>, now = Date.now()): string {
+let skewMs = 0;
+const SMALLEST_SKEW_MS = 5000;
+
+/** What the coordinator's clock says, as an answer told it; clocks that differ a little are taken for equal. */
+export function hearTime(told: string | null): void {
+  const skew = told === null ? NaN : Date.parse(told) - Date.now();
+  if (Number.isFinite(skew)) skewMs = Math.abs(skew) < SMALLEST_SKEW_MS ? 0 : skew;
+}
+
+/** Now by the clock of the coordinator, which all times on a page are of: that of this machine may be off. */
+export function now(): number {
+  return Date.now() + skewMs;
+}
+
+export function ago(value: Maybe<string>): string {
   if (value == null) return "never";
-  const elapsed = (now - new Date(value).getTime()) / 1000;
+  const elapsed = (now() - new Date(value).getTime()) / 1000;
   return elapsed < 0 ? moment(value) : elapsed < 5 ? "just now" : `${seconds(elapsed)} ago`;
+}
+
+/** A model's accuracy: on the coordinator's data if it was judged there, else at the clients. */
+export function accuracyOf(metrics: Record<string, number>): number | undefined {
+  return metrics.validation_accuracy ?? metrics.clients_accuracy;
 }
 
 /** Recovery after an erasure adds rounds to those that were planned. */

@@ -57,8 +57,7 @@ def demo(
 
 def _show(directory: Path, url: str) -> None:
     """Serve what the demo left, until Ctrl-C."""
-    import webbrowser
-
+    from lethe.browser import show
     from lethe.children import Children
     from lethe.printing import say
 
@@ -68,7 +67,7 @@ def _show(directory: Path, url: str) -> None:
             serving = children.start("dashboard", "serve", "--home", str(directory / "coordinator"), "--port", port)
             address = children.wait_for_line(serving, "ready ", within_s=60.0)
             say(f"the dashboard is at {address}/; sign in with the token in {directory}/coordinator/admin.token")
-            webbrowser.open(f"{address}/")
+            show(f"{address}/")
             while True:
                 children.check()
                 time.sleep(0.5)

@@ -28,6 +28,10 @@ def up(
     ] = None,
     home: Annotated[Path, typer.Option(help="Directory of everything that it keeps.")] = Path("lethe-data"),
     port: Annotated[int, typer.Option(help="Of the coordinator, 0 for any free one.")] = 8440,
+    is_shown: Annotated[
+        bool | None,
+        typer.Option("--open/--no-open", help="Show the dashboard in a browser; when absent, if there is a screen."),
+    ] = None,
 ) -> None:
     """Start a coordinator and clients with workers here, and keep them running until Ctrl-C.
 
@@ -35,6 +39,7 @@ def up(
     by themselves.
     """
     require("compute,worker", "fastapi", "torch")
+    from lethe.browser import has_screen, show
     from lethe.children import Children, ProcessEnded
     from lethe.local_federation import DIGITS, LocalFederation
     from lethe.printing import console, say
@@ -52,6 +57,8 @@ def up(
             for line in what_next(url, task):
                 say(line)
             print(f"up {url}", flush=True)
+            if is_shown if is_shown is not None else has_screen():
+                show(f"{url}/")
             while True:
                 children.check()
                 time.sleep(0.5)

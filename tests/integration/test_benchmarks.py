@@ -26,9 +26,12 @@ def rows_printed(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 
 def test_coordination_prints_the_promised_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    assert coordination.main(["--json", "--clients", "2", "--payload-mb", "0.1", "--rounds", "2"]) == 0
+    assert (
+        coordination.main(["--json", "--clients", "2", "--payload-mb", "0.1", "--rounds", "2", "--streams", "3"]) == 0
+    )
     (row,) = rows_printed(capsys)
     assert (row["clients"], row["payload_mb"], row["backend"], row["blobs"]) == (2, 0.1, "sqlite", "file")
+    assert row["streams"] == 3
     assert row["seconds_per_round"] > 0 and row["cpu_s"] > 0 and row["peak_rss_mb"] > 20
     assert 1.0 <= row["wire_ratio"] < 1.1
 

@@ -16,6 +16,11 @@ from tests.support.browser import opened_browser
 from tests.support.deployment import Deployment, wait_until
 
 CLINICS = [f"clinic-{letter}" for letter in "abcdef"]
+TOPOLOGIES: dict[str, dict[str, Any]] = {
+    "tree": {"kind": "tree", "shape": "huffman"},
+    "flat": {"kind": "flat"},
+    "clusters": {"kind": "clusters", "num_clusters": 2, "assignment": "knot", "merge": "weighted_average"},
+}
 WITHIN_S = 120.0
 expect.set_options(timeout=30_000)
 
@@ -93,11 +98,37 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             world.people[label] = issued["token"]
         data = {name: f"builtin:digits#part={i}/{len(CLINICS)},seed=0" for i, name in enumerate(CLINICS)}
         deployment.start_fleet("workers", clients, data)
-        for name, topology in (("tree", {"kind": "tree", "shape": "huffman"}), ("flat", {"kind": "flat"})):
+        for name, topology in TOPOLOGIES.items():
             world.start_run(name, topology=topology)
         for name in world.runs:
             world.await_run(name)
         yield world
+
+
+@pytest.fixture(scope="session")
+def places(world: World) -> dict[str, str]:
+    request = world.file("clinic-f", world.people["Dr. Weber"], external_ref="<img src=x onerror=alert(1)>")
+    path = f"/v1/erasure-requests/{request}"
+    is_over = lambda: world.call("GET", path)["status"] == "completed"  # noqa: E731
+    wait_until(is_over, 120, "the request is completed", world.deployment.logs)
+    world.file("clinic-e", world.people["Ms. Huber"], needs_approval=True, external_ref="DSR-2026-0421")
+    checkpoints = world.call("GET", f"/v1/runs/{world.runs['tree']}/checkpoints?limit=200")["items"]
+    head = max((one for one in checkpoints if one["is_head"]), key=lambda one: one["round"])["id"]
+    return {**world.runs, "request": request, "checkpoint": head, "shared": shared(world)}
+
+
+def shared(world: World) -> str:
+    """A federation whose clients are divided among its jobs, with several periods. Nobody trains in it."""
+    body = {"name": "shared", "allocation": "game"}
+    federation_id = str(world.call("POST", "/v1/federations", json=body)["id"])
+    for number in range(6):
+        resources = {"samples": 100 * (number + 1), "seconds": 10.0, "bytes": 1_000_000, "stored_bytes": 1_000_000}
+        enrolled = {"name": f"site-{number}", "resources": resources}
+        world.call("POST", f"/v1/federations/{federation_id}/clients", json=enrolled)
+    with Client(world.url, token=world.admin_token) as client:
+        for name, reward in (("images", 120.0), ("reports", 200.0), ("sensors", 90.0)):
+            client.runs.create(run_spec(name, topology={"kind": "flat"}, reward=reward), federation=federation_id)
+    return federation_id
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,9 @@ def test_the_operator_sees_why_a_run_waits_and_resumes_it(world: World, open_pag
     path = f"/v1/federations/{world.federation_id}/clients"
     token = world.call("POST", path, json={"name": "clinic-late"})["token"]
     world.start_run("stuck", topology={"kind": "flat"}, clients=["clinic-a", "clinic-late"], stop={"rounds": 2})
-    page = open_page(world.people["Operations"], f"/runs/{world.runs['stuck']}")
+    page = open_page(world.people["Operations"], "/")
+    expect(page.get_by_text("It waits for clinic-late: away")).to_be_visible()
+    page.get_by_role("link", name="stuck", exact=True).click()
     expect(page.get_by_text("It waits for 1 worker that is away")).to_be_visible()
     expect(page.get_by_role("link", name="clinic-late")).to_be_visible()
     page.get_by_role("button", name="Pause").click()
@@ -76,5 +78,13 @@ def test_the_researcher_compares_two_runs(world: World, open_page: OpenPage) -> 
     expect(
         page.get_by_role("region", name="Accuracy").get_by_role("cell", name=re.compile("flat")).first
     ).to_be_visible()
+    page.goto(f"/runs/{world.runs['tree']}/cohorts")
+    expect(page.get_by_text(re.compile("No erasure has touched|(Before|After) request"))).to_be_visible()
+    page.goto(f"/runs/{world.runs['tree']}")
+    expect(page.get_by_role("heading", name=re.compile("by class"))).to_be_visible()
+    page.get_by_text("Accuracy by class, as a table").click()
+    expect(page.get_by_role("cell", name="class 9")).to_be_visible()
+    page.go_back()
+    page.go_back()
     other = open_page(world.people["Research"], page.url)
     expect(other.get_by_role("checkbox", name=re.compile("^tree "))).to_be_checked()

@@ -10,7 +10,6 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Page, expect
 
-from tests.support.deployment import wait_until
 from tests.web.conftest import World
 
 OpenPage = Callable[..., Page]
@@ -28,7 +27,10 @@ FULL = {
     "models": "/runs/{tree}?tab=models",
     "events": "/runs/{tree}?tab=events",
     "cohorts": "/runs/{tree}/cohorts",
+    "cohorts before": "/runs/{tree}/cohorts?at=before",
     "flat cohorts": "/runs/{flat}/cohorts",
+    "clusters": "/runs/{clusters}/cohorts",
+    "clusters before": "/runs/{clusters}/cohorts?at=before",
     "lineage": "/checkpoints/{checkpoint}",
     "workers": "/workers",
     "compare": "/compare?run={tree}&run={flat}",
@@ -36,26 +38,15 @@ FULL = {
     "credentials": "/admin?tab=credentials",
     "federation": "/admin?tab=federation",
     "acts": "/admin?tab=acts",
-    "incentives": "/admin?tab=incentives",
+    "incentives": "/admin?tab=incentives&federation={shared}",
     "keys": "/admin?tab=keys",
     "system": "/admin?tab=system",
     "verify": "/verify",
     "nowhere": "/no/such/page",
 }
 SCREENS = os.environ.get("LETHE_SCREENS")
-"""Where to put a picture of every full page: docs/screens, when they are to be taken anew."""
+"""Where to put a picture of every full page in both themes, to look at them or to take those of docs/screens anew."""
 EMPTY = ("/", "/requests", "/requests/new", "/runs", "/workers", "/compare", "/admin", "/admin?tab=acts")
-
-
-@pytest.fixture(scope="session")
-def places(world: World) -> dict[str, str]:
-    request = world.file("clinic-f", world.people["Dr. Weber"], external_ref="<img src=x onerror=alert(1)>")
-    path = f"/v1/erasure-requests/{request}"
-    is_over = lambda: world.call("GET", path)["status"] == "completed"  # noqa: E731
-    wait_until(is_over, 120, "the request is completed", world.deployment.logs)
-    checkpoints = world.call("GET", f"/v1/runs/{world.runs['tree']}/checkpoints?limit=200")["items"]
-    head = next(one["id"] for one in checkpoints if one["is_head"])
-    return {**world.runs, "request": request, "checkpoint": head}
 
 
 def check(page: Page) -> None:
@@ -81,8 +72,9 @@ def test_a_full_page_can_be_used_by_everybody(
     page = open_page(world.admin_token)
     page.goto(FULL[name].format(**places))
     settled(page)
-    if SCREENS:
-        page.screenshot(path=Path(SCREENS) / f"{name.replace(' ', '-')}.png")
+    for theme in ("light", "dark") if SCREENS else ():
+        page.emulate_media(color_scheme=theme)
+        page.screenshot(path=Path(SCREENS or "") / f"{name.replace(' ', '-')}-{theme}.png", full_page=True)
     check(page)
     assert not page.locator("main [role=alert]").count(), page.locator("main").inner_text()
 

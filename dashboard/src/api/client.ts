@@ -2,6 +2,7 @@
  * come from this page, and an ended session is told to whoever asked to know. */
 import { client } from "lethe-client/client.gen";
 import type { Problem as ProblemDocument } from "lethe-client";
+import { hearTime } from "../words";
 
 const UNREACHABLE = "The coordinator cannot be reached. It may be starting again; this page goes on trying.";
 const SAFE = new Set(["GET", "HEAD"]);
@@ -62,6 +63,7 @@ function prepared(request: Request): Request {
 }
 
 function noticed(response: Response): Response {
+  hearTime(response.headers.get("Date"));
   if (response.status === 401 && !response.url.includes("/v1/browser-session")) whenEnded();
   return response;
 }

@@ -60,6 +60,11 @@ export const tasks = (id: string, status?: TaskStatus, cursor?: string) =>
 export const checkpoints = (id: string, cursor?: string) => call(sdk.listCheckpoints({ ...ofRun(id), query: page(cursor) }));
 export const runEvents = (id: string, cursor?: string) => call(sdk.listEvents({ ...ofRun(id), query: page(cursor) }));
 export const topology = (id: string) => call(sdk.getTopology(ofRun(id)));
+/** By id; a cohort that was named after an erased client has none. */
+export const cohortNames = async (id: string): Promise<Map<string, string>> => {
+  const found = await call(sdk.getTopology({ ...ofRun(id), query: { members: 0 } }));
+  return new Map(found.cohorts.flatMap((one) => (one.name === null ? [] : [[one.id, one.name] as const])));
+};
 export const series = (id: string, metric: string[]) => call(sdk.getSeries({ ...ofRun(id), query: { metric } }));
 export const grid = (id: string, from?: number, to?: number) =>
   call(sdk.getGrid({ ...ofRun(id), query: { rounds_from: from, rounds_to: to, clients: 500 } }));

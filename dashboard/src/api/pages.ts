@@ -4,14 +4,15 @@ import { useInfiniteQuery, type InfiniteData } from "@tanstack/react-query";
 export type PageOf<T> = { items: T[]; next_cursor?: string | null };
 export const PAGE = 200;
 
-/** Every page, up to `most` items. */
-export async function everything<T>(page: (cursor?: string) => Promise<PageOf<T>>, most = 20_000): Promise<T[]> {
+/** Every page, up to `most` items. `tell` hears of those that have come so far. */
+export async function everything<T>(page: (cursor?: string) => Promise<PageOf<T>>, most = 20_000, tell?: (some: T[]) => void): Promise<T[]> {
   const items: T[] = [];
   for (let cursor: string | undefined; items.length < most; ) {
     const next = await page(cursor);
     items.push(...next.items);
     if (!next.next_cursor) break;
     cursor = next.next_cursor;
+    tell?.([...items]);
   }
   return items;
 }

@@ -59,10 +59,10 @@ function Clients() {
   const rotating = useMutation({ mutationFn: (client: Client) => rotate(client.id).then((made) => ({ ...made, client })), onSuccess: setIssued });
   const removing = useMutation({ mutationFn: (client: Client) => removeClient(client.id), onSuccess: () => { setLeaving(null); refresh(); } });
   const columns: Column<Client>[] = [
-    { name: "Client", cell: (one) => one.name },
+    { name: "Client", cell: (one) => <span className="clip narrow-clip" title={one.name}>{one.name}</span> },
     { name: "Status", cell: (one) => <Status of={one.status} /> },
-    { name: "Worker", cell: (one) => <Status of={one.online ? "waiting" : one.last_seen_at ? "away" : "never"} word={one.online ? "Here" : one.last_seen_at ? "Away" : "Never seen"} /> },
-    { name: "Last seen", cell: (one) => ago(one.last_seen_at) },
+    { name: "Worker", cell: (one) => one.status === "erased" ? "–" : <Status of={one.online ? "waiting" : one.last_seen_at ? "away" : "never"} word={one.online ? "Here" : one.last_seen_at ? "Away" : "Never seen"} /> },
+    { name: "Last seen", cell: (one) => <span className="once" title={moment(one.last_seen_at)}>{ago(one.last_seen_at)}</span> },
     { name: "Version", cell: (one) => one.agent_version ?? "–" },
     { name: "Enrolled", cell: (one) => day(one.created_at) },
     ...(can("train") ? [{ name: "Change", cell: (one: Client) => one.status === "active" && (
@@ -211,7 +211,7 @@ function Keys() {
     <Card title="Keys that certificates are signed with">
       <p className="note">Tell others the fingerprint on another way than this page: on paper, by telephone, in a contract.</p>
       <Awaiting query={query}>
-        <SmallTable label="Keys" head={["Fingerprint", "From", "Until"]} rows={(query.data ?? []).map((one) => [<code key="k" className="wrap">{one.key_id}</code>, moment(one.from), one.until ? moment(one.until) : "signs now"])} />
+        <SmallTable label="Keys" head={["Fingerprint", "From", "Until"]} rows={(query.data ?? []).map((one) => [<span key="k" className="row"><code className="wrap">{one.key_id}</code><Copy text={one.key_id} /></span>, moment(one.from), one.until ? moment(one.until) : "signs now"])} />
       </Awaiting>
     </Card>
   );

@@ -1,40 +1,53 @@
 /** Runs side by side: how well, at what cost, and what forgetting cost them. */
+import { useState } from "react";
 import { useQueries, useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import { requests, runs, series, type ErasureRequest, type Run, type RunSeries } from "../api/operations";
 import { everything } from "../api/pages";
 import { useFederation } from "../federation";
-import { Awaiting, Card, Empty, Field, Page, Status, Trouble } from "../parts/basics";
+import { Awaiting, Card, Empty, Field, Loading, Page, Status, Switch, Trouble } from "../parts/basics";
 import { Chart } from "../parts/chart";
 import { linesOf, marksOf, SHOWN, titleOf, unitOf, type Over } from "../parts/series";
 import { SmallTable } from "../parts/table";
 import { bytes, count, rounds, seconds, share } from "../words";
 
 const route = getRouteApi("/inside/compare");
+const FEW = 12;
 type Filter = { run?: string[]; metric?: string; over?: Over };
 
 export function Compare() {
   const federation = useFederation();
   const { run: chosen = [], metric = "accuracy", over = "round" } = route.useSearch() as Filter;
   const navigate = route.useNavigate();
+  const [wanted, setWanted] = useState("");
   const list = useQuery({ queryKey: ["federation", federation, "runs", "all"], queryFn: () => everything((cursor) => runs(federation, undefined, cursor), 1000) });
   const change = (part: Filter) => void navigate({ search: (before: object) => ({ ...before, ...part }) as never, replace: true });
   const toggle = (id: string) => change({ run: chosen.includes(id) ? chosen.filter((one) => one !== id) : [...chosen, id] });
   const compared = (list.data ?? []).filter((one) => chosen.includes(one.id));
+  const offered = (list.data ?? []).filter((one) => chosen.includes(one.id) || one.name.includes(wanted)).sort((a, b) => Number(chosen.includes(b.id)) - Number(chosen.includes(a.id)));
   return (
     <Page title="Compare runs" note="The address of this page holds the choice: send it to somebody.">
       <Awaiting query={list}>
         {list.data?.length === 0 ? (
           <Empty command="lethe runs create run.yaml --watch">There is no run yet. To begin one:</Empty>
         ) : (
+          <>
+          {(list.data?.length ?? 0) > FEW && (
+            <div className="filters">
+              <Field label="Find a run">{(id) => <input id={id} type="search" value={wanted} onChange={(event) => setWanted(event.target.value)} />}</Field>
+            </div>
+          )}
           <fieldset className="choice">
             <legend>Runs</legend>
-            {list.data?.map((one) => (
-              <label key={one.id} className="check">
-                <input type="checkbox" checked={chosen.includes(one.id)} onChange={() => toggle(one.id)} /> {one.name} <Status of={one.status} />
-              </label>
-            ))}
+            <div className="choice-list">
+              {offered.map((one) => (
+                <label key={one.id} className="check">
+                  <input type="checkbox" checked={chosen.includes(one.id)} onChange={() => toggle(one.id)} /> <span className="clip" title={one.name}>{one.name}</span> <Status of={one.status} />
+                </label>
+              ))}
+            </div>
           </fieldset>
+          </>
         )}
       </Awaiting>
       <form className="filters" aria-label="What to draw" onSubmit={(event) => event.preventDefault()}>
@@ -45,14 +58,7 @@ export function Compare() {
             </select>
           )}
         </Field>
-        <Field label="Over">
-          {(id) => (
-            <select id={id} value={over} onChange={(event) => change({ over: event.target.value as Over })}>
-              <option value="round">rounds</option>
-              <option value="time">time</option>
-            </select>
-          )}
-        </Field>
+        <Switch label="Over" options={[["round", "Rounds"], ["time", "Time"]]} now={over} onChange={(next) => change({ over: next })} />
       </form>
       {compared.length === 0 ? <Empty>Choose two runs or more.</Empty> : <Compared runs={compared} metric={metric} over={over} />}
     </Page>
@@ -72,7 +78,7 @@ function Compared({ runs: compared, metric, over }: { runs: Run[]; metric: strin
     <>
       <Trouble error={failed?.error} />
       <Card title={titleOf(metric)}>
-        {lines.length === 0 ? <Empty>Nothing of it was measured.</Empty> : <Chart label={titleOf(metric)} unit={known[0] ? unitOf(known[0].series, metric) : ""} over={over} lines={lines} marks={marks} />}
+        {found.some((one) => one.isPending) ? <Loading /> : lines.length === 0 ? <Empty>Nothing of it was measured.</Empty> : <Chart label={titleOf(metric)} unit={known[0] ? unitOf(known[0].series, metric) : ""} over={over} lines={lines} marks={marks} />}
       </Card>
       <Card title="Cost and outcome">
         <SmallTable

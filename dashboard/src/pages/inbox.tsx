@@ -1,14 +1,14 @@
 /** What needs me? */
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { requestCounts, requests, runs, workers, type ErasureRequest, type Run } from "../api/operations";
-import { everything } from "../api/pages";
+import { requestCounts, requests, runs, type ErasureRequest, type Run } from "../api/operations";
 import { useFederation } from "../federation";
+import { useAwaited, useWorkers } from "../parts/away";
 import { Awaiting, Card, Empty, Page, Status } from "../parts/basics";
 import { OPEN, REQUEST_COLUMNS } from "../parts/requests";
 import { Table } from "../parts/table";
 import { useMe, useSession } from "../session";
-import { ago, count } from "../words";
+import { ago, count, now } from "../words";
 
 export function Inbox() {
   const me = useMe();
@@ -31,14 +31,14 @@ export function Inbox() {
 function Counts() {
   const federation = useFederation();
   const query = useQuery({ queryKey: ["federation", federation, "counts"], queryFn: () => requestCounts(federation) });
-  const soon = new Date(Date.now() + 7 * 86_400_000).toISOString();
+  const soon = new Date(now() + 7 * 86_400_000).toISOString();
   if (query.error) return null;
-  const now = new Date().toISOString();
+  const today = new Date(now()).toISOString();
   return (
     <ul className="tiles">
       <Tile number={query.data?.awaiting_my_approval} word="await my approval" search={{ awaiting_my_approval: true }} />
       <Tile number={query.data?.by_status.requires_action ?? (query.data ? 0 : undefined)} word="require action" search={{ status: ["requires_action"] }} />
-      <Tile number={query.data?.overdue} word="overdue" search={{ status: OPEN, due_before: now, sort: "deadline" }} />
+      <Tile number={query.data?.overdue} word="overdue" search={{ status: OPEN, due_before: today, sort: "deadline" }} />
       <Tile number={query.data?.due_within_7_days} word="due within 7 days" search={{ status: OPEN, due_before: soon, sort: "deadline" }} />
     </ul>
   );
@@ -65,6 +65,7 @@ function Waiting() {
   return (
     <Card title={me.client_id === null ? "Open requests by deadline" : "Requests about my data"}>
       <Awaiting query={query}>
+        <div className="inbox-list">
         <Table
           label="Open requests"
           columns={[...REQUEST_COLUMNS.slice(0, 4), { name: "What helps", cell: (one: ErasureRequest) => <Helps one={one} /> }]}
@@ -72,6 +73,7 @@ function Waiting() {
           keyOf={(one) => one.id}
           empty={<Empty command="lethe erase preview --client NAME">No request is open. To see what forgetting a client would take:</Empty>}
         />
+        </div>
       </Awaiting>
     </Card>
   );
@@ -101,54 +103,56 @@ function Helps({ one }: { one: ErasureRequest }) {
   return <>{one.reason ?? "Nothing: it goes on by itself"}</>;
 }
 
+const MOST_LOOKED_AT = 12;
+
+/** Runs that are paused, that say why they stand still, and that have asked workers which are away. */
 function StuckRuns() {
   const federation = useFederation();
   const query = useQuery({
     queryKey: ["federation", federation, "stuck"],
     queryFn: async () => {
       const [paused, running] = await Promise.all([runs(federation, "paused"), runs(federation, "running")]);
-      return [...paused.items, ...running.items.filter((one) => one.reason !== null)];
+      return [...paused.items, ...running.items].sort((a, b) => Number(b.reason !== null) - Number(a.reason !== null));
     },
   });
   return (
     <Card title="Runs that wait for somebody">
       <Awaiting query={query}>
-        {query.data?.length === 0 ? (
-          <Empty command="lethe runs list">No run is stuck.</Empty>
-        ) : (
-          <ul className="plain-list">{query.data?.map((one: Run) => <Stuck key={one.id} run={one} />)}</ul>
-        )}
+        <ul className="plain-list or-else">{query.data?.slice(0, MOST_LOOKED_AT).map((one: Run) => <Stuck key={one.id} run={one} />)}</ul>
+        <div className="else">
+          <Empty command="lethe runs list">No run waits for anybody.</Empty>
+        </div>
       </Awaiting>
     </Card>
   );
 }
 
 function Stuck({ run }: { run: Run }) {
+  const awaited = useAwaited(run.id, run.status === "running");
+  if (run.status === "running" && run.reason === null && awaited.length === 0) return null;
+  const names = awaited.slice(0, 3).map(({ task }) => task.client_name).join(", ");
+  const why = run.reason ?? (awaited.length ? `It waits for ${names}${awaited.length > 3 ? ` and ${count(awaited.length - 3)} more` : ""}: away` : "");
   return (
     <li>
       <Link to="/runs/$id" params={{ id: run.id }}>
         {run.name}
       </Link>{" "}
-      <Status of={run.status} /> <span className="note">{run.reason}</span>
+      <Status of={run.status} /> <span className="note">{why}</span>
     </li>
   );
 }
 
 function WorkersAway() {
-  const federation = useFederation();
-  const query = useQuery({
-    queryKey: ["federation", federation, "away"],
-    queryFn: async () => (await everything((cursor) => workers(federation, cursor), 2000)).filter((one) => one.status === "away"),
-    refetchInterval: 30_000,
-  });
+  const query = useWorkers();
+  const away = query.data?.filter((one) => one.status === "away") ?? [];
   return (
     <Card title="Workers that are away">
       <Awaiting query={query}>
-        {query.data?.length === 0 ? (
+        {away.length === 0 ? (
           <Empty command="lethe clients list">Every worker that was ever here is here now.</Empty>
         ) : (
           <ul className="plain-list">
-            {query.data?.slice(0, 12).map((one) => (
+            {away.slice(0, 8).map((one) => (
               <li key={one.client_id}>
                 <Link to="/workers" search={{ client: one.client_id }}>
                   {one.client_name}
@@ -156,10 +160,10 @@ function WorkersAway() {
                 <span className="note">last seen {ago(one.last_seen_at)}</span>
               </li>
             ))}
-            {(query.data?.length ?? 0) > 12 && (
+            {away.length > 8 && (
               <li>
                 <Link to="/workers" search={{ status: "away" }}>
-                  and {count((query.data?.length ?? 0) - 12)} more
+                  and {count(away.length - 8)} more
                 </Link>
               </li>
             )}

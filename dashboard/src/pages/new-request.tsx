@@ -7,6 +7,7 @@ import {
 } from "../api/operations";
 import { useFederation } from "../federation";
 import { Card, Dialog, Empty, Field, Page, Trouble } from "../parts/basics";
+import { Icon } from "../parts/icon";
 import { GROUNDS } from "../parts/requests";
 import { useMe } from "../session";
 import { bytes, count, counted, seconds, share } from "../words";
@@ -156,7 +157,7 @@ function Subjects({ federation, chosen, onChange }: { federation: string; chosen
             <li key={name}>
               {name}
               <button type="button" className="plain" aria-label={`Leave ${name} out`} onClick={() => onChange(chosen.filter((one) => one !== name))}>
-                ✕
+                <Icon of="cross" />
               </button>
             </li>
           ))}
@@ -223,10 +224,12 @@ function Why({ wanted, change }: Part) {
       <Field label="Deadline" hint={`${days} days from now when empty.`}>
         {(id, described) => <input id={id} aria-describedby={described} type="date" value={wanted.deadline} onChange={(event) => change({ deadline: event.target.value })} />}
       </Field>
+      <div className="wide-field">
       <Field label="Note" hint="Those who decide read it.">
         {(id, described) => <textarea id={id} aria-describedby={described} rows={2} maxLength={4000} value={wanted.note} onChange={(event) => change({ note: event.target.value })} />}
       </Field>
-      <label className="check">
+      </div>
+      <label className="check wide-field">
         <input type="checkbox" checked={wanted.approval} onChange={(event) => change({ approval: event.target.checked })} />
         Wait until somebody has approved it
       </label>

@@ -8,6 +8,7 @@ import {
 } from "../api/operations";
 import { everything } from "../api/pages";
 import { Awaiting, Bar, Card, Copy, Dialog, Empty, Facts, Field, Page, Status, Trouble } from "../parts/basics";
+import { Icon } from "../parts/icon";
 import { Countdown, GROUNDS, nameOf } from "../parts/requests";
 import { SmallTable } from "../parts/table";
 import { useMe, useSession } from "../session";
@@ -89,12 +90,12 @@ function stepsOf(one: ErasureRequest, events: ErasureEvent[]): Step[] {
   const isAudited = one.lines.some((line) => line.audit !== null);
   return [
     { name: "Received", at: one.created_at, detail: one.filed_by ? `by ${nameOf(one.filed_by)}` : undefined },
-    ...(one.needs_approval || one.decision ? [{ name: one.decision === "denied" ? "Denied" : "Approved", at: one.decided_at ?? null, detail: one.decided_by ? `by ${nameOf(one.decided_by)}` : undefined }] : []),
+    ...(one.needs_approval || one.decision ? [{ name: one.decision === "denied" ? "Denied" : one.decision ? "Approved" : "Approval", at: one.decided_at ?? null, detail: one.decided_by ? `by ${nameOf(one.decided_by)}` : undefined }] : []),
     { name: "Fenced", at: one.fenced_at, detail: "no model with the data is served or trained on" },
     { name: "First clean", at: one.first_clean_at, detail: "every touched cohort serves a model without it" },
     { name: "Recovered", at: recovered },
     { name: "Audited", at: isAudited ? when("LineAudited") ?? recovered : null, isSkipped: !isAudited && (one.guarantee === "exact" || isOver), detail: one.guarantee === "exact" ? "not needed: the method is exact" : undefined },
-    { name: "Purged and certified", at: isOver ? one.completed_at : null, detail: "bytes deleted, keys destroyed, certificate signed" },
+    { name: "Certified", at: isOver ? one.completed_at : null, detail: "bytes purged, keys destroyed, certificate signed" },
   ];
 }
 
@@ -106,13 +107,12 @@ function Timeline({ one, events }: { one: ErasureRequest; events: ErasureEvent[]
     <ol className="timeline">
       {steps.map((step, i) => {
         const state = step.at !== null ? "past" : step.isSkipped ? "skipped" : i === now ? "now" : "ahead";
-        const icon = { past: "✔", skipped: "–", now: "↻", ahead: "◌" }[state];
+        const icon = ({ past: "check", skipped: "dash", now: "work", ahead: "ring" } as const)[state];
         return (
           <li key={step.name} className={state} aria-current={state === "now" ? "step" : undefined}>
-            <span className="mark" aria-hidden="true">{icon}</span>
-            <strong>{step.name}</strong>
+            <strong><Icon of={icon} /> {step.name}</strong>
             <span className="hidden">{{ past: "done", skipped: "left out", now: "now", ahead: "not yet" }[state]}</span>
-            <span className="note">{step.at ? moment(step.at) : state === "skipped" ? (hasStopped ? "never" : "") : state === "now" ? "in progress" : "not yet"}</span>
+            <span className="note">{step.at ? moment(step.at) : state === "skipped" ? (hasStopped ? "never" : "") : state === "now" ? (step.name === "Approval" ? "awaited" : "in progress") : "not yet"}</span>
             {step.detail && <span className="note">{step.detail}</span>}
           </li>
         );

@@ -3,16 +3,17 @@ import { useState } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import { problemOf } from "../api/client";
-import { changeRun, checkpoints, run, runEvents, series, tasks, workers, type Run as RunResource, type Task, type TaskStatus } from "../api/operations";
-import { everything, usePages } from "../api/pages";
-import { useFederation } from "../federation";
-import { Awaiting, Card, Dialog, Empty, Facts, Field, Page, Status, Tabs, Trouble } from "../parts/basics";
+import { changeRun, checkpoints, run, runEvents, series, tasks, type Run as RunResource, type RunSeries, type Task, type TaskStatus } from "../api/operations";
+import { usePages } from "../api/pages";
+import { useAwaited } from "../parts/away";
+import { Awaiting, Card, Dialog, Empty, Facts, Field, Page, Status, Switch, Tabs, Trouble } from "../parts/basics";
 import { Chart } from "../parts/chart";
+import { Classes } from "../parts/classes";
 import { RoundsGrid } from "../parts/grid";
-import { linesOf, marksOf, SHOWN, titleOf, unitOf, type Over } from "../parts/series";
+import { BY_CLASS, linesOf, marksOf, SHOWN, titleOf, unitOf, type Over } from "../parts/series";
 import { Table, type Column } from "../parts/table";
 import { useSession } from "../session";
-import { ago, bytes, counted, moment, rounds, sentence, share, short } from "../words";
+import { accuracyOf, ago, bytes, counted, moment, rounds, sentence, share, short } from "../words";
 
 const route = getRouteApi("/inside/runs/$id");
 const TABS = [["curves", "Curves"], ["grid", "Clients × rounds"], ["tasks", "Tasks"], ["models", "Models"], ["events", "Events"], ["spec", "Specification"]] as const;
@@ -28,7 +29,7 @@ export function Run() {
   return (
     <Page
       title={one ? `Run ${one.name}` : "Run"}
-      note={one && <>Round {rounds(one.round, one.rounds_planned)}, accuracy {share(one.accuracy)}</>}
+      note={one && <>Round {rounds(one.round, one.rounds_planned)}, accuracy {share(one.accuracy)}{one.reason && one.status !== "running" && one.status !== "paused" ? `; ${one.reason}` : ""}</>}
       actions={one && <Controls run={one} />}
     >
       <Awaiting query={query}>
@@ -84,24 +85,9 @@ function Controls({ run: one }: { run: RunResource }) {
 
 /** A run that stands still has a reason: its own, or a worker that is away with a task in hand. */
 function WhyItWaits({ run: one }: { run: RunResource }) {
-  const federation = useFederation();
   const isOpen = one.status === "running" || one.status === "paused";
-  const query = useQuery({
-    queryKey: ["run", one.id, "waits-for"],
-    enabled: isOpen,
-    refetchInterval: 10_000,
-    queryFn: async () => {
-      const [ready, leased, all] = await Promise.all([
-        everything((cursor) => tasks(one.id, "ready", cursor), 400),
-        everything((cursor) => tasks(one.id, "leased", cursor), 400),
-        everything((cursor) => workers(federation, cursor), 2000),
-      ]);
-      const known = new Map(all.map((worker) => [worker.client_id, worker]));
-      return [...ready, ...leased].map((task) => ({ task, worker: known.get(task.client_id) })).filter(({ worker }) => worker?.status === "away" || worker?.status === "never");
-    },
-  });
-  if (!isOpen) return one.reason ? <p>{one.reason}</p> : null;
-  const away = query.data ?? [];
+  const away = useAwaited(one.id, isOpen);
+  if (!isOpen) return null;
   if (one.reason === null && away.length === 0) return null;
   return (
     <div className="warning">
@@ -112,7 +98,7 @@ function WhyItWaits({ run: one }: { run: RunResource }) {
           <ul>
             {away.slice(0, 8).map(({ task, worker }) => (
               <li key={task.id}>
-                <Link to="/workers" search={{ client: task.client_id }}>{task.client_name}</Link>: round {task.round}, {worker?.last_seen_at ? `last seen ${ago(worker.last_seen_at)}` : "never seen"}
+                <Link to="/workers" search={{ client: task.client_id }}>{task.client_name}</Link>: round {task.round}, {worker.last_seen_at ? `last seen ${ago(worker.last_seen_at)}` : "never seen"}
               </li>
             ))}
           </ul>
@@ -126,7 +112,7 @@ function WhyItWaits({ run: one }: { run: RunResource }) {
 function Curves({ id }: { id: string }) {
   const { over = "time" } = route.useSearch() as { over?: Over };
   const navigate = route.useNavigate();
-  const query = useQuery({ queryKey: ["run", id, "series"], queryFn: () => series(id, SHOWN) });
+  const query = useQuery({ queryKey: ["run", id, "series"], queryFn: () => series(id, [...SHOWN, BY_CLASS]) });
   const found = query.data;
   const names = found ? [...new Set(found.metrics.map((one) => one.name))] : [];
   const shown = names.filter((name) => SHOWN.includes(name)).sort((a, b) => SHOWN.indexOf(a) - SHOWN.indexOf(b));
@@ -137,29 +123,24 @@ function Curves({ id }: { id: string }) {
       {found && shown.length > 0 && (
         <>
           <form className="filters" aria-label="Axis" onSubmit={(event) => event.preventDefault()}>
-            <Field label="Over">
-              {(at) => (
-                <select id={at} value={over} onChange={(event) => void navigate({ search: (before: object) => ({ ...before, over: event.target.value }) as never, replace: true })}>
-                  <option value="time">time</option>
-                  <option value="round">rounds</option>
-                </select>
-              )}
-            </Field>
+            <Switch label="Over" options={[["time", "Time"], ["round", "Rounds"]]} now={over} onChange={(next) => void navigate({ search: (before: object) => ({ ...before, over: next }) as never, replace: true })} />
           </form>
           {found.cohorts_left_off > 0 && <p className="note">{counted(found.cohorts_left_off, "further cohort")} not drawn; they are on the page of cohorts.</p>}
-          {shown.map((name) => (
-            <Card key={name} title={titleOf(name)}>
-              <Chart label={titleOf(name)} unit={unitOf(found, name)} over={over} lines={linesOf(found.metrics.filter((one) => one.name === name), over)} marks={marksOf(found, over)} />
-            </Card>
-          ))}
-          {classes.length > 0 && (
-            <Card title="Accuracy by class">
-              <Chart label="Accuracy by class" unit="fraction" over={over} lines={linesOf(classes, over)} marks={marksOf(found, over)} />
-            </Card>
-          )}
+          {shown.slice(0, 1).map((name) => <Curve key={name} name={name} found={found} over={over} isFirst />)}
+          {classes.length > 0 && <Classes found={found} />}
+          <div className="pair">{shown.slice(1).map((name) => <Curve key={name} name={name} found={found} over={over} />)}</div>
         </>
       )}
     </Awaiting>
+  );
+}
+
+function Curve({ name, found, over, isFirst = false }: { name: string; found: RunSeries; over: Over; isFirst?: boolean }) {
+  const lines = linesOf(found.metrics.filter((one) => one.name === name), over);
+  return (
+    <Card title={titleOf(name)}>
+      <Chart label={titleOf(name)} unit={unitOf(found, name)} over={over} lines={lines} marks={marksOf(found, over)} isFirst={isFirst} />
+    </Card>
   );
 }
 
@@ -171,7 +152,7 @@ function Tasks({ id }: { id: string }) {
   const [open, setOpen] = useState<Task | null>(null);
   const list = usePages(["run", id, "tasks", task_status], (cursor) => tasks(id, task_status, cursor));
   const columns: Column<Task>[] = [
-    { name: "Client", cell: (one) => <Link to="/workers" search={{ client: one.client_id }}>{one.client_name}</Link> },
+    { name: "Client", cell: (one) => <Link to="/workers" search={{ client: one.client_id }} className="clip narrow-clip" title={one.client_name}>{one.client_name}</Link> },
     { name: "Kind", cell: (one) => one.kind },
     { name: "Round", isNumber: true, cell: (one) => one.round },
     { name: "Status", cell: (one) => <Status of={one.status} /> },
@@ -219,14 +200,14 @@ function Models({ id }: { id: string }) {
       more={list.more}
       isMore={list.isMore}
       columns={[
-        { name: "Model", cell: (one) => <Link to="/checkpoints/$id" params={{ id: one.id }}>{one.cohort}, round {one.round}</Link> },
+        { name: "Model", cell: (one) => <Link to="/checkpoints/$id" params={{ id: one.id }} className="once">{one.cohort}, round {one.round}</Link> },
         { name: "Made by", cell: (one) => one.kind },
         { name: "Epoch", isNumber: true, cell: (one) => one.epoch },
-        { name: "Accuracy", isNumber: true, cell: (one) => share(one.metrics.accuracy) },
+        { name: "Accuracy", isNumber: true, cell: (one) => share(accuracyOf(one.metrics)) },
         { name: "Served", cell: (one) => (one.superseded_by ? "not since an erasure" : one.is_head ? "now" : "before") },
         { name: "Stored", cell: (one) => (one.stored ? bytes(one.bytes) : "deleted") },
         { name: "Digest", cell: (one) => <code>{short(one.digest)}</code> },
-        { name: "Made", cell: (one) => moment(one.created_at) },
+        { name: "Made", cell: (one) => <span className="once">{moment(one.created_at)}</span> },
       ]}
     />
   );

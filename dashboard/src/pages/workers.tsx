@@ -1,27 +1,26 @@
 /** Who is here, what they do, and what they sent. */
-import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
-import { tasksOfClient, workers, type Task, type Worker } from "../api/operations";
-import { everything, usePages } from "../api/pages";
-import { useFederation } from "../federation";
+import { tasksOfClient, type Task, type Worker } from "../api/operations";
+import { usePages } from "../api/pages";
+import { useWorkers } from "../parts/away";
 import { Awaiting, Card, Empty, Field, Page, Status } from "../parts/basics";
 import { Table, type Column } from "../parts/table";
-import { ago, bytes, count, sentence, share } from "../words";
+import { ago, bytes, count, moment, sentence, share } from "../words";
 
 const route = getRouteApi("/inside/workers");
 type Filter = { status?: string; name?: string; client?: string };
 
 export function deviceOf(worker: Worker): string {
   const device = worker.device as Record<string, unknown> | null;
-  return device === null ? "–" : String(device.name ?? device.kind ?? JSON.stringify(device));
+  return device === null ? "–" : String(device.name || device.kind || "–");
 }
 
 const COLUMNS: Column<Worker>[] = [
-  { name: "Client", cell: (one) => <Link to="/workers" search={(before: object) => ({ ...before, client: one.client_id }) as never}>{one.client_name}</Link> },
-  { name: "Worker", cell: (one) => <Status of={one.status} /> },
-  { name: "Last seen", cell: (one) => ago(one.last_seen_at) },
+  { name: "Client", cell: (one) => <Link to="/workers" search={(before: object) => ({ ...before, client: one.client_id }) as never} className="clip narrow-clip" title={one.client_name}>{one.client_name}</Link> },
+  { name: "Worker", cell: (one) => <Status of={one.status} word={one.status === "never" ? "Never seen" : undefined} /> },
+  { name: "Last seen", cell: (one) => <span className="once" title={moment(one.last_seen_at)}>{ago(one.last_seen_at)}</span> },
   { name: "In hand", cell: (one) => (one.task_in_hand ? <Link to="/runs/$id" params={{ id: one.task_in_hand.run_id }} search={{ tab: "tasks" } as never}>{one.task_in_hand.kind}, round {one.task_in_hand.round}, {share(one.task_in_hand.progress)}</Link> : "–") },
-  { name: "Last failure", cell: (one) => <span className="clip">{one.last_failure?.reason ?? "–"}</span> },
+  { name: "Last failure", cell: (one) => <span className="clip narrow-clip" title={one.last_failure?.reason}>{one.last_failure?.reason ?? "–"}</span> },
   { name: "Device", cell: deviceOf },
   { name: "Version", cell: (one) => one.version ?? "–" },
   { name: "Tasks done", isNumber: true, cell: (one) => count(one.tasks_done) },
@@ -29,14 +28,9 @@ const COLUMNS: Column<Worker>[] = [
 ];
 
 export function Workers() {
-  const federation = useFederation();
   const filter = route.useSearch() as Filter;
   const navigate = route.useNavigate();
-  const query = useQuery({
-    queryKey: ["federation", federation, "workers"],
-    queryFn: () => everything((cursor) => workers(federation, cursor)),
-    refetchInterval: 30_000,
-  });
+  const query = useWorkers();
   const change = (part: Filter) => void navigate({ search: (before: object) => ({ ...before, ...part }) as never, replace: true });
   const rows = (query.data ?? []).filter((one) => (!filter.status || one.status === filter.status) && (!filter.name || one.client_name.includes(filter.name)));
   const chosen = query.data?.find((one) => one.client_id === filter.client);

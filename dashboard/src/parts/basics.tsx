@@ -2,25 +2,31 @@
 import { useEffect, useId, useRef, useState, type ReactNode } from "react";
 import { problemOf } from "../api/client";
 import { sentence } from "../words";
+import { Icon, type IconName } from "./icon";
 
-type Tone = "good" | "busy" | "unsure" | "bad" | "quiet";
+export type Tone = "good" | "busy" | "unsure" | "bad" | "quiet";
 
-const STATUSES: Record<string, [icon: string, tone: Tone]> = {
-  received: ["◌", "busy"], awaiting_approval: ["⏸", "unsure"], fenced: ["▥", "busy"], executing: ["↻", "busy"],
-  verifying: ["⌕", "busy"], completed: ["✔", "good"], denied: ["⊘", "quiet"], cancelled: ["⊘", "quiet"],
-  failed: ["✘", "bad"], requires_action: ["!", "bad"], running: ["↻", "busy"], paused: ["⏸", "unsure"],
-  waiting: ["◌", "good"], working: ["↻", "busy"], away: ["✘", "bad"], never: ["–", "quiet"], active: ["✔", "good"],
-  removed: ["⊘", "quiet"], erased: ["▥", "quiet"], pending: ["◌", "busy"], delivered: ["✔", "good"], ready: ["◌", "busy"],
-  leased: ["↻", "busy"], done: ["✔", "good"], ok: ["✔", "good"], revoked: ["⊘", "quiet"], open: ["↻", "busy"],
-  closed: ["✔", "good"], abandoned: ["⊘", "quiet"], down: ["✘", "bad"], live: ["●", "good"], broken: ["✘", "unsure"],
+const STATUSES: Record<string, [icon: IconName, tone: Tone]> = {
+  received: ["ring", "busy"], awaiting_approval: ["clock", "unsure"], fenced: ["fence", "busy"], executing: ["work", "busy"],
+  verifying: ["search", "busy"], completed: ["check", "good"], denied: ["ban", "quiet"], cancelled: ["ban", "quiet"],
+  failed: ["cross", "bad"], requires_action: ["alert", "bad"], running: ["work", "busy"], paused: ["pause", "unsure"],
+  waiting: ["dot", "good"], working: ["work", "busy"], away: ["cross", "bad"], never: ["dash", "quiet"], active: ["check", "good"],
+  removed: ["ban", "quiet"], erased: ["fence", "quiet"], pending: ["ring", "busy"], delivered: ["check", "good"], ready: ["ring", "busy"],
+  standby: ["pause", "quiet"], leased: ["work", "busy"], done: ["check", "good"], ok: ["check", "good"], revoked: ["fence", "quiet"],
+  open: ["work", "busy"], closed: ["check", "good"], abandoned: ["ban", "quiet"], down: ["cross", "bad"], live: ["dot", "good"],
+  broken: ["cross", "unsure"],
 };
 
 /** An icon, a word and a colour: none of them alone. */
-export function Status({ of, word }: { of: string; word?: string }) {
-  const [icon, tone] = STATUSES[of] ?? ["·", "quiet"];
+export function Status({ of, word, title }: { of: string; word?: string; title?: string }) {
+  const [icon, tone] = STATUSES[of] ?? ["question", "quiet"];
+  return <Chip icon={icon} tone={tone} word={word ?? sentence(of)} title={title} />;
+}
+
+export function Chip({ icon, tone, word, title }: { icon: IconName; tone: Tone; word: string; title?: string }) {
   return (
-    <span className={`status ${tone}`}>
-      <span aria-hidden="true">{icon}</span> {word ?? sentence(of)}
+    <span className={`status ${tone}`} title={title}>
+      <Icon of={icon} /> {word}
     </span>
   );
 }
@@ -227,6 +233,26 @@ export function Tabs<T extends string>({ label, tabs, now, onChange, children }:
         {children}
       </div>
     </>
+  );
+}
+
+/** One of a few, side by side. */
+export function Switch<T extends string>({ label, options, now, onChange }: {
+  label: string; options: readonly (readonly [T, string])[]; now: T; onChange: (next: T) => void;
+}) {
+  const name = useId();
+  return (
+    <fieldset className="switch">
+      <legend>{label}</legend>
+      <div>
+        {options.map(([value, word]) => (
+          <label key={value}>
+            <input type="radio" name={name} checked={value === now} onChange={() => onChange(value)} />
+            <span>{word}</span>
+          </label>
+        ))}
+      </div>
+    </fieldset>
   );
 }
 

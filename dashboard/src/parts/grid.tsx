@@ -3,13 +3,14 @@ import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import { grid, type GridRow } from "../api/operations";
 import { Awaiting, Empty } from "./basics";
+import { Icon, type IconName } from "./icon";
 import { Table, type Column } from "./table";
 
 const route = getRouteApi("/inside/runs/$id");
 const WINDOW = 40;
-const CELLS: Record<string, [icon: string, tone: string, word: string]> = {
-  d: ["✔", "good", "done"], l: ["◷", "unsure", "late"], f: ["✘", "bad", "failed"], r: ["▥", "quiet", "revoked"],
-  o: ["↻", "busy", "open"], "-": ["·", "quiet", "not asked"],
+const CELLS: Record<string, [icon: IconName | null, tone: string, word: string]> = {
+  d: ["check", "good", "done"], l: ["clock", "unsure", "late"], f: ["cross", "bad", "failed"], r: ["fence", "quiet", "revoked"],
+  o: ["work", "busy", "open"], "-": [null, "nothing", "not asked"],
 };
 
 export function RoundsGrid({ id }: { id: string }) {
@@ -25,7 +26,7 @@ export function RoundsGrid({ id }: { id: string }) {
   const show = (round: number | undefined) => void navigate({ search: (before: object) => ({ ...before, from: round }) as never, replace: true });
   const [oldest, newest] = [found?.rounds[0] ?? 1, found?.rounds.at(-1) ?? 1];
   const columns: Column<GridRow>[] = [
-    { name: "Client", cell: (row) => <Link to="/workers" search={{ client: row.client_id }}>{row.name}</Link> },
+    { name: "Client", cell: (row) => <Link to="/workers" search={{ client: row.client_id }} className="clip narrow-clip" title={row.name}>{row.name}</Link> },
     ...(found?.rounds ?? []).map((round, i): Column<GridRow> => ({ name: String(round), cell: (row) => <Cell code={row.cells[i]} words={found?.codes} /> })),
   ];
   return (
@@ -42,7 +43,7 @@ export function RoundsGrid({ id }: { id: string }) {
               {Object.keys(found.codes).map((code) => <li key={code}><Cell code={code} words={found.codes} /> {found.codes[code]}</li>)}
             </ul>
           </div>
-          <Table label={`Clients and rounds ${oldest} to ${newest}`} columns={columns} rows={found.clients} keyOf={(row) => row.client_id} />
+          <div className="cells"><Table label={`Clients and rounds ${oldest} to ${newest}`} columns={columns} rows={found.clients} keyOf={(row) => row.client_id} /></div>
           {found.left_off > 0 && <p className="note">{found.left_off} further clients are not shown.</p>}
         </>
       ))}
@@ -51,11 +52,10 @@ export function RoundsGrid({ id }: { id: string }) {
 }
 
 function Cell({ code, words }: { code: string; words?: Record<string, string> }) {
-  const [icon, tone, word] = CELLS[code] ?? [code, "quiet", words?.[code] ?? code];
+  const [icon, tone, word] = CELLS[code] ?? ["question", "quiet", words?.[code] ?? code];
   return (
-    <span className={`cell ${tone}`} title={words?.[code] ?? word}>
-      <span aria-hidden="true">{icon}</span>
-      <span className="hidden">{word}</span>
+    <span className={`cell ${tone}`} role="img" aria-label={word} title={words?.[code] ?? word}>
+      {icon && <Icon of={icon} />}
     </span>
   );
 }

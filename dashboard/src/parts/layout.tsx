@@ -7,6 +7,7 @@ import { useMe, useSession } from "../session";
 import { choose, useTheme } from "../theme";
 import { SignInForm } from "../pages/sign-in";
 import { Dialog, Empty, Loading, Status } from "./basics";
+import { Icon, Mark } from "./icon";
 
 export function Layout({ children }: { children: ReactNode }) {
   const { me, isKnown, hasEnded } = useSession();
@@ -35,7 +36,7 @@ export function Open({ children }: { children: ReactNode }) {
       <Skip />
       <header className="top">
         <Link to="/" className="brand">
-          Lethe
+          <Mark /> Lethe
         </Link>
         <nav aria-label="Main" className="grow">
           <Link to="/verify">Verify a certificate</Link>
@@ -68,7 +69,7 @@ function Frame({ children }: { children: ReactNode }) {
       <Skip />
       <header className="top">
         <Link to="/" className="brand">
-          Lethe
+          <Mark /> Lethe
         </Link>
         <FederationChoice />
         <span className="grow" />
@@ -95,14 +96,14 @@ function Frame({ children }: { children: ReactNode }) {
 }
 
 const PAGES = [
-  ["/", "Inbox", "any"],
-  ["/requests", "Requests", "any"],
-  ["/requests/new", "New request", "file"],
-  ["/runs", "Runs", "read"],
-  ["/workers", "Workers", "read"],
-  ["/compare", "Compare", "read"],
-  ["/verify", "Verify", "any"],
-  ["/admin", "Admin", "read"],
+  ["/", "Inbox", "any", "inbox"],
+  ["/requests", "Requests", "any", "list"],
+  ["/requests/new", "New request", "file", "plus"],
+  ["/runs", "Runs", "read", "run"],
+  ["/workers", "Workers", "read", "chip"],
+  ["/compare", "Compare", "read", "chart"],
+  ["/verify", "Verify", "any", "shield"],
+  ["/admin", "Admin", "read", "gear"],
 ] as const;
 
 function Navigation({ isHolder }: { isHolder: boolean }) {
@@ -111,10 +112,10 @@ function Navigation({ isHolder }: { isHolder: boolean }) {
   return (
     <nav aria-label="Main" className="side">
       <ul>
-        {PAGES.filter(([, , need]) => may(need)).map(([path, name]) => (
+        {PAGES.filter(([, , need]) => may(need)).map(([path, name, , icon]) => (
           <li key={path}>
             <Link to={path} activeOptions={{ exact: path === "/" || path.startsWith("/requests"), includeSearch: false }} activeProps={{ "aria-current": "page" }}>
-              {name}
+              <Icon of={icon} /> {name}
             </Link>
           </li>
         ))}
@@ -168,7 +169,7 @@ function ThemeButton() {
   const other = theme === "dark" ? "light" : "dark";
   return (
     <button type="button" className="small" onClick={() => choose(other)}>
-      {other === "dark" ? "☾ Dark" : "☀ Light"}
+      <Icon of={other === "dark" ? "moon" : "sun"} /> {other === "dark" ? "Dark" : "Light"}
     </button>
   );
 }
@@ -180,9 +181,8 @@ function Account() {
   const name = me.person ?? me.client_name ?? me.label;
   return (
     <span className="account">
-      <span>
-        {name ? `${name}, ` : ""}
-        {me.role}
+      <span className="who">
+        {name && <strong>{name}</strong>} <span className="note">{me.role}</span>
       </span>
       <button
         type="button"

@@ -1,46 +1,66 @@
 /** KNOT's plane: how long a round takes against how far updates point away from the others'. */
 import type { DrawingProps } from "../pages/cohorts";
-import { figure } from "../words";
-import { classOf, clipped, describe, signOf } from "./cohort-words";
+import { counted, figure, seconds } from "../words";
+import { CohortLegend } from "./cohort-legend";
+import { classOf, clipped, describe, nameOfCohort, STATES, stateOf } from "./cohort-words";
+import { Icon, IconAt } from "./icon";
 import { Node } from "./node";
 
-const [WIDTH, HEIGHT, LEFT, BOTTOM, MARGIN] = [760, 460, 60, 46, 30];
+const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [760, 400, 78, 120, 34, 52];
+const STEPS = [0, 0.25, 0.5, 0.75, 1];
 
-export function Plane({ found, chosen, wanted, onChoose }: DrawingProps) {
+export function Plane({ found, look, chosen, wanted, onChoose }: DrawingProps) {
   const placed = found.cohorts.filter((one) => one.place !== null);
   const anchors = found.plane?.anchors ?? [];
-  const x = scaleOf([...placed.map((one) => one.place!.time), ...anchors.map((one) => one.time)], LEFT, WIDTH - MARGIN - 90);
-  const y = scaleOf([...placed.map((one) => one.place!.disparity), ...anchors.map((one) => one.disparity)], HEIGHT - BOTTOM, MARGIN);
+  const x = scaleOf([...placed.map((one) => one.place!.time), ...anchors.map((one) => one.time)], LEFT + 30, WIDTH - RIGHT);
+  const y = scaleOf([...placed.map((one) => one.place!.disparity), ...anchors.map((one) => one.disparity)], HEIGHT - BOTTOM - 30, TOP);
   const most = Math.max(...placed.map((one) => one.num_members), 1);
+  const radius = (members: number) => 12 + 14 * Math.sqrt(members / most);
+  const floor = HEIGHT - BOTTOM;
   return (
     <>
       <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="group" aria-label="Clusters by time and disparity">
-        <line className="axis" x1={LEFT - 20} y1={HEIGHT - BOTTOM + 16} x2={WIDTH - MARGIN} y2={HEIGHT - BOTTOM + 16} />
-        <line className="axis" x1={LEFT - 20} y1={MARGIN - 10} x2={LEFT - 20} y2={HEIGHT - BOTTOM + 16} />
-        <text x={(LEFT + WIDTH) / 2} y={HEIGHT - 8} textAnchor="middle">seconds of a round →</text>
-        <text transform={`translate(16,${HEIGHT / 2}) rotate(-90)`} textAnchor="middle">disparity →</text>
+        {STEPS.map((step) => {
+          const [time, disparity] = [x.valueAt(step), y.valueAt(step)];
+          return (
+            <g key={step}>
+              <line className="grid-line" x1={x(time)} y1={TOP - 20} x2={x(time)} y2={floor} />
+              <line className="grid-line" x1={LEFT} y1={y(disparity)} x2={WIDTH - 20} y2={y(disparity)} />
+              {(step === 0 || x.isWide) && <text x={x(time)} y={floor + 16} textAnchor="middle" className="small">{seconds(time)}</text>}
+              {(step === 0 || y.isWide) && <text x={LEFT - 8} y={y(disparity) + 4} textAnchor="end" className="small">{figure(disparity)}</text>}
+            </g>
+          );
+        })}
+        <line className="axis" x1={LEFT} y1={floor} x2={WIDTH - 20} y2={floor} />
+        <line className="axis" x1={LEFT} y1={TOP - 20} x2={LEFT} y2={floor} />
+        <text x={(LEFT + WIDTH - 20) / 2} y={HEIGHT - 10} textAnchor="middle" className="name">how long a round takes</text>
+        <text transform={`translate(16,${HEIGHT / 2 - 20}) rotate(-90)`} textAnchor="middle" className="name">disparity of updates</text>
+        {placed.map((one) => {
+          const r = radius(one.num_members);
+          const { icon } = STATES[stateOf(one, look)];
+          return (
+            <Node key={one.id} x={x(one.place!.time)} y={y(one.place!.disparity)} label={`${describe(one, look)}; ${seconds(one.place!.time)} a round, disparity ${figure(one.place!.disparity)}`} className={classOf(one, look, chosen, wanted)} onChoose={() => onChoose(one.id)}>
+              <circle r={r} />
+              <text x={r + 7} y={-1} className="name halo">{clipped(nameOfCohort(one))}</text>
+              <text x={r + 7} y={13} className="small halo">{counted(one.num_members, "member")}</text>
+              {icon && <IconAt of={icon} x={0} y={0} />}
+            </Node>
+          );
+        })}
         {anchors.map((one) => (
-          <g key={one.cluster} className="node anchor" transform={`translate(${x(one.time)},${y(one.disparity)})`}>
-            <rect x={-6} y={-6} width={12} height={12} transform="rotate(45)" />
-          </g>
-        ))}
-        {placed.map((one) => (
-          <Node key={one.id} x={x(one.place!.time)} y={y(one.place!.disparity)} label={`${describe(one)}; ${figure(one.place!.time)} s, disparity ${figure(one.place!.disparity)}`} className={classOf(one, chosen, wanted)} onChoose={() => onChoose(one.id)}>
-            <circle r={8 + 14 * Math.sqrt(one.num_members / most)} fillOpacity={0.7} />
-            <text y={4} x={12 + 14 * Math.sqrt(one.num_members / most)}>{signOf(one)}{clipped(one.name ?? "erased")}</text>
-          </Node>
+          <rect key={one.cluster} className="anchor-mark" x={-4} y={-4} width={8} height={8} transform={`translate(${x(one.time)},${y(one.disparity) + 30}) rotate(45)`} />
         ))}
       </svg>
-      <ul className="legend">
-        <li>● a cluster; the larger, the more members</li>
-        <li>◆ the anchor that a cluster was made around</li>
-        <li>▥ fenced, ↺ began again from clean cohorts</li>
-      </ul>
+      <CohortLegend found={{ ...found, cohorts: placed }} look={look}>
+        <li><Icon of="ring" /> a cluster; the larger, the more members</li>
+        {anchors.length > 0 && <li><Icon of="diamond" /> below it: made around an anchor here</li>}
+      </CohortLegend>
     </>
   );
 }
 
-function scaleOf(values: number[], from: number, to: number): (value: number) => number {
+function scaleOf(values: number[], from: number, to: number) {
   const [low, high] = [Math.min(...values), Math.max(...values)];
-  return (value) => (high === low ? (from + to) / 2 : from + ((to - from) * (value - low)) / (high - low));
+  const place = (value: number) => (high === low ? (from + to) / 2 : from + ((to - from) * (value - low)) / (high - low));
+  return Object.assign(place, { isWide: high > low, valueAt: (step: number) => low + step * (high - low) });
 }

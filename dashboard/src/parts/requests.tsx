@@ -2,7 +2,7 @@
 import { Link } from "@tanstack/react-router";
 import type { Actor, ErasureRequest } from "../api/operations";
 import { day, daysLeft, short } from "../words";
-import { Status } from "./basics";
+import { Chip, Status } from "./basics";
 import type { Column } from "./table";
 
 type RequestStatus = ErasureRequest["status"];
@@ -26,11 +26,16 @@ export function nameOf(actor: Actor | null | undefined): string {
 
 export function Countdown({ of }: { of: Pick<ErasureRequest, "days_left" | "legal_deadline"> }) {
   const left = of.days_left;
-  const tone = left == null ? "quiet" : left < 0 ? "bad" : left <= 7 ? "unsure" : "good";
-  const icon = left == null ? "–" : left < 0 ? "!" : left <= 7 ? "◷" : "✔";
+  const due = `due ${day(of.legal_deadline)}`;
+  if (left == null) return <Chip icon="dash" tone="quiet" word="closed" title={`It was ${due}`} />;
+  return <Chip icon={left < 0 ? "alert" : "clock"} tone={left < 0 ? "bad" : left <= 7 ? "unsure" : "good"} word={daysLeft(left)} title={due} />;
+}
+
+function Who({ of, otherwise }: { of: Actor | null | undefined; otherwise: string }) {
+  if (!of) return <span className="clip narrow-clip" title={otherwise}>{otherwise}</span>;
   return (
-    <span className={`status ${tone}`} title={`due ${day(of.legal_deadline)}`}>
-      <span aria-hidden="true">{icon}</span> {daysLeft(left)}
+    <span className="clip narrow-clip" title={nameOf(of)}>
+      {of.person ?? of.label ?? `credential ${short(of.credential_id)}`} <span className="note">{of.role}</span>
     </span>
   );
 }
@@ -40,16 +45,16 @@ export const REQUEST_COLUMNS: Column<ErasureRequest>[] = [
     name: "Request",
     sort: "created",
     cell: (one) => (
-      <Link to="/requests/$id" params={{ id: one.id }}>
+      <Link to="/requests/$id" params={{ id: one.id }} className="clip narrow-clip" title={one.external_ref ?? one.id}>
         {one.external_ref ?? short(one.id)}
       </Link>
     ),
   },
   { name: "Status", cell: (one) => <Status of={one.status} /> },
   { name: "Deadline", sort: "deadline", cell: (one) => <Countdown of={one} /> },
-  { name: "Forget", cell: (one) => <span className="clip">{one.subjects.join(", ")}</span> },
+  { name: "Forget", cell: (one) => <span className="clip narrow-clip" title={one.subjects.join(", ")}>{one.subjects.join(", ")}</span> },
   { name: "Scope", cell: (one) => one.scope },
   { name: "Method", cell: (one) => one.chosen ?? one.method },
-  { name: "Filed by", cell: (one) => (one.filed_by ? nameOf(one.filed_by) : one.requested_by) },
-  { name: "Decided by", cell: (one) => (one.decided_by ? nameOf(one.decided_by) : "–") },
+  { name: "Filed by", cell: (one) => <Who of={one.filed_by} otherwise={one.requested_by} /> },
+  { name: "Decided by", cell: (one) => <Who of={one.decided_by} otherwise="–" /> },
 ];

@@ -13,7 +13,7 @@ export function Shares() {
     <Card title="Shares of the jobs">
       <Awaiting query={query}>
         {query.data?.length ? (
-          <Chart label="Shares of clients by period" unit="fraction of clients" over="round" lines={linesOf(query.data)} marks={[]} />
+          <Chart label="Shares of clients by period" unit="fraction" over="period" lines={linesOf(query.data)} marks={[]} />
         ) : (
           <Empty command="lethe incentives set --strategy NAME">Clients are not divided among jobs here. To have them divided:</Empty>
         )}

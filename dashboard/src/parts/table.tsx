@@ -2,6 +2,7 @@
 import { useEffect, useRef, useState, type ReactNode } from "react";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { Empty, Loading, Trouble } from "./basics";
+import { Icon } from "./icon";
 
 export type Column<T> = {
   name: string;
@@ -35,7 +36,7 @@ export function Table<T>(props: Props<T>) {
     count: rows.length,
     getScrollElement: () => frame.current,
     estimateSize: () => ROW_PX,
-    overscan: 12,
+    overscan: 8,
     initialRect: { width: 1000, height: 640 },
   });
   const shown = virtual.getVirtualItems().filter(({ index }) => index < rows.length); // of before there were fewer
@@ -99,7 +100,7 @@ function Head<T>({ column, sort, onSort }: { column: Column<T>; sort?: string; o
   return (
     <th scope="col" aria-sort={direction ?? "none"} className={column.isNumber ? "number" : undefined}>
       <button type="button" className="plain" onClick={() => onSort(direction === "ascending" ? `-${key}` : key)}>
-        {column.name} <span aria-hidden="true">{direction === "ascending" ? "▲" : direction === "descending" ? "▼" : "↕"}</span>
+        {column.name} <Icon of={direction === "ascending" ? "up" : direction === "descending" ? "down" : "sort"} />
       </button>
     </th>
   );

@@ -2,10 +2,13 @@
 import { useEffect, useState } from "react";
 import { factsOf, judge, keysOf, verifyCertificate, type Result, type Verdict } from "../../../services/audit/pages/verify.js";
 import { Facts } from "./basics";
+import { Icon, type IconName } from "./icon";
 
-const WORDS = { proved: "✔ Proved", consistent: "● Consistent, not proved", unknown: "? Not checked", failed: "✘ Failed" };
+const WORDS: Record<Verdict["level"], [IconName, string]> = {
+  proved: ["check", "Proved"], consistent: ["dot", "Consistent, not proved"], unknown: ["question", "Not checked"], failed: ["cross", "Failed"],
+};
 const TONES = { proved: "good", consistent: "unsure", unknown: "unsure", failed: "bad" };
-const MARKS = new Map([[true, "✔"], [false, "✘"], [null, "–"]]);
+const MARKS = new Map<boolean | null, [IconName, string]>([[true, ["check", "holds"]], [false, ["cross", "does not hold"]], [null, ["dash", "not checked"]]]);
 const subtle = window.isSecureContext ? window.crypto.subtle : null;
 
 export const BEYOND =
@@ -39,14 +42,18 @@ export function Verification({ certificate, keys, areOwn, typed }: { certificate
   return (
     <>
       <div className={`verdict ${TONES[verdict.level]}`} role="status" data-level={verdict.level}>
-        <strong>{WORDS[verdict.level]}</strong>
+        <strong><Icon of={WORDS[verdict.level][0]} /> {WORDS[verdict.level][1]}</strong>
         <p className="wrap">{verdict.sentence}</p>
-        <ul>
-          {result?.checks.map((check) => (
-            <li key={check.name} className="wrap">
-              {MARKS.get(check.ok)} {check.name}: {check.detail}
-            </li>
-          ))}
+        <ul className="checks">
+          {result?.checks.map((check) => {
+            const [icon, word] = MARKS.get(check.ok) ?? MARKS.get(null)!;
+            return (
+              <li key={check.name} className={`wrap ${check.ok === true ? "good" : check.ok === false ? "bad" : ""}`}>
+                <Icon of={icon} />
+                <span><strong>{check.name}</strong><span className="hidden"> {word}</span>: {check.detail}</span>
+              </li>
+            );
+          })}
         </ul>
       </div>
       {result?.statement && verdict.level !== "failed" && (

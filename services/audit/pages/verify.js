@@ -303,7 +303,7 @@ function statementOf(payload) {
 // `areKeysOwn`: the public key itself is one that the reader brought.
 function judge(result, fingerprintText, areKeysOwn) {
   const failed = result.checks.find((one) => one.ok === false);
-  if (failed && failed.name === "signatures" && failed.detail.endsWith("is not at hand"))
+  if (failed && failed.name === "signatures" && failed.detail.endsWith("is not at hand") && !areKeysOwn)
     return { level: "unknown", sentence: `Not checked: ${failed.detail}. Add the issuer's public key.` };
   if (failed) return { level: "failed", sentence: `Do not rely on it: ${failed.detail}.` };
   if (fingerprintText.trim()) {

@@ -241,8 +241,19 @@ def test_kernel_judges_raw_images_exactly_as_a_client_does(digits: Classifier, t
     model = task.model(SPEC)
     load_weights(model, StoredFile(tmp_path / "weights"))
     expected = evaluate(task, model, CPU, batch_size=50)
-    assert over_files(evaluate_model, params, inputs, tmp_path / "out") == expected
+    found = over_files(evaluate_model, params, inputs, tmp_path / "out")
+    assert {name: value for name, value in found.items() if "/" not in name} == expected
     assert expected["num_samples"] == 360
+
+
+def test_kernel_tells_classes_apart(tmp_path: Path) -> None:
+    scaled = load("digits")
+    params, inputs = evaluation_inputs(tmp_path, scaled.x_test, scaled.y_test)
+    found = over_files(evaluate_model, params, inputs, tmp_path / "out")
+    labels, counts = np.unique(scaled.y_test, return_counts=True)
+    of_class = [found[f"accuracy/{label}"] for label in labels]
+    assert len(of_class) == 10 and all(0 <= one <= 1 for one in of_class)
+    assert np.dot(of_class, counts) == pytest.approx(found["accuracy"] * found["num_samples"])
 
 
 def test_a_validation_set_is_known_by_its_digest_and_not_read_again(tmp_path: Path) -> None:

@@ -11145,7 +11145,7 @@ export type GetSeriesData = {
         /**
          * Metric
          *
-         * `accuracy`, `loss`, `seconds`, `clients`, `bytes_received`, or any figure of its models; accuracy, loss, seconds, clients when absent.
+         * `accuracy`, `loss`, `seconds`, `clients`, `bytes_received`, `accuracy*` (one for each class of the coordinator's validation set, if it has 20 at most), or any figure of its models; accuracy, loss, seconds, clients when absent.
          */
         metric?: Array<string>;
         /**

@@ -100,9 +100,8 @@ def test_any_changed_byte_is_found(judged: Any, version: Any) -> None:
     changed = [certificate[:at] + bytes([certificate[at] ^ 1]) + certificate[at + 1 :] for at in places]
     changed += [certificate[:-1], certificate + b"\n", b"\xef\xbb\xbf" + certificate, certificate[:500], b"", b"null"]
     found = judged(*(case(one, areKeysOwn=True) for one in changed))
-    assert not [one for one in found if one["verdict"]["level"] == "proved"]
     assert all(one["facts"] is None for one in found), "nothing is shown of what does not verify"
-    assert {one["verdict"]["level"] for one in found} <= {"failed", "unknown"}
+    assert {one["verdict"]["level"] for one in found} == {"failed"}, "also where the name of the signer was changed"
 
 
 def test_a_claim_that_was_changed_and_keeps_its_form_is_found_by_both_ways(judged: Any) -> None:
