@@ -1,6 +1,6 @@
-"""what a restored database must not take back
+"""what a restored database must not take back, and when cohorts were cut last
 
-Digests that it learns from the lists beside the tombstones.
+Digests that it learns from the lists beside the tombstones. Cohorts may be cut again after their fence.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("federation_id", "digest", "is_model", name=op.f("pk_tainted")),
     )
+    op.add_column("lines", sa.Column("cut_at", sa.DateTime(timezone=True), nullable=True))
 
 
 def downgrade() -> None:
+    op.drop_column("lines", "cut_at")
     op.drop_table("tainted")
     op.drop_table("taint_lists")

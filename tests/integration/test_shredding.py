@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from coordinator.engine.entities import Blob
 from coordinator.engine.messages import ClaimTasks
 from coordinator.runtime.storage import Storage
 from coordinator.store import tables as t
+from coordinator.store import worker_caches
 from coordinator.store.rows import to_entity
+from coordinator.store.worker_caches import WorkerCache
 from services.core import digests
 from services.core.errors import Rejected
 from tests.support.federation import Federation, federation
@@ -39,6 +42,23 @@ async def opened(storage: Storage, blob: Blob) -> bytes | None:
     except Rejected as rejected:
         assert rejected.code == "key-missing"
         return None
+
+
+async def caches(f: Federation, erasure_id: UUID) -> list[WorkerCache]:
+    async with f.coordinator.database.read() as connection:
+        return await worker_caches.of_request(connection, erasure_id)
+
+
+async def drop_caches(f: Federation) -> set[str]:
+    """Every worker drops what it is told to, and says so. Returns the digests."""
+    told = set[str]()
+    async with f.coordinator.database.write() as connection:
+        for client in (await connection.execute(t.clients.select())).all():
+            models = await worker_caches.superseded(connection, client.id)
+            told |= set(models.digests)
+            if models.through is not None:
+                await worker_caches.note_dropped(connection, client.id, models.through)
+    return told
 
 
 @pytest.mark.parametrize(
@@ -106,6 +126,8 @@ async def test_a_backup_of_a_mended_line_gives_nothing_back_once_its_audit_has_f
         )
         opened_before = [await opened(backup, blob) for blob in mended]
         assert len(mended) > 2 and None not in opened_before
+        await drop_caches(f)
+        assert all(one.is_confirmed for one in await caches(f, erasure_id))
         f.offline.clear()
         erasure = await f.wait_for_erasure(erasure_id)
         assert erasure.status == "completed", erasure.reason
@@ -119,6 +141,11 @@ async def test_a_backup_of_a_mended_line_gives_nothing_back_once_its_audit_has_f
                 blob.epoch,
             )
         await backup.blobs.close()
+        assert not any(one.is_confirmed for one in await caches(f, erasure_id))  # not of what the method had made
+        own_models = await f.rows(t.checkpoints, t.checkpoints.c.cohort_id == line.cohort_id)
+        made = {row.digest for row in own_models if row.epoch == line.epoch_after} - served
+        assert made and made <= await drop_caches(f)
+        assert all(one.is_confirmed for one in await caches(f, erasure_id))
 
 
 async def test_a_model_that_an_operator_uploads_again_is_not_stored_twice_and_goes_with_the_erasure(

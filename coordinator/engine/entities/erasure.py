@@ -184,6 +184,8 @@ class AffectedCohort:
     """unlearned: what the audit found; None: it was not audited so far."""
     clean_at: datetime | None = None
     done_at: datetime | None = None
+    cut_at: datetime | None = None
+    """When the request cut it last, which is later than its fence where a method failed; None: an older release did."""
 
     @property
     def key(self) -> tuple[UUID, UUID]:

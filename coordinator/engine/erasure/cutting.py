@@ -80,6 +80,7 @@ def _cut_cohort(
         target_round=cohort.round,
         head_before=cohort.head_digest,
         rollback_digest=one.clean.digest if one.clean is not None and one.action == "rolled-back" else None,
+        cut_at=draft.now,
     )
     fenced = e.CohortFenced(cohort.id, cohort.epoch + 1, None, None, 0)
     match one.action:
@@ -166,6 +167,7 @@ def plan_others_again(draft: Draft, cut: AffectedCohort) -> None:
             target_round=max(affected.target_round, cut.target_round if cut.action == "re-initialised" else 0),
             head_before=affected.head_before,
             clean_at=affected.clean_at or cut.clean_at,
+            cut_at=affected.cut_at,
         )
         draft.emit(e.AffectedCohortFenced(again))
         if erasure.status in ("verifying", "requires_action"):  # a purge may be under way

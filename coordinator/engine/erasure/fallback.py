@@ -61,7 +61,7 @@ def _fence(draft: Draft, affected: AffectedCohort, cohort: Cohort, fenced: e.Coh
     erasure, given_up = draft.state.erasures[affected.erasure_id], _given_up(draft.state, affected, cohort)
     cutting.supersede(draft, erasure.id, given_up)
     draft.emit(fenced)
-    cut = replace(affected, epoch_before=cohort.epoch, epoch_after=fenced.epoch)
+    cut = replace(affected, epoch_before=cohort.epoch, epoch_after=fenced.epoch, cut_at=draft.now)
     draft.emit(e.AffectedCohortFenced(cut))
     cutting.plan_others_again(draft, cut)
     concerned = {draft.state.checkpoints[checkpoint_id].run_id for checkpoint_id in given_up}

@@ -118,6 +118,7 @@ lines = Table(
     Column("audit", Json),
     Column("clean_at", Instant),
     Column("done_at", Instant),
+    Column("cut_at", Instant),
     PrimaryKeyConstraint("erasure_id", "cohort_id"),
     one_of("action", "rolled-back", "re-initialised", "retired", "unlearned"),
     CheckConstraint("epoch_after > epoch_before", name="fence_moves_on"),
