@@ -15,7 +15,6 @@ import typer
 
 from lethe.database_faults import database_asked
 from lethe.failures import UNUSABLE, CommandFailed, require
-from services.core.tokens import hide_tokens
 
 if TYPE_CHECKING:
     from coordinator.runtime.coordinator import Coordinator
@@ -131,6 +130,8 @@ def _refuse_unusable(directory: Path, variable: str) -> None:
 def configure_logging(*, as_json: bool) -> None:
     """Structured lines on standard error; standard output is for what the command itself says."""
     import structlog
+
+    from services.core.tokens import hide_tokens
 
     # Plain tracebacks: the fancy ones print local variables, and those may be tokens.
     console = structlog.dev.ConsoleRenderer(

@@ -66,7 +66,7 @@ MUTANTS: Final = (
     mutant(
         "rollback stops at the first model that the client did not answer",
         "the head at the fence is not the newest clean model",
-        (cuts._tainted, "above if checkpoint.base_id is None else (*above, checkpoint.base_id)", "above"),
+        (cuts._made_of, "above if checkpoint.base_id is None else (*above, checkpoint.base_id)", "above"),
     ),
     mutant(
         "rollback goes to the beginning",
@@ -166,7 +166,7 @@ MUTANTS: Final = (
     mutant(
         "a run that began with a leaver's model goes on",
         "a run that began with a leaver's model goes on",
-        (cuts._tainted, "_models_started_from(checkpoint, same[checkpoint.digest])", "[]"),
+        (cuts._made_of, "_models_started_from(checkpoint, same[checkpoint.digest])", "[]"),
     ),
     mutant(
         "a run begins with a superseded model",
