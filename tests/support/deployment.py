@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,8 @@ class Deployment:
         if evidence := self.settings.get("LETHE_EVIDENCE_DIR"):
             given["evidence_dir"] = Path(evidence)
         settings = Settings.model_validate(given)
-        return asyncio.run(faults_found(settings))
+        with ThreadPoolExecutor(1) as apart:  # browsers drive a loop in this thread
+            return apart.submit(lambda: asyncio.run(faults_found(settings))).result()
 
     # --- processes ----------------------------------------------------------------------------------------------------
 

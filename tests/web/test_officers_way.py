@@ -93,5 +93,6 @@ def _export(officer: Page) -> None:
     officer.get_by_label("Status").select_option("completed")
     expect(officer).to_have_url(re.compile("status=completed"))
     rows = list(csv.DictReader(saved(officer, "Save as CSV").read_text("utf-8").splitlines()))
-    assert [row["ticket"] for row in rows] == ["'=HYPERLINK(1)"], "no spreadsheet takes it for a formula"
+    tickets = {row["ticket"] for row in rows}
+    assert "'=HYPERLINK(1)" in tickets and not [one for one in tickets if one[:1] in "=+-@" and one], "no formula"
     assert rows[0]["decided_by"] == "Ms. Huber (compliance)" and rows[0]["decision"] == "approved"
