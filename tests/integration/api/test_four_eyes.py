@@ -93,7 +93,7 @@ async def test_the_filer_cannot_approve_and_a_second_credential_can(site: Site) 
     assert (await demand(site, "asked"))["four_eyes"] == "asked"
     await site.enrol(*NAMES)
     filer, other = await named(site, "Dr. Weber"), await named(site, HOSTILE)
-    some = {"scope": "samples", "samples": {"b": [3]}}  # of a client that stays: its acts stay readable, too
+    some: dict[str, Any] = {"scope": "samples", "samples": {"b": [3]}}  # who stays can be read of
     filed = await waiting(filer, "b", ground="withdrawal", external_ref="ticket-4711", **some)
     assert filed["needs_approval"] and filed["four_eyes"] and not filed["approvable_by_me"]
     assert (filed["ground"], filed["external_ref"]) == ("withdrawal", "ticket-4711")
