@@ -361,7 +361,9 @@ FAULTS = {
     "no bytes": Fault("missing-bytes", bytes_that_are(lambda data: b"")),
     "bytes cut off": Fault("truncated-bytes", bytes_that_are(lambda data: data[:-1])),
     "a segment's overhead cut off": Fault("truncated-bytes", bytes_that_are(lambda data: data[:-32])),
-    "bytes changed": Fault("changed-bytes", bytes_that_are(lambda data: data[:-1] + b"\0"), is_deep=True),
+    "bytes changed": Fault(
+        "changed-bytes", bytes_that_are(lambda data: data[:-1] + bytes([data[-1] ^ 1])), is_deep=True
+    ),
     "no key": Fault("missing-key", a_key_that_is(moved)),
     "another key": Fault("other-key", a_key_that_is(lambda path: written(path, os.urandom(32)))),
     "a key of who left": Fault("outlived-keys", a_key_of_who_left, is_mended=True),
