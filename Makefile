@@ -57,7 +57,7 @@ format: setup ## rewrite the code in the house format
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
 
-search: setup ## after every kind of erasure, and after restoring every backup, look for what must be gone; then a hundred attackers
+search: setup ## after every kind of erasure, and after restoring every backup, look for what must be gone; then a hundred attackers on each back end
 	@LETHE_SEARCH=all LETHE_WALKS=100 $(BIN)/pytest -n 2 tests/e2e/test_search.py tests/property/test_attackers.py $(ARGS)
 
 chaos: setup ## SIGKILL coordinator, compute and workers, stop Postgres, flush Redis, erase clients meanwhile; compare digests (JSON lines)

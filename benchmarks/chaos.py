@@ -154,19 +154,12 @@ def run_cell(directory: Path, backend: str, mode: str, *, rounds: int, kills: in
         deployment.wait_for_run(run_id, timeout_s=300)
         judge = audit_erasures if mode == "erasure" else audit
         return judge(deployment, run_id, rounds) | {
-            "findings": findings(deployment, monkey.num_database_stops),
+            "findings": deployment.findings(),
             "kills": monkey.num_kills,
             "database_stops": monkey.num_database_stops,
             "redis_flushes": monkey.num_flushes,
             "recoveries_s": monkey.recoveries_s,
         }
-
-
-def findings(deployment: Deployment, num_database_stops: int) -> list[str]:
-    """What the doctor finds wrong. Announcements of uploads do not wait for the disk (ADR 0016): a database that was
-    stopped at once may have forgotten one, whose bytes nobody can open then and the doctor deletes."""
-    found = deployment.findings()
-    return [one for one in found if not (num_database_stops and one.startswith("orphan-bytes:"))]
 
 
 def audit(deployment: Deployment, run_id: str, rounds: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 ROOT: Final = Path(__file__).parents[1]
 END_WITHIN_S: Final = 15.0
@@ -25,20 +25,29 @@ class ProcessDied(Exception):
     """A process that the measurement needs ended, or never became ready."""
 
 
+def start_python(
+    arguments: Sequence[str], output: IO[bytes], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """`python -m ARGUMENTS`, which ends with this process."""
+    return subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        cwd=ROOT,
+        env=environment,
+        preexec_fn=_die_with_parent,
+    )
+
+
 class Child:
     """A Python module in a process of its own, with its output in a log file."""
 
     def __init__(self, name: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str] = {}) -> None:
         self.name, self.log = name, log
         with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=ROOT,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **environment},
-                preexec_fn=_die_with_parent,
+            self._process = start_python(
+                arguments, output, {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **environment}
             )
         self.pid = self._process.pid
 

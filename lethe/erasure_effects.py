@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from lethe.client.answers import Document
 from lethe.client.synchronous.client import Client
@@ -47,13 +46,9 @@ def erasure_effects(
         kept = clean[-1:] if action in ("rolled-back", "untouched") else []
         now = next((one for one in in_order if one["is_head"]), None)
         if action != "untouched" or now is not None:
-            found.append(ErasureEffect(cohort, action, _last(old), next(iter([*kept, *new]), None), now))
+            found.append(ErasureEffect(cohort, action, old[-1] if old else None, next(iter([*kept, *new]), None), now))
     return found
 
 
 def accuracy(checkpoint: Document | None) -> float | None:
     return None if checkpoint is None else accuracy_of(checkpoint["metrics"])
-
-
-def _last(checkpoints: Iterable[Any]) -> Any:
-    return next(iter(reversed(list(checkpoints))), None)

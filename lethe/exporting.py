@@ -35,7 +35,8 @@ def rows_of_run(run: Run, what: str) -> Iterator[Row]:
 
 
 def write_rows(rows: Iterable[Row], out: Path | None) -> int:
-    """Into a new file by its ending, or as JSON lines to standard output. Returns how many."""
+    """Write the rows into a new file, in the format of its ending, or as JSON lines to standard output. Returns their
+    number."""
     if out is None:
         return _write_lines(rows, sys.stdout)
     if out.exists():

@@ -21,7 +21,7 @@ Column = str | Callable[[Mapping[str, Any]], Any]
 
 console = Console()
 notes = Console(stderr=True)
-"""For what is said beside the data, so that standard output stays clean for pipes."""
+"""Prints what is said beside the data, on standard error: standard output stays clean for pipes."""
 
 
 class Printable(Protocol):
@@ -97,7 +97,7 @@ def say(text: str) -> None:
 
 
 def size(num_bytes: int | None) -> str | None:
-    """As people read it: 1.2 MB."""
+    """A number of bytes as people read it: 1.2 MB."""
     return None if num_bytes is None else decimal(num_bytes)
 
 

@@ -53,8 +53,8 @@ def connect(context: typer.Context) -> Client:
 
 
 def await_listener(url: str, patience_s: float) -> None:
-    """Until something listens there, or patience is over: `lethe serve &` takes seconds to begin. From then on requests
-    wait by themselves. Only this machine is waited for."""
+    """Wait until something listens there, or patience is over: `lethe serve &` takes seconds to begin. From then on
+    requests wait by themselves. Only this machine is waited for."""
     from lethe.client.http import is_this_machine
 
     try:

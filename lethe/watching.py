@@ -6,6 +6,7 @@ A lost connection changes nothing: the client reconnects where it stopped, acros
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -21,7 +22,7 @@ from services.core.model_figures import accuracy_of, loss_of
 _PHASES: Final = {"evaluate": "evaluating", "profile": "profiling"}
 ROUNDS_SHOWN: Final = 15
 PACE_ROUNDS: Final = 5
-"""The time left is judged by so many of the last rounds."""
+"""How many of the last rounds the time left is judged by."""
 
 
 @dataclass
@@ -169,8 +170,8 @@ def watch(
     tell = say or (lambda text: console.print(text, highlight=False, markup=False))
     with (
         Live(console=console, get_renderable=lambda: show_live(view, console.width), refresh_per_second=5)
-        if (console.is_terminal)
-        else _Quiet()
+        if console.is_terminal
+        else nullcontext()
     ):
         for event in events:
             if event is None:
@@ -190,9 +191,3 @@ def watch(
                 break
     if not console.is_terminal:
         tell(summary(view))
-
-
-class _Quiet:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...

@@ -231,7 +231,7 @@ class Agent:
             await self._abandon(work, lease)
 
     async def _work(self, lease: Lease) -> None:
-        """From grant to submission. Ends quietly once `lease.stop` is set: whoever set it says why."""
+        """Carry out a task, from grant to submission. Ends quietly once `lease.stop` is set: who set it says why."""
         grant = lease.grant
         result: Result | None = None
         try:

@@ -15,7 +15,7 @@ from worker.ledger import Ledger
 
 @dataclass(frozen=True)
 class Sent:
-    """For one client and one run."""
+    """What was sent for one client in one run."""
 
     client: str
     coordinator: str

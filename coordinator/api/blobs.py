@@ -169,7 +169,8 @@ async def get_blob(
     found = await _readable(caller, owner, digest)
     if not found.blobs:
         raise _gone_or_missing(found, digest)
-    return await send_blob(request, caller.context, await caller.coordinator.storage.readable(found.blobs))
+    blob = await caller.coordinator.storage.readable(found.blobs, are_newest=found.are_newest)
+    return await send_blob(request, caller.context, blob)
 
 
 # --- receiving --------------------------------------------------------------------------------------------------------
@@ -181,12 +182,15 @@ async def _receive(request: Request, caller: Caller, wanted: UploadRequest, *, o
     coordinator = context.coordinator
     new_bytes = 0 if offset else wanted.total  # all that was announced counts from the announcement on
     with context.limits.uploading(sender, wanted.federation_id), context.metrics.uploads.track_inprogress():
-        async with coordinator.quota.room(wanted.federation_id, wanted.client_id, new_bytes):
+        async with (
+            coordinator.quota.room(wanted.federation_id, wanted.client_id, new_bytes),
+            coordinator.receiver.held(wanted.digest, wanted.total, request.stream(), offset) as body,
+        ):
             blob = await coordinator.uploads.announce(wanted)
             if blob.status == "stored":
                 return answer(BlobInfo(digest=wanted.digest, bytes=blob.num_bytes), 201)  # whoever had sent it before
             try:
-                received = await coordinator.receiver.receive(blob, wanted.total, request.stream(), offset)
+                received = await coordinator.receiver.receive(blob, wanted.total, body, offset)
             except StorageFull as error:
                 await _pause_runs(caller, error)
                 raise

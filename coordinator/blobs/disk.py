@@ -24,8 +24,14 @@ READ_BYTES: Final = 2**20
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
+class Run(Protocol):
+    """How to call what must not hold up the event loop."""
+
+    async def __call__(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+
 class Disk(Protocol):
-    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+    async def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
     def submit(self, work: Callable[[], None]) -> None:
         """Start and do not wait: for clean-up in a task that may be cancelled."""
@@ -36,7 +42,7 @@ class Disk(Protocol):
 class _ThisThread:
     """Does everything where it is asked for."""
 
-    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return work(*args, **kwargs)
 
     def submit(self, work: Callable[[], None]) -> None:
@@ -55,7 +61,7 @@ class DiskThreads:
     def __init__(self, num_threads: int) -> None:
         self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix="blobs")
 
-    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         if kwargs:
             raise TypeError("disk work takes positional arguments")
         return await asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
@@ -75,24 +81,24 @@ class Batches(Generic[A, B]):
 
     Threads that come and go between a busy loop's statements cost more than what they do for one small item."""
 
-    def __init__(self, disk: Disk, work: Callable[[Sequence[A]], list[B | Exception]]) -> None:
-        self._disk, self._work = disk, work
+    def __init__(self, run: Run, work: Callable[[Sequence[A]], Sequence[B | Exception]]) -> None:
+        self._run_work, self._work = run, work
         self._waiting: list[tuple[A, asyncio.Future[B]]] = []
         self._working: asyncio.Task[None] | None = None
 
-    async def add(self, item: A) -> B:
+    def add(self, item: A) -> asyncio.Future[B]:
         outcome: asyncio.Future[B] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, outcome))
         if self._working is None:
             self._working = asyncio.create_task(self._run())
-        return await outcome
+        return outcome
 
     async def _run(self) -> None:
         while self._waiting:
             await yield_to_loop()
             lot, self._waiting = self._waiting, []
             try:
-                results = await self._disk.run(self._work, [item for item, _ in lot])
+                results = await self._run_work(self._work, [item for item, _ in lot])
             except Exception as error:  # the disk was shut down, or a directory cannot be synced
                 results = [error] * len(lot)
             for (_, outcome), result in zip(lot, results, strict=True):

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -33,6 +34,7 @@ from coordinator.crashpoints import crashpoint
 from services.core.private_files import make_directory, sync
 
 _NUM_THREADS: Final = 16
+_LISTED_AT_ONCE: Final = 1000
 Outcomes = list[Exception | None]
 
 
@@ -53,7 +55,7 @@ class FileBlobStore:
         self._reserve_bytes = reserve_bytes
         self._disk: Disk = THIS_THREAD if is_scratch else DiskThreads(_NUM_THREADS)
         self._is_durable = not is_scratch
-        self._small_ones: Batches[_Small, None] = Batches(self._disk, self._write_small_ones)
+        self._small_ones: Batches[_Small, None] = Batches(self._disk.run, self._write_small_ones)
         make_directory(root)
 
     async def size(self, owner: UUID, name: str) -> int | None:
@@ -99,8 +101,10 @@ class FileBlobStore:
 
     async def list(self) -> AsyncIterator[StoredBytes]:
         for directory in await self._disk.run(_directories, self._root):
-            for one in await self._disk.run(_files_in, directory):
-                yield one
+            files = _files_in(directory)
+            while lot := await self._disk.run(_next_of, files):
+                for one in lot:
+                    yield one
 
     async def probe(self) -> None:
         await self._disk.run(self._probe)
@@ -239,13 +243,15 @@ def _is_uuid(text: str) -> bool:
         return False
 
 
-def _files_in(directory: Path) -> tuple[StoredBytes, ...]:
-    found = []
+def _next_of(files: Iterator[StoredBytes]) -> Sequence[StoredBytes]:
+    return tuple(islice(files, _LISTED_AT_ONCE))
+
+
+def _files_in(directory: Path) -> Iterator[StoredBytes]:
     owner = UUID(directory.name)
     with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
                 status = entry.stat()
                 modified_at = datetime.fromtimestamp(status.st_mtime, UTC)
-                found.append(StoredBytes(owner, entry.name, status.st_size, modified_at))
-    return tuple(found)
+                yield StoredBytes(owner, entry.name, status.st_size, modified_at)

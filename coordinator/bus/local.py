@@ -90,6 +90,7 @@ class LocalBus:
         while self._cached_bytes > _CACHE_BYTES:
             await self.cache_drop(next(iter(self._cache)))
 
-    async def cache_drop(self, key: str) -> None:
-        _, value = self._cache.pop(key, (0.0, b""))
-        self._cached_bytes -= len(value)
+    async def cache_drop(self, *keys: str) -> None:
+        for key in keys:
+            _, value = self._cache.pop(key, (0.0, b""))
+            self._cached_bytes -= len(value)

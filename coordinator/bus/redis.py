@@ -120,8 +120,9 @@ class RedisBus:
     async def cache_set(self, key: str, value: bytes, ttl_s: float) -> None:
         await self._ask(lambda: self._client.set(f"{self._prefix}:cache:{key}", value, px=_milliseconds(ttl_s)))
 
-    async def cache_drop(self, key: str) -> None:
-        await self._ask(lambda: self._client.delete(f"{self._prefix}:cache:{key}"))
+    async def cache_drop(self, *keys: str) -> None:
+        if keys:
+            await self._ask(lambda: self._client.delete(*(f"{self._prefix}:cache:{key}" for key in keys)))
 
     async def _ask(self, command: Callable[[], Awaitable[Any]]) -> Any:
         """The answer, or None. After a failure nothing is asked for a moment, so that an unreachable server does not

@@ -19,21 +19,24 @@ from services.wire.v1.work import TaskKind
 def choose(draft: Draft, cohort: Cohort, ask: AskClients) -> tuple[list[Member], list[Member]]:
     """Who gets a task now, and (asynchronous rounds) who stands by to replace those that finish."""
     run = draft.state.runs[cohort.run_id]
-    members = {m.name: m for m in draft.members_of(cohort.id) if m.active}
-    if len(members) != cohort.num_members:
-        raise InvariantBroken(f"cohort {cohort.id} has {cohort.num_members} members, and {len(members)} are known")
+    members, active = draft.members_by_name(cohort.id), draft.active_names(cohort.id)
+    if len(active) != cohort.num_members:
+        raise InvariantBroken(f"cohort {cohort.id} has {cohort.num_members} members, and {len(active)} are known")
     if ask.clients is not None:
-        return [members[name] for name in sorted(ask.clients) if name in members], []
+        return [members[name] for name in sorted(ask.clients) if name in members and members[name].active], []
     if cohort.waits_for_group and ask.kind == "train":
         drawn = families.drawn_together(draft, run, cohort.group, ask.round)
-        return who_serves(cohort, [members[name] for name in sorted(members) if name in drawn]), []
-    members = {member.name: member for member in who_serves(cohort, members.values())}
+        return who_serves(cohort, [members[name] for name in active if name in drawn]), []
+    names = draft.over_messages(
+        ("serving", cohort.id, cohort.kind),
+        lambda: [member.name for member in who_serves(cohort, map(members.__getitem__, active))],
+    )
     lottery = lottery_for(draft, cohort, ask)
     if ask.stream is None:
-        return [members[name] for name in lottery.draw(sorted(members), ask.num_clients, ask.round)], []
+        return [members[name] for name in lottery.draw(names, ask.num_clients, ask.round)], []
     open_tasks = [t for t in draft.open_tasks(cohort.id) if t.kind == ask.kind]
     busy = busy_clients(draft, cohort.id, ask.kind)
-    idle = sorted(name for name, member in members.items() if member.client_id not in busy)
+    idle = [name for name in names if members[name].client_id not in busy]
     num_now = max(0, ask.stream.in_flight - len(open_tasks))
     chosen = lottery.draw(idle, num_now, ask.round)
     rest = sorted(set(idle) - set(chosen))
@@ -76,7 +79,7 @@ def asked(task: Task, ask: AskClients) -> Task:
 
 def leaver_tasks(draft: Draft, round: Round, ask: AskClients, position: int) -> list[Task]:
     """Work for those whom the cohort's method makes it forget."""
-    members = {m.name: m for m in draft.members_of(round.cohort_id)} if ask.leavers else {}
+    members = draft.members_by_name(round.cohort_id) if ask.leavers else {}
     tasks: list[Task] = []
     for wanted in ask.leavers:
         task = new_task(draft, round, members[wanted.client], position, "ready")

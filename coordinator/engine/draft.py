@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from coordinator.engine.entities import OPEN_TASK, Cohort, Erasure, Job, JobKind, Member, State, Task
+from coordinator.engine.entities.state import RememberingTable
 from coordinator.engine.events import Event, JobRequested, TasksRevoked
 from coordinator.engine.evolve import evolve
 from coordinator.engine.posting import Posted, to_params
@@ -42,6 +43,26 @@ class Draft:
             self._of_members[name] = make()
         found: T = self._of_members[name]
         return found
+
+    def over_messages(self, name: Hashable, make: Callable[[], T]) -> T:
+        """Like `of_members`, and for later messages, too, as long as the store keeps the table: its members may be a
+        million."""
+        table = self.state.members
+        if not isinstance(table, RememberingTable):
+            return self.of_members(name, make)
+        if name not in table.found_out:
+            table.found_out[name] = make()
+        found: T = table.found_out[name]
+        return found
+
+    def members_by_name(self, cohort_id: UUID) -> dict[str, Member]:
+        """Past ones included."""
+        return self.over_messages(("by name", cohort_id), lambda: {m.name: m for m in self.members_of(cohort_id)})
+
+    def active_names(self, cohort_id: UUID) -> list[str]:
+        """The names of who takes part now, in order."""
+        members = self.members_by_name(cohort_id)
+        return self.over_messages(("active", cohort_id), lambda: sorted(n for n, m in members.items() if m.active))
 
     def members_of(self, cohort_id: UUID) -> list[Member]:
         """Past ones included."""

@@ -114,11 +114,11 @@ def is_trained(state: State, cohort: Cohort) -> bool:
 
 def profile_of(state: State, run_id: UUID) -> Cohort | None:
     """The cohort whose profiling round the run's clusters are formed from."""
-    return next((c for c in cohorts_of(state, run_id) if c.program == "profile"), None)
+    return next((c for c in state.cohorts.values() if c.run_id == run_id and c.program == "profile"), None)
 
 
 def merged_cohort(state: State, run_id: UUID) -> Cohort | None:
-    return next((c for c in cohorts_of(state, run_id) if c.kind == "merge"), None)
+    return next((c for c in state.cohorts.values() if c.run_id == run_id and c.kind == "merge"), None)
 
 
 def refresh_merge(draft: Draft, run: Run) -> bool:
@@ -187,7 +187,8 @@ def _left_out(state: State, cohort: Cohort) -> set[UUID]:
 
 def form_one(draft: Draft, run: Run, new: NewCohort) -> UUID:
     cohort_id = draft.new_id()
-    measured = profile_of(draft.state, run.id)  # clusters go on with who serves the run since the period began
+    # Clusters go on with who serves the run since the period began. A tree has thousands of cohorts and no profile.
+    measured = profile_of(draft.state, run.id) if isinstance(run.spec.topology, Clusters) else None
     left_out = _left_out(draft.state, measured) if measured is not None else set()
     rows = tuple(
         Member(cohort_id, client_id, name, joined=name in new.joined, allotted=client_id not in left_out)

@@ -251,12 +251,12 @@ def _publish(draft: Draft, cohort_id: UUID, step: Publish) -> None:
         created_at=draft.now,
         forgets=[str(client_id) for client_id in cohort.unlearning.forgets] if cohort.unlearning is not None else [],
     )
-    client_ids = {m.name: m.client_id for m in draft.members_of(cohort_id)} if step.contributions else {}
+    members = draft.members_by_name(cohort_id) if step.contributions else {}
     contributions = tuple(
         Contribution(
             checkpoint_id=checkpoint.id,
             update_id=c.update_id,
-            client_id=client_ids[c.client],
+            client_id=members[c.client].client_id,
             position=position,
             weight=c.weight,
             staleness=c.staleness,
@@ -373,15 +373,15 @@ def ask_others(draft: Draft, round: Round) -> None:
     cohort = draft.state.cohorts[round.cohort_id]
     taken = {t.client_id for t in draft.state.tasks.values() if t.round_id == round.id}
     taken |= busy_clients(draft, cohort.id, round.kind)
-    members = {m.name: m for m in draft.members_of(cohort.id) if m.active}
-    idle = sorted(name for name, m in members.items() if m.client_id not in taken)
+    members, active = draft.members_by_name(cohort.id), draft.active_names(cohort.id)
+    idle = [name for name in active if members[name].client_id not in taken]
     num_in_hand = cohort.num_buffered if round.is_stream else round.num_received
     num_missing = max(1, round.quorum - num_in_hand)
     chosen = selection.lottery_for(draft, cohort).draw(idle, num_missing, round.number)
     if chosen:
         tasks = [new_task(draft, round, members[n], i, "ready") for i, n in enumerate(chosen, round.num_selected)]
         draft.emit(e.OthersAsked(round.id, tuple(tasks)))
-    elif members:
+    elif active:
         _hold_for_quorum(draft, cohort, round, num_in_hand)
     else:
         _end_emptied(draft, cohort, f"cohort {cohort.name} has no clients left")

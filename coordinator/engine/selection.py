@@ -77,7 +77,7 @@ def first_step(draft: Draft, cohort: Cohort, ask: AskClients) -> AskClients | Co
         return None if known.failed is not None else _compute(draft, cohort, ask, known, ())
     if not isinstance(policy, ProfiledSpec):
         return _compute(draft, cohort, ask, Selection(policy.model_dump(mode="json")), ())
-    names = tuple(_members(draft, cohort))
+    names = tuple(draft.active_names(cohort.id))
     return AskClients(
         PROFILE,
         ask.round,
@@ -143,7 +143,7 @@ def _compute(draft: Draft, cohort: Cohort, ask: AskClients, known: Selection, pr
     policy = policy_for(run, ask)
     question = Question(
         policy=policy.model_dump(mode="json"),
-        members=_members(draft, cohort),
+        members=draft.active_names(cohort.id),
         num_clients=ask.num_clients,
         seed=_seed(run, cohort.name),
         round=ask.round,
@@ -169,14 +169,10 @@ def _take_order(
     if digest is not None:
         if digest != known.state:
             forget(draft, cohort)
-        rows = tuple(sorted({*known.clients, *_members(draft, cohort)}))
+        rows = tuple(sorted({*known.clients, *draft.active_names(cohort.id)}))
         known = replace(known, state=digest, clients=rows)
     known = replace(known, order=order_in(figures))
     draft.emit(e.MembersOrdered(cohort.id, ask.round, known, others_in(figures)))
-
-
-def _members(draft: Draft, cohort: Cohort) -> list[str]:
-    return sorted(m.name for m in draft.state.members.values() if m.cohort_id == cohort.id and m.active)
 
 
 def _seed(run: Run, where: str) -> int:

@@ -31,8 +31,10 @@ def view_of(draft: Draft, cohort: Cohort) -> CohortView:
 
 def _profiled(draft: Draft, cohort: Cohort) -> Profiled | None:
     """What the clusters were formed from: the kept updates of those who were not erased since."""
+    if cohort.program != families.NEWCOMER:
+        return None
     formed_by = families.profile_of(draft.state, cohort.run_id)
-    if cohort.program != families.NEWCOMER or formed_by is None:
+    if formed_by is None:
         return None
     known = [u for u in draft.state.updates.values() if u.cohort_id == formed_by.id and u.stored]
     kept = [u for u in known if draft.state.clients[u.client_id].status != "erased" and u.status == "consumed"]

@@ -55,6 +55,7 @@ class Clockwork:
         self._database, self._bus, self._shell, self._storage = database, bus, shell, storage
         self._kept_updates, self._set_aside = kept_updates, set_aside
         self._looked_ahead_at = -LOOK_AHEAD_EVERY_S
+        self._looked_for_clients_at = -TICK_S
 
     async def forever(self, health: WorkHealth) -> None:
         with self._bus.waiter(CLOCK) as waiter:
@@ -77,7 +78,7 @@ class Clockwork:
             await asyncio.sleep(pause_after(num_failures) if num_failures else TIDY_EVERY_S)
 
     async def tick(self) -> None:
-        waiting = [UUID(key.removeprefix("client:")) for key in self._bus.local_keys() if key.startswith("client:")]
+        waiting = self._clients_to_look_for()
         barred = self._set_aside.held(CLAIM)
         async with self._database.read() as connection:
             now = await self._database.about_now(connection)
@@ -95,6 +96,14 @@ class Clockwork:
         if held and await self._has_room():
             found += [_due(ResumeRun(run_id), run_id) for run_id in held]
         await self._send(found)
+
+    def _clients_to_look_for(self) -> list[UUID]:
+        """Those who wait here and may not have been rung for. Not at every ring: a tree rings once for each of its
+        cohorts, and has half as many clients."""
+        if time.monotonic() - self._looked_for_clients_at < TICK_S:
+            return []
+        self._looked_for_clients_at = time.monotonic()
+        return [UUID(key.removeprefix("client:")) for key in self._bus.local_keys() if key.startswith("client:")]
 
     async def _send(self, due: Sequence[Due]) -> None:
         """Raises `Unavailable` when the database is, after all others are settled."""

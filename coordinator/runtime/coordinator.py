@@ -24,10 +24,11 @@ from coordinator.runtime.evidence import Evidence
 from coordinator.runtime.evidence_comparison import EvidenceComparison
 from coordinator.runtime.federation_feed import FederationFeed
 from coordinator.runtime.hand_overs import HandOvers
+from coordinator.runtime.orphans import OrphanWatch
 from coordinator.runtime.parts import Parts, Platform
 from coordinator.runtime.plain_blob_upgrade import PlainBlobUpgrade
 from coordinator.runtime.presence import Presence
-from coordinator.runtime.pump import Pump, Queue
+from coordinator.runtime.pump import Queue
 from coordinator.runtime.quota import quota_of
 from coordinator.runtime.settings import Settings
 from coordinator.runtime.supervision import Supervisor
@@ -71,6 +72,7 @@ class Coordinator(Parts):
         comparison = EvidenceComparison(self.database, self.bus, self.tombstones, self.signing_keys, self._observe)
         self.evidence = Evidence(self.database, self.bus, self.tombstones, self.signing_keys, comparison)
         self.webhooks = WebhookSender(self.database, self.shell, settings.callback_hosts, self.signing_keys)
+        self.orphan_watch = OrphanWatch(self.database, self.blobs)
         self.upgrade = PlainBlobUpgrade(self.database, self.storage, self.scratch, settings.blob_path)
         kept_for = timedelta(days=settings.acts_days) if settings.acts_days is not None else None
         self.acts = Acts(self.database, self.bus, self.sealer, self.signing_keys, kept_for)
@@ -89,6 +91,7 @@ class Coordinator(Parts):
         await self._mend_old()
         self.supervisor.start("clockwork", self.clockwork.forever)
         self.supervisor.start("tidying", self.clockwork.tidy_forever)
+        self.supervisor.start("orphans", self.orphan_watch.forever)
         self.supervisor.start("evidence", self.evidence.watch)
         self._start_pump("chores", self.chores)
         # Apart from the chores: these must hold up no fence.
@@ -138,9 +141,7 @@ class Coordinator(Parts):
         return OpenId(self.settings, self.database, self.bus, self.acts)
 
     def _start_pump(self, name: str, queue: Queue, *, rest_s: float = 0.0) -> None:
-        lease_s = self.settings.kernel_lease_s
-        pump = Pump(self.database, self.bus, queue, lease_s, self.set_aside, rest_s=rest_s)
-        self.supervisor.start(name, pump.forever)
+        self.supervisor.start(name, self.pump(queue, self.settings.kernel_lease_s, rest_s=rest_s).forever)
 
 
 def private_places(settings: Settings) -> list[Path]:

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import hmac
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 import structlog
@@ -22,7 +22,7 @@ from coordinator.engine.react import EVIDENCE
 from coordinator.keys.port import KeyName
 from coordinator.runtime.certificate_issuer import CertificateIssuer, leavers
 from coordinator.runtime.evidence import TROUBLE, described
-from coordinator.runtime.filing import filed_as
+from coordinator.runtime.filing import tombstone_of
 from coordinator.runtime.kept_updates import KeptUpdates
 from coordinator.runtime.key_shredder import KeyShredder
 from coordinator.runtime.orphans import remove_orphans
@@ -34,15 +34,12 @@ from coordinator.store import artefacts as artefact_rows
 from coordinator.store.database import Database, Unavailable
 from coordinator.store.inventory import ErasureRecord, FoundArtefact
 from coordinator.store.scrubbing.purge import requests_left_unscrubbed, scrub
-from coordinator.tombstones.port import ErasedSamples, FencedCohort, Tombstone, TombstoneLog
+from coordinator.tombstones.port import TombstoneLog
 from coordinator.tombstones.taint_lists import TAINT, TaintLists
 from services.audit.certificate import CertificateRefused
 from services.audit.keys import KeyUnreadable
 from services.core.errors import InvariantBroken
 from services.wire.v1.erasure import LEAVER_READS_DAYS
-
-if TYPE_CHECKING:
-    pass
 
 log = structlog.get_logger()
 LIST_ATTEMPTS: Final = 20
@@ -100,21 +97,8 @@ class ErasureSteps:
             found = await inventory.erasure_record(connection, erasure_id)
             touched = await erasure_steps.cohorts_with(connection, [s.client_id for s in found.subjects])
             now = await self._database.now(connection)
-        entry = Tombstone(
-            request_id=erasure_id,
-            federation_id=found.erasure.federation_id,
-            scope=found.erasure.scope,
-            client_ids=tuple(s.client_id for s in found.subjects),
-            cohorts=tuple(FencedCohort(run_id=r, cohort_id=c, epoch=epoch + 1) for r, c, epoch in touched),
-            samples=tuple(
-                ErasedSamples(client_id=s.client_id, samples=tuple(found.erasure.samples[s.name]))
-                for s in found.subjects
-                if s.name in found.erasure.samples
-            ),
-            at=now,
-            requested_by=found.erasure.requested_by,
-            filed_as=filed_as(found.erasure),
-        )
+        cohorts = [(run_id, cohort_id, epoch + 1) for run_id, cohort_id, epoch in touched]
+        entry = tombstone_of(found.erasure, found.subjects, cohorts, now)
         if found.erasure.awaits_fence:
             await asyncio.to_thread(self._tombstones.append, entry)
         crashpoint("erasure.after-tombstone")
@@ -257,8 +241,8 @@ class ErasureSteps:
 
 def _digests_of(artefacts: list[FoundArtefact]) -> tuple[set[str], set[str]]:
     """Of models and steps towards them, and of what clients sent."""
-    models = {one.digest for one in artefacts if one.kind in ("checkpoint", "merge", "step")}
-    return models, {one.digest for one in artefacts if one.kind in ("update", "history", "upload")}
+    models = {one.digest for one in artefacts if one.kind in taint.OF_MODELS}
+    return models, {one.digest for one in artefacts if one.kind in taint.OF_CLIENTS}
 
 
 def _may_purge(found: ErasureRecord, job: Job) -> bool:

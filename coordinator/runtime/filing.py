@@ -3,14 +3,15 @@ simulation."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from coordinator.engine.entities import Erasure
+from coordinator.engine.entities import Erasure, Subject
 from coordinator.engine.erasure.stages import RecoveryWanted
 from coordinator.engine.messages import FileErasure
-from coordinator.tombstones.port import FiledAs, Tombstone
+from coordinator.tombstones.port import ErasedSamples, FencedCohort, FiledAs, Tombstone
 from services.methods.catalogue import AUTO, PLAIN
 from services.wire.v1.erasure import LEGAL_DAYS, ErasureCreate, ErasurePreviewRequest
 
@@ -60,6 +61,28 @@ def filed_as(erasure: Erasure) -> FiledAs:
         recovery_params=dict(recovery.params) if recovery is not None else {},
         reward=erasure.reward,
         num_callbacks=len(erasure.callbacks),
+    )
+
+
+def tombstone_of(
+    erasure: Erasure, subjects: Sequence[Subject], cohorts: Iterable[tuple[UUID, UUID, int]], at: datetime
+) -> Tombstone:
+    """What the log says of a request from its fence on. `cohorts`: (run, cohort, epoch from the fence on)."""
+    own = sorted(subjects, key=lambda subject: subject.name)
+    return Tombstone(
+        request_id=erasure.id,
+        federation_id=erasure.federation_id,
+        scope=erasure.scope,
+        client_ids=tuple(subject.client_id for subject in own),
+        cohorts=tuple(FencedCohort(run_id=run, cohort_id=cohort, epoch=epoch) for run, cohort, epoch in cohorts),
+        samples=tuple(
+            ErasedSamples(client_id=subject.client_id, samples=tuple(erasure.samples[subject.name]))
+            for subject in own
+            if erasure.samples.get(subject.name)
+        ),
+        at=at,
+        requested_by=erasure.requested_by,
+        filed_as=filed_as(erasure),
     )
 
 

@@ -65,6 +65,7 @@ class KeptUpdates:
         if job.cohort_id is None:
             raise InvariantBroken("retention without a cohort")
         async with self._database.write() as connection:
+            await kept_updates.hold(connection, job.cohort_id)
             (place,) = await kept_updates.places(connection, [job.cohort_id])
             up_to_round = job.params["up_to_round"]
             if job.kind == "collect-updates":
@@ -83,6 +84,7 @@ class KeptUpdates:
             places = await kept_updates.places(connection, cohort_ids)
         for place in places:
             async with self._database.write() as connection:
+                await kept_updates.hold(connection, place.cohort_id)
                 if place.policy is None or await kept_updates.is_being_erased(connection, place.cohort_id):
                     continue
                 superfluous = cover(

@@ -23,7 +23,7 @@ from coordinator.runtime.blob_sealer import BlobSealer
 from coordinator.runtime.clockwork import Clockwork
 from coordinator.runtime.erasure_steps import ErasureSteps
 from coordinator.runtime.kept_updates import KeptUpdates
-from coordinator.runtime.pump import Queue, chore_runner, kernel_runner
+from coordinator.runtime.pump import Pump, Queue, chore_runner, kernel_runner
 from coordinator.runtime.scratch import Scratch
 from coordinator.runtime.set_aside import SetAside
 from coordinator.runtime.shell import Shell
@@ -87,6 +87,9 @@ class Parts:
         self.chores = Queue(CHORES, ("post", "drop-blob", "fence", "purge"), chores)
         self.history = Queue(HISTORY, ("keep-updates",), self.kept_updates.run)
         self.kernels = Queue(KERNELS, ("kernel",), kernels)
+
+    def pump(self, queue: Queue, lease_s: float, *, rest_s: float = 0.0, at_once: int = 1) -> Pump:
+        return Pump(self.database, self.bus, queue, lease_s, self.set_aside, rest_s=rest_s, at_once=at_once)
 
     async def close(self) -> None:
         await self.shell.close()

@@ -264,10 +264,11 @@ def _computed(
 
 
 async def _announce(database: Database, blob: Blob, token: str) -> bool:
-    """Say what is about to be stored, so that an erasure finds it even if its record never comes."""
+    """Say what is about to be stored, so that an erasure finds it even if its record never comes. A database that was
+    stopped at once may forget it: then the bytes are noise, and are removed."""
     while True:
         try:
-            async with database.write() as connection:
+            async with database.write(is_durable=False) as connection:
                 now = await database.now(connection)
                 return await blobs.announce_output(connection, replace(blob, created_at=now), token)
         except Unavailable:

@@ -14,12 +14,14 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.runtime.evidence_comparison import ROTATED, check
+from coordinator.runtime.filing import tombstone_of
 from coordinator.runtime.signing import EvidenceLost, SigningKeys
-from coordinator.store import evidence
+from coordinator.store import evidence, inventory, taint
 from coordinator.store.database import Database
-from coordinator.store.evidence import Fence, Incident, SigningKey
+from coordinator.store.evidence import Incident, SigningKey
 from coordinator.store.gate import Mark
-from coordinator.tombstones.port import Contents, ErasedSamples, FencedCohort, LogCorrupt, Tombstone, TombstoneLog
+from coordinator.tombstones.port import Contents, LogCorrupt, TombstoneLog
+from coordinator.tombstones.taint_lists import TaintLists
 from services.core.ids import uuid7
 
 LOCAL_OPERATOR: Final = "local operator"
@@ -58,8 +60,11 @@ async def find_loss(database: Database, tombstones: TombstoneLog) -> Loss | None
     return None if what is None else Loss(what, lacking)
 
 
-async def accept_loss(database: Database, tombstones: TombstoneLog, reported_by: str = LOCAL_OPERATOR) -> Incident:
-    """Go on with what is left of the log. What the database knows of the lost entries is written to it again."""
+async def accept_loss(
+    database: Database, tombstones: TombstoneLog, lists: TaintLists, reported_by: str = LOCAL_OPERATOR
+) -> Incident:
+    """Go on with what is left of the log. What the database knows of the lost entries is written to it again, and to
+    the lists beside it of what was taken out of use."""
     loss = await find_loss(database, tombstones)
     if loss is None:
         raise NotNeeded("the log of tombstones has all that the database knows of: nothing is lost")
@@ -68,13 +73,17 @@ async def accept_loss(database: Database, tombstones: TombstoneLog, reported_by:
     known = {entry.request_id for entry in (await asyncio.to_thread(tombstones.contents)).entries}
     async with database.read() as connection:
         lacking = [one for one in await evidence.fenced_requests(connection) if one not in known]
-        fences = await evidence.fences(connection, lacking)
+        fenced = [await inventory.erasure_record(connection, one) for one in lacking]
+        taken = {one.erasure.id: await taint.taken_by(connection, one.erasure.id) for one in fenced}
         mark = await evidence.mark(connection)
-    for fence in fences:
-        await asyncio.to_thread(tombstones.append, _tombstone(fence))
+    for one in fenced:
+        cohorts = [(cut.run_id, cut.cohort_id, cut.epoch_after) for cut in one.affected]
+        entry = tombstone_of(one.erasure, one.subjects, cohorts, one.erasure.fenced_at or one.erasure.created_at)
+        await asyncio.to_thread(lists.add, one.erasure.id, one.erasure.federation_id, *taken[one.erasure.id])
+        await asyncio.to_thread(tombstones.append, entry)
     found = await asyncio.to_thread(tombstones.contents)
     said = (
-        f"{loss.what} What is missing was accepted as lost; {len(fences)} entries were written again from the database."
+        f"{loss.what} What is missing was accepted as lost; {len(fenced)} entries were written again from the database."
     )
     async with database.write() as connection:
         now = await database.now(connection)
@@ -121,20 +130,3 @@ def _what_is_wrong(found: Contents, mark: Mark | None) -> str | None:
         said = str(error).partition(":")[0]
         return f"{said[0].upper()}{said[1:]}."
     return None
-
-
-def _tombstone(fence: Fence) -> Tombstone:
-    return Tombstone(
-        request_id=fence.request_id,
-        federation_id=fence.federation_id,
-        scope=fence.scope,
-        client_ids=tuple(sorted(fence.clients.values())),
-        cohorts=tuple(FencedCohort(run_id=run, cohort_id=cohort, epoch=epoch) for run, cohort, epoch in fence.cohorts),
-        samples=tuple(
-            ErasedSamples(client_id=client_id, samples=tuple(fence.samples[name]))
-            for name, client_id in sorted(fence.clients.items())
-            if fence.samples.get(name)
-        ),
-        at=fence.at,
-        requested_by=fence.requested_by,
-    )

@@ -173,7 +173,8 @@ class Shell:
         """Decide messages in one transaction; tries again when another process got in between."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                async with self._database.write() as connection:
+                is_durable = any(one.act is not None or one.message.is_lasting for one in batch)
+                async with self._database.write(is_durable=is_durable) as connection:
                     work, answers = await self._decide_all(connection, batch)
                     crashpoint("shell.before-commit")
                 work.known.committed()

@@ -30,6 +30,7 @@ DROPPED_AT_ONCE: Final = 200
 READ_BYTES: Final = 1 << 20
 SMALL_BYTES: Final = 1 << 20
 SMALL_CACHED_S: Final = 60.0
+EVERY: Final = (1 << 31) - 1
 
 
 def name_of(blob: Blob) -> str:
@@ -50,15 +51,19 @@ class Storage:
         """One blob for each of the digests that are stored; of several with the same bytes one that can be read."""
         async with self._database.read() as connection:
             found = await rows.stored(connection, federation_id, digests)
-        return {digest: await self.readable(some) for digest, some in found.items()}
+        return {digest: await self.readable(some, are_newest=True) for digest, some in found.items()}
 
-    async def readable(self, some: Sequence[Blob]) -> Blob:
+    async def readable(self, some: Sequence[Blob], *, are_newest: bool = False) -> Blob:
         """Of blobs with the same bytes the first whose key and bytes are there. If there is none, the first of all:
-        whoever reads it is told what is missing."""
+        whoever reads it is told what is missing. `are_newest`: there may be older ones, which do as well."""
         if len(some) > 1:
             for blob in some:
                 if await self._is_readable(blob):
                     return blob
+        if are_newest and len(some) == rows.NEWEST and some[0].digest is not None:
+            async with self._database.read() as connection:
+                every = await rows.stored(connection, some[0].federation_id, [some[0].digest], most=EVERY)
+            return await self.readable([*some, *every.get(some[0].digest, ())[rows.NEWEST :]])
         return some[0]
 
     async def _is_readable(self, blob: Blob) -> bool:
@@ -207,8 +212,7 @@ class Storage:
                 await self.blobs.delete(
                     owner, *(name_of(b) for b in own if not (b.is_plain and b.digest in shared[owner]))
                 )
-                for blob in own:
-                    await self._bus.cache_drop(cached_blob(blob.id))
+                await self._bus.cache_drop(*(cached_blob(blob.id) for blob in own))
             if some:
                 await transact(self._database, partial(rows.remove, ids=[blob.id for blob in some]))
             num_deleted += len(some)

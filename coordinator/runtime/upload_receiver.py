@@ -1,8 +1,8 @@
 """How an upload becomes a blob: gather, check, seal, append, record.
 
-Bytes are hashed, inspected and sealed as they are written. An upload that was resumed, or begins with a large header,
-is read back once at its end instead: a blob sent in many small requests still costs time in proportion to its size,
-and many slow uploads cost little memory.
+Bytes are hashed, inspected and sealed as they are written; a small body is hashed and inspected while its announcement
+is under way. An upload that was resumed, or begins with a large header, is read back once at its end instead: a blob
+sent in many small requests still costs time in proportion to its size, and many slow uploads cost little memory.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import asyncio
 import contextlib
 import hashlib
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+from coordinator.blobs.disk import Batches
 from coordinator.blobs.port import BlobStore, Missing, Moved, StorageFull
 from coordinator.crashpoints import crashpoint
 from coordinator.engine.entities import Blob
@@ -112,9 +113,22 @@ class Ends:
         self._ends.pop(blob.id, None)
 
 
+@dataclass(frozen=True, slots=True)
+class HeldBody:
+    """A small body that is all there. It can be read like any other."""
+
+    content: bytes
+    checking: asyncio.Future[Inspection] | None
+    """The check that has begun; None: it is checked before it is written."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self.content
+
+
 class UploadReceiver:
     def __init__(self, storage: Storage) -> None:
         self._storage, self._memory, self._ends = storage, Memory(), Ends()
+        self._checks: Batches[tuple[bytes, str], Inspection] = Batches(asyncio.to_thread, _checked_all)
 
     @property
     def _blobs(self) -> BlobStore:
@@ -124,6 +138,32 @@ class UploadReceiver:
         """How many of its plain bytes have arrived, up to the last whole segment."""
         plain, _, _ = await self._part(blob)
         return plain
+
+    @contextlib.asynccontextmanager
+    async def held(
+        self, digest: str, total: int, chunks: AsyncIterable[bytes], offset: int | None
+    ) -> AsyncIterator[AsyncIterable[bytes]]:
+        """The same body to receive. A small whole one is taken first, and its check begins: other threads check while
+        this one announces the blob."""
+        if offset is not None:
+            yield chunks
+            return
+        async with self._held(total, chunks) as body:
+            if isinstance(body, HeldBody):
+                checking = self._checks.add((body.content, digest))
+                checking.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may ask for it
+                body = HeldBody(body.content, checking)
+            yield body
+
+    @contextlib.asynccontextmanager
+    async def _held(self, total: int, chunks: AsyncIterable[bytes]) -> AsyncIterator[AsyncIterable[bytes]]:
+        is_small = total <= PIECE_BYTES
+        with self._memory.lent(total if is_small else 0) as is_lent:
+            if is_small and is_lent:
+                content, chunks = await taken(chunks, total)
+                if len(content) == total:
+                    chunks = HeldBody(content, None)
+            yield chunks
 
     async def receive(
         self, blob: Blob, total: int, chunks: AsyncIterable[bytes], offset: int | None = None
@@ -144,12 +184,15 @@ class UploadReceiver:
         return await self._receive_from(blob, offset, total, chunks)
 
     async def _receive_whole(self, blob: Blob, total: int, chunks: AsyncIterable[bytes]) -> Received:
-        if total <= PIECE_BYTES:
-            with self._memory.lent(total) as is_lent:
-                body, chunks = await taken(chunks, total) if is_lent else (b"", chunks)
-                if len(body) == total:
-                    with contextlib.suppress(Moved):  # an earlier upload has left something
-                        return await self._receive_small(blob, body)
+        if isinstance(chunks, HeldBody):
+            return await self._receive_held(blob, total, chunks)
+        async with self._held(total, chunks) as body:
+            return await self._receive_held(blob, total, body)
+
+    async def _receive_held(self, blob: Blob, total: int, chunks: AsyncIterable[bytes]) -> Received:
+        if isinstance(chunks, HeldBody):
+            with contextlib.suppress(Moved):  # an earlier upload has left something
+                return await self._receive_small(blob, chunks)
         stored = await self.part_bytes(blob)
         try:
             return await self._receive_from(blob, stored, total, _after(chunks, stored))
@@ -176,18 +219,19 @@ class UploadReceiver:
                 await self._storage.give_up(blob.federation_id, [blob.id])
             raise
 
-    async def _receive_small(self, blob: Blob, body: bytes) -> Received:
+    async def _receive_small(self, blob: Blob, body: HeldBody) -> Received:
         """Bodies that are all there are written many at a time. Raises Moved."""
-        seal, found = await self._storage.sealer.seal_of(blob), list[Inspection]()
+        seal, content, found = await self._storage.sealer.seal_of(blob), body.content, list[Inspection]()
 
         def produce() -> bytes:
-            check = Check(len(body))
-            check.feed(body)
-            found.append(check.finish(_digest(blob)))
-            return seal.seal(body, 0)
+            if not found:
+                found.append(_checked_body(content, _digest(blob)))
+            return seal.seal(content, 0)
 
         async with self._giving_up(blob):
-            await self._blobs.write(blob.federation_id, name_of(blob), len(body), produce)
+            if body.checking is not None:
+                found.append(await body.checking)
+            await self._blobs.write(blob.federation_id, name_of(blob), len(content), produce)
         return Complete(found[0])
 
     async def _receive_large(
@@ -259,6 +303,22 @@ class UploadReceiver:
     async def _read_back(self, blob: Blob, seal: Seal, total: int) -> Inspection:
         async with self._blobs.local(blob.federation_id, [name_of(blob)]) as paths:
             return await asyncio.to_thread(_checked, paths[name_of(blob)], seal, total, _digest(blob))
+
+
+def _checked_all(bodies: Sequence[tuple[bytes, str]]) -> list[Inspection | Exception]:
+    found: list[Inspection | Exception] = []
+    for content, digest in bodies:
+        try:
+            found.append(_checked_body(content, digest))
+        except Exception as error:
+            found.append(error)
+    return found
+
+
+def _checked_body(content: bytes, digest: str) -> Inspection:
+    check = Check(len(content))
+    check.feed(content)
+    return check.finish(digest)
 
 
 def _digest(blob: Blob) -> str:

@@ -100,9 +100,9 @@ class Uploads:
 
 async def _settled(connection: AsyncConnection, new: list[Blob]) -> dict[tuple[object, ...], Blob]:
     """Store the announcements; by place, what holds: these, or those of somebody who was at the same before."""
-    await rows.announce(connection, new)
-    settled = {_place(blob): blob for blob in await rows.by_id(connection, [blob.id for blob in new])}
-    left = [blob for blob in new if _place(blob) not in settled]
+    announced = await rows.announce(connection, new)
+    settled = {_place(blob): blob for blob in new if blob.id in announced}
+    left = [blob for blob in new if blob.id not in announced]
     if left:
         digests = [blob.digest for blob in left if blob.digest is not None]
         found = await rows.of_tasks(connection, [b.origin_id for b in left if b.origin_id is not None], digests)

@@ -117,8 +117,13 @@ async def clients(connection: AsyncConnection, federation_id: UUID, position: Po
     return await page(connection, statement, t.clients.c.id, position, _client)
 
 
+_SHOWN = sa.select(t.credentials, t.clients.c.name.label("client_name")).outerjoin(
+    t.clients, t.clients.c.id == t.credentials.c.client_id
+)
+
+
 async def credential(connection: AsyncConnection, credential_id: UUID, within: UUID | None) -> Credential:
-    row = (await connection.execute(sa.select(t.credentials).where(t.credentials.c.id == credential_id))).first()
+    row = (await connection.execute(_SHOWN.where(t.credentials.c.id == credential_id))).first()
     if row is None or within not in (None, row.federation_id):
         raise Rejected("not-found", f"there is no credential {credential_id}")
     return _credential(row)
@@ -134,7 +139,7 @@ async def federation_of(connection: AsyncConnection, credential_id: UUID) -> UUI
 
 
 async def credentials(connection: AsyncConnection, federation_id: UUID, position: Position) -> Page[Credential]:
-    statement = sa.select(t.credentials).where(t.credentials.c.federation_id == federation_id)
+    statement = _SHOWN.where(t.credentials.c.federation_id == federation_id)
     return await page(connection, statement, t.credentials.c.id, position, _credential)
 
 

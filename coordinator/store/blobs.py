@@ -72,6 +72,7 @@ _OF_OPERATORS = (
     .order_by(_STORED_FIRST)
 )
 _ANNOUNCE = insert(t.blobs).on_conflict_do_nothing()
+_KNOWN = sa.select(b.id).where(b.id.in_(_ids))
 
 
 async def held_tasks(connection: AsyncConnection, client_ids: Collection[UUID]) -> list[HeldTask]:
@@ -94,10 +95,15 @@ async def of_operators(
     return [to_entity(Blob, row) for row in rows]
 
 
-async def announce(connection: AsyncConnection, blobs: Sequence[Blob]) -> None:
-    """Say what is about to be stored. Where another has announced the same of the same origin, that stays."""
-    if blobs:
-        await connection.execute(_ANNOUNCE, [to_row(blob) for blob in blobs])
+async def announce(connection: AsyncConnection, blobs: Sequence[Blob]) -> set[UUID]:
+    """Say what is about to be stored; which of them are announced now. Where another has announced the same of the same
+    origin, that stays."""
+    if not blobs:
+        return set()
+    ids = {blob.id for blob in blobs}
+    if (await connection.execute(_ANNOUNCE, [to_row(blob) for blob in blobs])).rowcount == len(ids):
+        return ids
+    return set((await connection.execute(_KNOWN, {"ids": listed(ids)})).scalars())
 
 
 _HELD_JOB = sa.select(t.jobs.c.id).where(
@@ -143,17 +149,30 @@ async def is_key_used(connection: AsyncConnection, name: str) -> bool:
 # --- finding ----------------------------------------------------------------------------------------------------------
 
 
-_STORED = sa.select(t.blobs).where(_is_named, IS_STORED).order_by(b.created_at, b.id)
+NEWEST: Final = 8
+"""Of so many blobs with the same bytes one can be read, as a rule. All cohorts of a run begin with the same model, so
+there may be thousands."""
+_place = sa.func.row_number().over(partition_by=b.digest, order_by=(b.created_at.desc(), b.id.desc()))
+_named = sa.select(t.blobs, _place.label("place")).where(_is_named, IS_STORED).subquery()
+_STORED = (
+    sa.select(*(_named.c[column.name] for column in t.blobs.c))
+    .where(_named.c.place <= sa.bindparam("most", type_=sa.Integer))
+    .order_by(_named.c.place)
+)
 _BY_ID = sa.select(t.blobs).where(b.id.in_(_ids))
 
 
-async def stored(connection: AsyncConnection, federation_id: UUID, digests: Collection[str]) -> dict[str, list[Blob]]:
-    """All blobs that have these bytes, by digest, the newest first. Whichever is read, they are the same bytes."""
+async def stored(
+    connection: AsyncConnection, federation_id: UUID, digests: Collection[str], most: int = NEWEST
+) -> dict[str, list[Blob]]:
+    """The newest blobs that have these bytes, by digest, at `most` so many of each. Whichever is read, they are the
+    same bytes."""
     found: dict[str, list[Blob]] = {}
-    for row in await connection.execute(_STORED, {"owner": federation_id, "digests": listed(digests)}):
+    named = {"owner": federation_id, "digests": listed(digests), "most": most}
+    for row in await connection.execute(_STORED, named):
         blob = to_entity(Blob, row)
         assert blob.digest is not None
-        found.setdefault(blob.digest, []).insert(0, blob)
+        found.setdefault(blob.digest, []).append(blob)
     return found
 
 
@@ -298,7 +317,6 @@ async def are_any_plain(connection: AsyncConnection) -> bool:
 
 
 _HEX_ID: Final = re.compile("[0-9a-f]{32}")
-_KNOWN = sa.select(b.id).where(b.id.in_(_ids))
 _KNOWN_PLAIN = sa.select(b.digest).where(_is_named, b.data_key.is_(None))
 
 

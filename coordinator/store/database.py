@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -23,7 +24,7 @@ STUCK_TRANSACTION_S = 10
 """Postgres ends a transaction whose process went silent (stopped, partitioned) after this long, and frees its locks."""
 __all__ = ["Database", "NotReady", "TimedOut", "Unavailable"]
 _CLOCK = sa.select(sa.func.clock_timestamp())
-_HASTY = sa.text("SET LOCAL synchronous_commit TO off")
+_HASTY = _CLOCK.add_columns(sa.func.set_config("synchronous_commit", "off", True))
 TRUSTED_S: Final = 1.0
 """How long a connection is used again without asking whether it is alive, and the database's clock is known without
 asking for it."""
@@ -58,6 +59,8 @@ class Database:
             sa.event.listen(self._postgres.sync_engine.pool, "invalidate", self._note_lost)
             self._reading = self._postgres.execution_options(isolation_level="AUTOCOMMIT")
         self._asked_at, self._answered = float("-inf"), datetime.min.replace(tzinfo=UTC)
+        self._begun_at: WeakKeyDictionary[AsyncConnection, datetime] = WeakKeyDictionary()
+        """The instants of transactions that were told theirs when they began."""
 
     @property
     def engine(self) -> AsyncEngine:
@@ -79,7 +82,12 @@ class Database:
     @property
     def generation(self) -> tuple[int, int]:
         """Changes when a connection is lost, or may lead to another database than before."""
-        return self.gate.generation, self._num_lost if self._sqlite is None else self._sqlite.num_opened
+        return self.gate.generation, self.num_lost
+
+    @property
+    def num_lost(self) -> int:
+        """Grows when a connection is lost: the server may have been stopped, and forgotten what was not durable."""
+        return self._num_lost if self._sqlite is None else self._sqlite.num_opened
 
     @asynccontextmanager
     async def write(self, *, is_durable: bool = True) -> AsyncIterator[AsyncConnection]:
@@ -89,7 +97,8 @@ class Database:
             lambda: self.engine.begin() if self._sqlite is None else self._sqlite.write(is_durable=is_durable)
         ) as connection:
             if not is_durable and self._sqlite is None:
-                await connection.execute(_HASTY)
+                instant = (await connection.execute(_HASTY)).scalar_one()
+                self._begun_at[connection] = self._noted(instant)
             yield connection
 
     @asynccontextmanager
@@ -132,7 +141,11 @@ class Database:
             return self._clock()
         if self.is_sqlite:
             return datetime.now(UTC)
-        instant = (await connection.execute(_CLOCK)).scalar_one()
+        if (begun_at := self._begun_at.get(connection)) is not None:
+            return begun_at
+        return self._noted((await connection.execute(_CLOCK)).scalar_one())
+
+    def _noted(self, instant: datetime) -> datetime:
         self._asked_at, self._answered = time.monotonic(), instant.astimezone(UTC)
         return self._answered
 

@@ -79,12 +79,9 @@ async def _updates(
 
 async def _model_bytes(connection: AsyncConnection, cohort_ids: Collection[UUID]) -> dict[UUID, float]:
     """The size of each cohort's head."""
-    c = t.cohorts.c
-    statement = (
-        sa.select(c.id, sa.func.max(t.blobs.c.num_bytes).label("num_bytes"))
-        .join(t.runs, t.runs.c.id == c.run_id)
-        .join(t.blobs, (t.blobs.c.federation_id == t.runs.c.federation_id) & (t.blobs.c.digest == c.head_digest))
-        .where(c.id.in_(cohort_ids))
-        .group_by(c.id)
-    )
-    return {row.id: float(row.num_bytes) for row in await connection.execute(statement)}
+    c, b = t.cohorts.c, t.blobs.c
+    is_head = (b.federation_id == t.runs.c.federation_id) & (b.digest == c.head_digest) & (b.status == "stored")
+    num_bytes = sa.select(b.num_bytes).where(is_head).limit(1).scalar_subquery()  # thousands may have the same bytes
+    statement = sa.select(c.id, num_bytes.label("num_bytes")).join(t.runs, t.runs.c.id == c.run_id)
+    rows = await connection.execute(statement.where(c.id.in_(cohort_ids)))
+    return {row.id: float(row.num_bytes) for row in rows if row.num_bytes is not None}

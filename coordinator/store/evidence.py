@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -70,47 +70,6 @@ async def awaits_fence(connection: AsyncConnection, request_id: UUID, client_ids
         return False
     is_there = t.clients.c.id.in_(client_ids) & (t.clients.c.status != "erased")
     return bool((await connection.execute(sa.select(sa.exists().where(is_there)))).scalar())
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """What the database knows of a fence: all that its tombstone says."""
-
-    request_id: UUID
-    federation_id: UUID
-    scope: Literal["client", "samples"]
-    requested_by: str
-    at: datetime
-    clients: dict[str, UUID]
-    """The ids of the clients, by name."""
-    samples: dict[str, list[int]]
-    cohorts: list[tuple[UUID, UUID, int]]
-    """(run, cohort, epoch from the fence on)."""
-
-
-async def fences(connection: AsyncConnection, request_ids: Sequence[UUID]) -> list[Fence]:
-    """The fences of these requests, in their order."""
-    found = []
-    for request_id in request_ids:
-        row = (await connection.execute(t.erasures.select().where(t.erasures.c.id == request_id))).one()
-        c = t.subjects.c
-        subjects = await connection.execute(sa.select(c.name, c.client_id).where(c.erasure_id == request_id))
-        c = t.lines.c
-        lines = sa.select(c.run_id, c.cohort_id, c.epoch_after).where(c.erasure_id == request_id)
-        cohorts = await connection.execute(lines.order_by(c.run_id, c.cohort_id))
-        found.append(
-            Fence(
-                request_id=row.id,
-                federation_id=row.federation_id,
-                scope=row.scope,
-                requested_by=row.requested_by,
-                at=row.fenced_at,
-                clients={subject.name: subject.client_id for subject in subjects},
-                samples=row.samples,
-                cohorts=[(line.run_id, line.cohort_id, line.epoch_after) for line in cohorts],
-            )
-        )
-    return found
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------

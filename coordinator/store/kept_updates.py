@@ -83,6 +83,16 @@ async def places(connection: AsyncConnection, cohort_ids: Collection[UUID]) -> l
     ]
 
 
+_HOLD = sa.select(t.cohorts.c.id).where(t.cohorts.c.id == sa.bindparam("cohort")).with_for_update()
+
+
+async def hold(connection: AsyncConnection, cohort_id: UUID) -> None:
+    """Wait for messages about the cohort that are being decided, and for what is being kept of its updates; let neither
+    begin until the transaction ends. Whoever gives up its updates holds it before looking: on Postgres a statement sees
+    what was committed before it began, and a fence or the history may begin to need them."""
+    await connection.execute(_HOLD, {"cohort": cohort_id})
+
+
 async def cohorts_with_copies(connection: AsyncConnection) -> list[UUID]:
     return list((await connection.execute(sa.select(k.cohort_id).where(k.status == "stored").distinct())).scalars())
 

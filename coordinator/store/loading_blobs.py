@@ -13,14 +13,18 @@ from coordinator.store.rows import listed, to_entity
 _own: sa.ColumnElement[bool] = t.blobs.c.federation_id.in_(
     sa.bindparam("owners", expanding=True)
 ) & t.blobs.c.digest.in_(sa.bindparam("digests", expanding=True))
-_FACTS = sa.select(
-    t.blobs.c.federation_id,
-    t.blobs.c.digest,
-    t.blobs.c.num_bytes,
-    t.blobs.c.layout_digest,
-    t.blobs.c.updatable_digest,
-    t.blobs.c.finite,
-).where(_own, t.blobs.c.status == "stored")
+_FACTS = (
+    sa.select(
+        t.blobs.c.federation_id,
+        t.blobs.c.digest,
+        t.blobs.c.num_bytes,
+        t.blobs.c.layout_digest,
+        t.blobs.c.updatable_digest,
+        t.blobs.c.finite,
+    )
+    .where(_own, t.blobs.c.status == "stored")
+    .distinct()
+)
 _BLOBS = (  # locked: whoever gives one up meanwhile has done so, or finds it recorded
     sa.select(t.blobs)
     .where(t.blobs.c.id.in_(sa.bindparam("keys", expanding=True)))

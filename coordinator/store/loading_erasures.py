@@ -21,6 +21,7 @@ from coordinator.engine.entities import (
     Parent,
     Run,
     Subject,
+    Task,
     Update,
 )
 from coordinator.store import erasure_costs, kept_updates
@@ -53,18 +54,27 @@ async def load_requests(loading: Loading) -> set[UUID]:
         await loading.add(
             AffectedCohort, t.lines.c.run_id.in_(loading.whole) & t.lines.c.erasure_id.in_(loading.erasures)
         )
+        await _load_who_is_forgotten(loading)
     lines = await loading.add(AffectedCohort, t.lines.c.erasure_id.in_(needs.reviews)) if needs.reviews else []
     if mended := {line.run_id for line in lines if line.action == "unlearned"}:  # they may have to be cut again
         loading.mended |= await _with_runs_begun_from(loading, mended)
         needs.merging |= loading.mended
         others = await loading.add_by(AffectedCohort, t.lines.c.run_id, loading.mended)
         await loading.add(Erasure, t.erasures.c.id.in_({line.erasure_id for line in others}), lock=True)
+        await _load_who_is_forgotten(loading)
     ordered = await loading.add(Exclusion, t.exclusions.c.erasure_id.in_(needs.reviews)) if needs.reviews else []
     needs.clients |= {exclusion.client_id for exclusion in ordered}
     needs.clients |= {s.client_id for s in loading.subjects.values() if s.erasure_id in needs.reviews}
     needs.acknowledging |= {s.client_id for s in loading.subjects.values() if s.erasure_id in needs.begun}
     needs.merging |= {line.run_id for line in lines}
     return leavers
+
+
+async def _load_who_is_forgotten(loading: Loading) -> None:
+    """By the other requests whose cohorts may be cut; and who of them can still be asked."""
+    others = loading.erasures.keys() - loading.needs.fences - loading.needs.reviews
+    await loading.add(Subject, t.subjects.c.erasure_id.in_(others))
+    await loading.add(Client, t.clients.c.needed_by.in_(others))
 
 
 async def load_other_requests(loading: Loading, leaver_ids: set[UUID]) -> None:
@@ -97,13 +107,14 @@ async def _with_runs_begun_from(loading: Loading, run_ids: set[UUID]) -> set[UUI
     old, new = t.runs, t.runs.alias("new")
     all_of_them = set(run_ids)
     while all_of_them:
+        of_them = (made.c.kind != "init") & made.c.run_id.in_(all_of_them)
+        is_own = (made.c.digest == begun.c.digest) & (old.c.federation_id == new.c.federation_id)
         statement = (
             sa.select(begun.c.run_id)
             .join(new, new.c.id == begun.c.run_id)
-            .join(made, (made.c.digest == begun.c.digest) & (made.c.kind != "init"))
-            .join(old, (old.c.id == made.c.run_id) & (old.c.federation_id == new.c.federation_id))
             .where(begun.c.kind == "init", begun.c.run_id.not_in(all_of_them))
-            .where(made.c.run_id.in_(all_of_them))
+            .where(begun.c.digest.in_(sa.select(made.c.digest).where(of_them)))  # thousands may have the same
+            .where(sa.exists().where(of_them, old.c.id == made.c.run_id, is_own))
             .distinct()
         )
         found = set((await loading.connection.execute(statement)).scalars())
@@ -130,6 +141,7 @@ async def load_what_methods_need(loading: Loading) -> None:
         await loading.add(Checkpoint, sa.exists().where(own, made))
         audited = sa.select(t.lines.c.cohort_id).where(own)
         await loading.add(Update, t.updates.c.cohort_id.in_(audited), t.updates.c.kind == "audit")
+        await loading.add(Task, t.tasks.c.cohort_id.in_(audited), t.tasks.c.kind == "audit")
     if loading.mended:
         await _load_what_may_be_given_up(loading)
     if loading.needs.recalled:
@@ -145,7 +157,7 @@ async def _load_what_may_be_given_up(loading: Loading) -> None:
     own, inits = x.run_id.in_(loading.mended), t.checkpoints.alias("inits")
     begun = sa.select(inits.c.digest).where(inits.c.run_id.in_(loading.mended), inits.c.kind == "init")
     is_new = x.created_at >= min(fences) - _CLOCKS_DIFFER
-    found = await loading.add(Checkpoint, (own & is_new & x.superseded_by.is_(None)) | x.digest.in_(begun))
+    found = await loading.add(Checkpoint, (own & is_new) | x.digest.in_(begun))
     await loading.add_by(Run, t.runs.c.id, {one.run_id for one in found} - loading.runs.keys())
     await loading.add_by(Parent, t.parents.c.checkpoint_id, {one.id for one in found})
 

@@ -23,6 +23,7 @@ from coordinator.engine.entities import (
     Task,
     Update,
 )
+from coordinator.engine.entities.state import RememberingTable
 from coordinator.engine.families import NEWCOMER
 from coordinator.engine.needs import Needs
 from coordinator.store import tables as t
@@ -223,15 +224,15 @@ async def load_members(loading: Loading) -> None:
         await loading.add(Member, t.members.c.client_id.in_(loading.needs.leaving))
     cohort_ids = set(loading.cohorts) if loading.needs.steps_program else loading.cohorts_of(loading.needs.runs)
     warm = loading.warm
-    known = [warm[one].members for one in cohort_ids if one in warm and warm[one].has_members]
+    known: list[dict[Any, Member]] = [warm[one].members for one in cohort_ids if one in warm and warm[one].has_members]
     if missing := {one for one in cohort_ids if one not in warm or not warm[one].has_members}:
         found = await fetch_by(loading.connection, Member, t.members.c.cohort_id, missing)
         by_cohort: dict[UUID, dict[Any, Member]] = {one: {} for one in missing}
         for member in found:
             by_cohort[member.cohort_id][member.key] = member
         for one in missing & warm.keys():
-            warm[one].members, warm[one].has_members = by_cohort[one], True
-        known += by_cohort.values()
+            warm[one].members, warm[one].has_members = RememberingTable(by_cohort[one]), True
+        known += [warm[one].members if one in warm else rows for one, rows in by_cohort.items()]
     loading.add_table("members", known[0] if len(known) == 1 else {k: m for one in known for k, m in one.items()})
 
 

@@ -17,26 +17,37 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.entities import Blob
 from coordinator.store import tables as t
+from coordinator.store.blobs import NEWEST
 from coordinator.store.rows import FIELDS, listed, to_entity
 
 b = t.blobs.c
 _NUM_FIELDS: Final = len(FIELDS["blobs"])
 _is_named = (b.federation_id == sa.bindparam("owner")) & (b.digest == sa.bindparam("digest")) & (b.status == "stored")
 _newest = (b.created_at.desc(), b.id)
-_HANDED_OUT = (
-    sa.select(t.clients.c.id.label("holder"), t.blobs)
-    .join(t.tasks, t.tasks.c.client_id == t.clients.c.id)
-    .join(t.blobs, b.federation_id == t.clients.c.federation_id)
+_is_holder = t.clients.c.id.in_(sa.bindparam("clients", expanding=True))
+_place = sa.func.row_number().over(partition_by=(b.federation_id, b.digest), order_by=_newest)
+_few = (
+    sa.select(t.blobs, _place.label("place"))
     .where(
-        t.clients.c.id.in_(sa.bindparam("clients", expanding=True)),
+        b.federation_id.in_(sa.select(t.clients.c.federation_id).where(_is_holder)),
+        b.digest.in_(sa.bindparam("digests", expanding=True)),
+        b.status == "stored",
+    )
+    .subquery()
+)
+_HANDED_OUT = (
+    sa.select(t.clients.c.id.label("holder"), *(_few.c[column.name] for column in t.blobs.c))
+    .join(t.tasks, t.tasks.c.client_id == t.clients.c.id)
+    .join(_few, _few.c.federation_id == t.clients.c.federation_id)
+    .where(
+        _is_holder,
         (t.clients.c.status != "erased") | t.clients.c.needed_by.is_not(None),
         t.IS_CLAIMABLE_OR_LEASED,
         t.tasks.c.status == "leased",
-        b.digest.in_(sa.bindparam("digests", expanding=True)),
-        b.status == "stored",
-        (t.tasks.c.model_digest == b.digest) | sa.cast(t.tasks.c.work, sa.Text).contains(b.digest),
+        _few.c.place <= NEWEST,
+        (t.tasks.c.model_digest == _few.c.digest) | sa.cast(t.tasks.c.work, sa.Text).contains(_few.c.digest),
     )
-    .order_by(*_newest)
+    .order_by(_few.c.place)
 )
 
 _model = t.checkpoints.alias("model")
@@ -110,6 +121,8 @@ class ReadableBlob:
     """The blobs with the wanted bytes that the caller may read, the newest first; or why it may not read any more."""
 
     blobs: tuple[Blob, ...] = ()
+    are_newest: bool = False
+    """Whether they are the newest of all that have these bytes, any of which the caller may read."""
     taken_by: UUID | None = None
     """The erasure."""
 
@@ -130,7 +143,10 @@ async def for_clients(connection: AsyncConnection, wanted: Collection[WantedByte
         blob = to_entity(Blob, row)
         assert blob.digest is not None
         found.setdefault(WantedBytes(blob.federation_id, blob.digest, holder), {})[blob.id] = blob
-    return {w: ReadableBlob(tuple(found[w].values())) if w in found else await _live(connection, *w) for w in wanted}
+    return {
+        w: ReadableBlob(tuple(found[w].values()), are_newest=True) if w in found else await _live(connection, *w)
+        for w in wanted
+    }
 
 
 async def for_operator(connection: AsyncConnection, federation_id: UUID, digest: str) -> ReadableBlob:
@@ -153,7 +169,7 @@ async def _live(connection: AsyncConnection, federation_id: UUID, digest: str, c
         return ReadableBlob(tuple(live))
     if client_id is None and taken_by is None:
         taken_by = await _purged_by(connection, federation_id, digest)
-    return ReadableBlob((), taken_by)
+    return ReadableBlob(taken_by=taken_by)
 
 
 def _taken_by(blob: Blob, row: Any) -> UUID | None:

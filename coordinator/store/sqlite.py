@@ -10,7 +10,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -44,11 +44,19 @@ class SqliteConnection:
 
     def __init__(self, connection: sa.Connection) -> None:
         self._connection, self.driver = connection, driver(connection)
+        self._is_hasty = False
 
     async def execute(
         self, statement: sa.Executable, parameters: Mapping[str, Any] | list[Mapping[str, Any]] | None = None
     ) -> sa.CursorResult[Any]:
         return self._connection.execute(statement, parameters)
+
+    def commit_in_haste(self, is_hasty: bool) -> None:
+        """Whether its next commits do not wait for the disk: they outlive the process, and the machine if a commit that
+        waits follows."""
+        if is_hasty != self._is_hasty:
+            run(self.driver, f"PRAGMA synchronous={'NORMAL' if is_hasty else 'FULL'}")
+            self._is_hasty = is_hasty
 
     def close(self) -> None:
         self._connection.close()
@@ -85,7 +93,8 @@ class Sqlite:
         """One transaction; commits when the block ends well. There is one writer at a time: others wait in line."""
         is_hasty = not is_durable and not self._is_scratch
         async with self._writing:
-            with self._kept("write") as connection, _in_haste(connection.driver) if is_hasty else nullcontext():
+            with self._kept("write") as connection:
+                connection.commit_in_haste(is_hasty)
                 await _begin(connection.driver)
                 try:
                     yield connection
@@ -168,10 +177,13 @@ def run(connection: sqlite3.Connection, text: str) -> Any:
 
 def _connect(path: str, is_scratch: bool) -> sqlite3.Connection:
     """Autocommit: transactions are opened and closed by explicit statements. A busy database answers at once. The file
-    is its owner's alone; those that SQLite puts beside it get its mode."""
+    is its owner's alone; those that SQLite puts beside it get its mode.
+
+    A file that exists is not touched: to close it here would take the locks of this process's other connections away,
+    and the next process to leave the database would remove the write-ahead log that they go on writing to."""
     if path not in ("", ":memory:"):
-        with suppress(OSError):  # SQLite finds better words
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
+        with suppress(OSError):  # it exists; or SQLite finds better words
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
     connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=1000)
     for pragma in PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
@@ -197,16 +209,6 @@ def _mark_of(connection: sqlite3.Connection) -> Mark | None:
             raise
         return None  # an older schema: whoever compares says so
     return None if row is None else Mark(*row)
-
-
-@contextmanager
-def _in_haste(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commits do not wait for the disk: they outlive the process, and the machine if a commit that waits follows."""
-    run(connection, "PRAGMA synchronous=NORMAL")
-    try:
-        yield
-    finally:
-        run(connection, "PRAGMA synchronous=FULL")
 
 
 async def _begin(connection: sqlite3.Connection) -> None:

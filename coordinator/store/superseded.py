@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -14,7 +15,11 @@ from coordinator.store.tables.taint import tainted
 
 _digests: sa.BindParameter[str] = sa.bindparam("digests", expanding=True)
 _MODELS = (
-    sa.select(t.runs.c.federation_id, t.checkpoints.c.digest, t.checkpoints.c.superseded_by)
+    sa.select(
+        t.runs.c.federation_id,
+        t.checkpoints.c.digest,
+        sa.case((t.checkpoints.c.superseded_by.is_(None), "served"), else_="model").label("kind"),
+    )
     .join(t.runs, t.runs.c.id == t.checkpoints.c.run_id)
     .where(t.checkpoints.c.digest.in_(_digests))
 )
@@ -23,7 +28,11 @@ _PURGED = (
     .join(t.erasures, t.erasures.c.id == t.artefacts.c.erasure_id)
     .where(t.artefacts.c.digest.in_(_digests), t.artefacts.c.kind.in_(("step", "update", "history", "upload")))
 )
-_LEARNT = sa.select(tainted.c.federation_id, tainted.c.digest, tainted.c.is_model).where(tainted.c.digest.in_(_digests))
+_LEARNT = sa.select(
+    tainted.c.federation_id, tainted.c.digest, sa.case((tainted.c.is_model, "model"), else_="update").label("kind")
+).where(tainted.c.digest.in_(_digests))
+_KNOWN = sa.union_all(_MODELS, _PURGED, _LEARNT)
+_MODEL_KINDS: Final = ("model", "step")
 
 
 async def superseded(
@@ -34,11 +43,7 @@ async def superseded(
     that are an update which was purged. Another client may have sent the same; an operator has no business with
     them. What happened before this database was restored counts as well."""
     digests = listed({digest for _, digest in wanted})
-    models = list(await connection.execute(_MODELS, {"digests": digests}))
-    purged = await connection.execute(_PURGED, {"digests": digests})
-    gone = {(row.federation_id, row.digest) for row in models if row.superseded_by is not None}
-    gone |= {(row.federation_id, row.digest) for row in purged if with_updates or row.kind == "step"}
-    learnt = await connection.execute(_LEARNT, {"digests": digests})
-    gone |= {(row.federation_id, row.digest) for row in learnt if with_updates or row.is_model}
-    served = {(row.federation_id, row.digest) for row in models if row.superseded_by is None}
+    known = list(await connection.execute(_KNOWN, {"digests": digests}))
+    served = {(row.federation_id, row.digest) for row in known if row.kind == "served"}
+    gone = {(row.federation_id, row.digest) for row in known if with_updates or row.kind in _MODEL_KINDS}
     return frozenset((gone - served).intersection(wanted))

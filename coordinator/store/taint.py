@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -12,6 +13,9 @@ from coordinator.store import tables as t
 from coordinator.store.tables.taint import taint_lists, tainted
 
 BATCH = 5000
+OF_MODELS: Final = ("checkpoint", "merge", "step")
+OF_CLIENTS: Final = ("update", "history", "upload")
+"""The kinds of artefacts that are models or steps towards them, and those that clients sent."""
 _LEARN = insert(tainted).on_conflict_do_nothing()
 
 
@@ -19,6 +23,20 @@ async def known_sizes(connection: AsyncConnection) -> dict[UUID, int]:
     """How much of the list of each request is known here, in bytes."""
     rows = await connection.execute(sa.select(taint_lists.c.request_id, taint_lists.c.num_bytes))
     return {row.request_id: row.num_bytes for row in rows}
+
+
+_SUPERSEDED = sa.select(t.checkpoints.c.digest).where(t.checkpoints.c.superseded_by == sa.bindparam("request"))
+_PURGED = sa.select(t.artefacts.c.kind, t.artefacts.c.digest).where(
+    t.artefacts.c.erasure_id == sa.bindparam("request"), t.artefacts.c.kind.in_((*OF_MODELS, *OF_CLIENTS))
+)
+
+
+async def taken_by(connection: AsyncConnection, request_id: UUID) -> tuple[set[str], set[str]]:
+    """The digests of models, and of what clients sent, that this database knows a request to have taken out of use."""
+    purged = (await connection.execute(_PURGED, {"request": request_id})).all()
+    models = set((await connection.execute(_SUPERSEDED, {"request": request_id})).scalars())
+    models |= {row.digest for row in purged if row.kind in OF_MODELS}
+    return models, {row.digest for row in purged if row.kind in OF_CLIENTS}
 
 
 async def note(connection: AsyncConnection, request_id: UUID, num_bytes: int) -> None:

@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.engine.entities import OPEN_TASK, Cohort, Entity, Member, Round, Run, Task, Update
+from coordinator.engine.entities.state import RememberingTable
 from coordinator.store import tables as t
 
 MOST_ROWS: Final = 3_000_000
@@ -44,7 +45,7 @@ class WarmCohort:
     """The ids of each client's tasks."""
     updates: dict[UUID, Update] = field(default_factory=dict)
     """Buffered ones."""
-    members: dict[tuple[UUID, UUID], Member] = field(default_factory=dict)
+    members: RememberingTable = field(default_factory=RememberingTable)
     has_tasks: bool = False
     """Whether all open tasks are known."""
     has_updates: bool = False
@@ -133,7 +134,7 @@ class Known:
         if stamp is None or found.stamp != stamp:
             found = WarmCohort(stamp, found.members_stamp, members=found.members, has_members=found.has_members)
         if members_stamp is None or found.members_stamp != members_stamp:
-            found.members_stamp, found.members, found.has_members = members_stamp, {}, False
+            found.members_stamp, found.members, found.has_members = members_stamp, RememberingTable(), False
         self.cohorts[cohort_id] = found
 
     def note_written(self, kind: type[Entity], rows: Collection[Any], *, are_new: bool) -> None:

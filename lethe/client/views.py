@@ -198,7 +198,7 @@ class Claim(Answer):
 
 
 class HeartbeatReply(Answer, work.HeartbeatReply):
-    """Until when the lease is renewed."""
+    """How long the lease now runs."""
 
 
 class SubmissionReply(Answer, work.SubmissionReply):

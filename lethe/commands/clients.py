@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from json import loads
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from lethe.commands.option_groups import with_groups
 from lethe.failures import UNUSABLE, CommandFailed
 from lethe.target import AsJson, connect, examples
 
@@ -22,6 +24,28 @@ TokenOut = Annotated[
 ClientName = Annotated[str, typer.Argument(metavar="CLIENT", help="Name or id.")]
 
 
+@dataclass(frozen=True)
+class Told:
+    """What the coordinator is told of a client when it is enrolled."""
+
+    canary: Annotated[
+        tuple[int, int] | None,
+        typer.Option(
+            metavar="CLASS SEED", help="A backdoor that it carries in its data; audits of its erasure look for it."
+        ),
+    ] = None
+    max_samples: Annotated[
+        int | None, typer.Option(help="The most samples that a result of it may claim; any number when left out.")
+    ] = None
+    resources: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help='What a round costs it, else measured: {"samples": 900, "seconds": 20, "bytes": 4000000}.',
+        ),
+    ] = None
+
+
 @app.command(
     **examples(
         "lethe clients add hospital-a --federation hospitals --token-out a.token",
@@ -29,41 +53,28 @@ ClientName = Annotated[str, typer.Argument(metavar="CLIENT", help="Name or id.")
         "lethe clients add hospital-c --canary 3 20260301 --token-out c.token",
     )
 )
+@with_groups
 def add(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Its name: lower case, stable for ever.")],
+    *,
     federation: Federation = None,
     token_out: TokenOut = None,
-    canary: Annotated[
-        tuple[int, int] | None,
-        typer.Option(
-            metavar="CLASS SEED", help="A backdoor that it carries in its data; audits of its erasure look for it."
-        ),
-    ] = None,
-    max_samples: Annotated[
-        int | None, typer.Option(help="The most samples that a result of it may claim; any number when left out.")
-    ] = None,
-    resources: Annotated[
-        str | None,
-        typer.Option(
-            metavar="JSON",
-            help='What a round costs it, else measured: {"samples": 900, "seconds": 20, "bytes": 4000000}.',
-        ),
-    ] = None,
+    told: Told,
     json: AsJson = False,
 ) -> None:
     """Enrol a client. Its token is shown once: hand it to the data holder."""
     from lethe.tokens import hand_over, refuse_existing
 
     refuse_existing(token_out)
-    carried = None if canary is None else {"target_class": canary[0], "seed": canary[1]}
+    carried = None if told.canary is None else {"target_class": told.canary[0], "seed": told.canary[1]}
     try:
-        costs = None if resources is None else loads(resources)
+        costs = None if told.resources is None else loads(told.resources)
     except ValueError as error:
         raise CommandFailed(f"--resources is not JSON: {error}", exit_code=UNUSABLE) from error
     with connect(context) as client:
         issued = client.clients.enrol(
-            name, federation=federation, canary=carried, max_samples=max_samples, resources=costs
+            name, federation=federation, canary=carried, max_samples=told.max_samples, resources=costs
         )
     hand_over(issued.document, token_out, what=f"client {name}", as_json=json)
 

@@ -47,7 +47,7 @@ def list_(context: typer.Context, federation: Federation = None, json: AsJson = 
         "id": "id",
         "role": "role",
         "label": "label",
-        "client": "client_id",
+        "client": lambda one: one.get("client_name") or one["client_id"],  # older coordinators tell no name
         "created": when("created_at"),
         "revoked": when("revoked_at"),
     }

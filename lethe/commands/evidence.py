@@ -44,6 +44,7 @@ def accept_loss(
 
     async def accept(coordinator: Coordinator) -> dict[str, Any]:
         from coordinator.runtime import remedies
+        from coordinator.tombstones.taint_lists import TAINT, TaintLists
 
         loss = await remedies.find_loss(coordinator.database, coordinator.tombstones)
         if loss is None:
@@ -51,7 +52,8 @@ def accept_loss(
         if not yes:
             _ask(loss.what)
         try:
-            found = await remedies.accept_loss(coordinator.database, coordinator.tombstones)
+            lists = TaintLists(coordinator.settings.evidence_path / TAINT)
+            found = await remedies.accept_loss(coordinator.database, coordinator.tombstones, lists)
         except remedies.NotNeeded as error:
             raise CommandFailed(str(error)) from error
         return described(found)

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from lethe.commands.erase import RequestId, instant_of, named
+from lethe.commands.option_groups import with_groups
 from lethe.target import AsJson, connect, examples
 
 if TYPE_CHECKING:
     from lethe.client.synchronous.erasures import Erasure
 
 
-def list_(
-    context: typer.Context,
-    federation: Annotated[str | None, typer.Option("--federation", "-f", help="Only of this one: name or id.")] = None,
-    status: Annotated[list[str] | None, typer.Option(help="Only requests in this state; repeatable.")] = None,
-    client: Annotated[str | None, typer.Option(help="Only those about this client.")] = None,
+@dataclass(frozen=True)
+class Shown:
+    """Which requests are listed, and in which order."""
+
+    federation: Annotated[str | None, typer.Option("--federation", "-f", help="Only of this one: name or id.")] = None
+    status: Annotated[list[str] | None, typer.Option(help="Only requests in this state; repeatable.")] = None
+    client: Annotated[str | None, typer.Option(help="Only those about this client.")] = None
     due_before: Annotated[
         str | None, typer.Option(metavar="DATE", help="Only those that are not over and due earlier.")
-    ] = None,
-    awaiting_me: Annotated[bool, typer.Option("--awaiting-me", help="Only those that you may approve now.")] = False,
-    sort: Annotated[str | None, typer.Option(help="deadline, -deadline, created or -created.")] = None,
-    json: AsJson = False,
-) -> None:
+    ] = None
+    awaiting_me: Annotated[bool, typer.Option("--awaiting-me", help="Only those that you may approve now.")] = False
+    sort: Annotated[str | None, typer.Option(help="deadline, -deadline, created or -created.")] = None
+
+
+@with_groups
+def list_(context: typer.Context, shown: Shown, json: AsJson = False) -> None:
     """Requests and how far they are, newest first."""
     from lethe.printing import Column, print_answers, when
 
@@ -39,10 +45,11 @@ def list_(
         "reason": "reason",
         "id": "id",
     }
-    wanted: dict[str, Any] = {"federation": federation, "status": status, "subject": client, "sort": sort}
-    wanted |= {"due_before": instant_of("--due-before", due_before)} if due_before is not None else {}
+    wanted: dict[str, Any] = {"federation": shown.federation, "status": shown.status, "subject": shown.client}
+    if shown.due_before is not None:
+        wanted["due_before"] = instant_of("--due-before", shown.due_before)
     with connect(context) as coordinator:
-        found = coordinator.erasures.list(**wanted, awaiting_my_approval=awaiting_me)
+        found = coordinator.erasures.list(**wanted, sort=shown.sort, awaiting_my_approval=shown.awaiting_me)
         print_answers(found, columns, as_json=json)
 
 

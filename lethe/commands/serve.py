@@ -6,8 +6,9 @@ import asyncio
 import gc
 import signal
 import socket
+import sys
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -29,6 +30,9 @@ from lethe.target import examples
 if TYPE_CHECKING:
     from coordinator.runtime.settings import Settings
 
+LOCK_HELD_S: Final = 0.0005
+"""How long a thread may keep Python's lock while another waits for it: checks of uploads and kernels run beside the
+event loop, a short stretch at a time."""
 HELP = examples(
     "lethe serve",
     "lethe serve --home /srv/lethe --host 0.0.0.0",
@@ -69,6 +73,7 @@ def serve(
     )
     prepare_process(settings)
     _refuse_what_would_fail_later(settings)
+    sys.setswitchinterval(LOCK_HELD_S)
     listener = _listen(settings.host, settings.port)  # from now on clients wait instead of being turned away
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, listener))

@@ -5,12 +5,13 @@ Needs the extra `verify`, unlike the other commands about certificates.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lethe.commands.verify import STEPS
+from lethe.commands.verify import STEPS, open_list
 from lethe.failures import UNUSABLE, CommandFailed, require
 from lethe.target import connect, examples
 
@@ -78,8 +79,6 @@ def verifier(output: Output = None) -> None:
 def _reading(
     context: typer.Context, certificate: str, key: Path | None, client: str | None, opening: Path | None
 ) -> Reading:
-    from services.audit.artefact_list import path_beside
-    from services.audit.certificate import CertificateInvalid, artefact_root
     from services.audit.pages.certificate import read
     from services.audit.verification import Beside
 
@@ -88,15 +87,9 @@ def _reading(
     if not file.is_file():
         return _fetched(context, certificate, given, client, opened)
     data = file.read_bytes()
-    try:
-        has_list = artefact_root(data) is not None
-    except CertificateInvalid:  # reading it says why
-        has_list = False
-    beside = path_beside(file)
-    if not has_list or not beside.is_file():
-        return read(data, given, beside=Beside(client=client, opening=opened))
-    with beside.open("rb") as artefacts:
-        return read(data, given, beside=Beside(list=artefacts, client=client, opening=opened))
+    with ExitStack() as stack:
+        beside = Beside(list=open_list(stack, file, data, None), client=client, opening=opened)
+        return read(data, given, beside=beside)
 
 
 def _fetched(

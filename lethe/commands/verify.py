@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
+from lethe.commands.option_groups import with_groups
 from lethe.failures import INCOMPLETE, UNUSABLE, CommandFailed, require
 from lethe.target import AsJson, connect, examples
 
@@ -28,11 +30,31 @@ HELP = examples(
 MARKS: Final = {True: "ok  ", False: "FAIL", None: "n/a "}
 
 
+@dataclass(frozen=True)
+class Compared:
+    """What a certificate is compared with, beside the keys."""
+
+    model_digest: Annotated[
+        str | None, typer.Option("--model", help="Also: the model with this digest must be one it speaks of.")
+    ] = None
+    artefacts: Annotated[
+        Path | None,
+        typer.Option("--list", help="Its list of artefacts; when absent, the file .list.jsonl beside it."),
+    ] = None
+    inclusion: Annotated[
+        Path | None, typer.Option(help="In place of the list: a proof that one artefact is on it.")
+    ] = None
+    client: Annotated[str | None, typer.Option(help="Also: it must be about this client, by --opening.")] = None
+    opening: Annotated[Path | None, typer.Option(help="The opening of the certificate's pseudonyms.")] = None
+
+
+@with_groups
 def verify(
     context: typer.Context,
     certificate: Annotated[
         Path, typer.Argument(help="The certificate, as it was downloaded; or an export of the log of acts.")
     ],
+    *,
     key: Annotated[
         Path | None,
         typer.Option(
@@ -40,18 +62,7 @@ def verify(
             "asked for every key that it ever signed with."
         ),
     ] = None,
-    model_digest: Annotated[
-        str | None, typer.Option("--model", help="Also: the model with this digest must be one it speaks of.")
-    ] = None,
-    artefacts: Annotated[
-        Path | None,
-        typer.Option("--list", help="Its list of artefacts; when absent, the file .list.jsonl beside it."),
-    ] = None,
-    inclusion: Annotated[
-        Path | None, typer.Option(help="In place of the list: a proof that one artefact is on it.")
-    ] = None,
-    client: Annotated[str | None, typer.Option(help="Also: it must be about this client, by --opening.")] = None,
-    opening: Annotated[Path | None, typer.Option(help="The opening of the certificate's pseudonyms.")] = None,
+    compared: Compared,
     replay: Annotated[
         bool, typer.Option("--replay", help="Recompute the served models from the updates that the coordinator keeps.")
     ] = False,
@@ -67,7 +78,7 @@ def verify(
     from services.audit.acts import is_export
     from services.audit.verification import Beside, check
 
-    if (client is None) != (opening is None):
+    if (compared.client is None) != (compared.opening is None):
         raise CommandFailed("--client and --opening go together", exit_code=UNUSABLE)
     data = _read(certificate)
     public_keys = _read(key) if key is not None else _keys_of_coordinator(context)
@@ -76,12 +87,12 @@ def verify(
         return
     with ExitStack() as stack:
         beside = Beside(
-            list=_list(stack, certificate, data, artefacts),
-            inclusion=_read(inclusion) if inclusion else None,
-            client=client,
-            opening=_read(opening) if opening else None,
+            list=open_list(stack, certificate, data, compared.artefacts),
+            inclusion=_read(compared.inclusion) if compared.inclusion else None,
+            client=compared.client,
+            opening=_read(compared.opening) if compared.opening else None,
         )
-        verdict = check(data, public_keys, model_digest=model_digest, beside=beside)
+        verdict = check(data, public_keys, model_digest=compared.model_digest, beside=beside)
     outcome = None
     if replay and verdict.valid and verdict.statement is not None:
         outcome = _replay(context, verdict.statement, json)
@@ -129,8 +140,9 @@ def _verify_acts(export: bytes, key: bytes, as_json: bool) -> None:
     _refuse("log of acts", verdict)
 
 
-def _list(stack: ExitStack, certificate: Path, data: bytes, given: Path | None) -> BinaryIO | None:
-    """The file that was given, or the one that lies beside the certificate under the usual name."""
+def open_list(stack: ExitStack, certificate: Path, data: bytes, given: Path | None) -> BinaryIO | None:
+    """The list of artefacts: the file that was given, or the one that lies beside the certificate under the usual name.
+    None: there is neither, or the certificate has no list."""
     from services.audit.artefact_list import path_beside
     from services.audit.certificate import CertificateInvalid, artefact_root
 
@@ -156,7 +168,8 @@ def _read(path: Path) -> bytes:
 
 
 def _keys_of_coordinator(context: typer.Context) -> bytes:
-    """Also those that were rotated out since. Who issued the certificate is then the coordinator's own word."""
+    """Every key that the coordinator ever signed with, those that were rotated out among them. Who issued the
+    certificate is then the coordinator's own word."""
     from lethe.printing import say
 
     with connect(context) as coordinator:

@@ -8,23 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from coordinator.engine import events as e
 from coordinator.engine.entities import Task
-from coordinator.engine.messages import (
-    AcknowledgeExclusions,
-    ClaimTasks,
-    FailTask,
-    Message,
-    RecordBlob,
-    RenewLease,
-    SubmitResult,
-)
+from coordinator.engine.messages import AcknowledgeExclusions, FailTask, RenewLease, SubmitResult
 from coordinator.engine.replies import Granted
 from coordinator.runtime.task_claims import grant_of
 from coordinator.store import exclusions, experiment_queries
@@ -37,6 +29,7 @@ from services.simulation.durations import draw
 from services.simulation.event_queue import EventQueue
 from services.wire.v1.work import Failure
 from worker.exclusion import unknown_of
+from worker.execution import Result
 
 SHORTEST_S: Final = 1e-6
 RENEWED_AFTER: Final = 2 / 3
@@ -103,14 +96,14 @@ class Agents:
         return bool(names)
 
     async def _claim(self, client: str) -> list[Granted]:
-        claim = ClaimTasks(self._coordinator.client_ids[client])
+        claim, client_id = self._coordinator.task_claims.claim, self._coordinator.client_ids[client]
         try:
-            return list(await self._coordinator.shell.handle(claim))
+            return list(await claim(client_id))
         except Rejected as rejected:
             if rejected.code != "ledger-behind":  # it was erased or removed
                 return []
         await self._leave_out(client)
-        return list(await self._coordinator.shell.handle(claim))
+        return list(await claim(client_id))
 
     async def _leave_out(self, client: str) -> None:
         digest, unknown = await self._read_exclusions(client)
@@ -232,31 +225,35 @@ class Agents:
     async def finish(self, names: list[str]) -> None:
         """These tasks end now: hand their results in."""
         ended = [(task_id, self._in_hand[task_id]) for task_id in map(self._by_name.__getitem__, sorted(names))]
-        messages: list[Message[Any]] = []
-        for task_id, in_hand in ended:
+        outcomes: list[Outcome] = []
+        for task_id, _ in ended:
             if task_id not in self._outcomes:
                 await self._begin(task_id)
-            outcome = await asyncio.wrap_future(self._outcomes.pop(task_id))
-            messages += await self._messages(task_id, in_hand, outcome)
+            outcomes.append(await asyncio.wrap_future(self._outcomes.pop(task_id)))
         for task_id, _ in ended:
             self._drop(task_id)
-        answers = await asyncio.gather(*map(self._coordinator.shell.handle, messages), return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, Rejected):
-                raise answer
+        results = [(in_hand, outcome) for (_, in_hand), outcome in zip(ended, outcomes, strict=True)]
+        sent = [(r.update, in_hand.task) for in_hand, r in results if isinstance(r, Result) and r.update is not None]
+        await _unless_refused(self._coordinator.receive(update, task) for update, task in sent)
+        answers = (_answer(in_hand, outcome) for in_hand, outcome in results)  # in the order of their names
+        await _unless_refused(map(self._coordinator.shell.handle, answers))
 
-    async def _messages(self, task_id: UUID, in_hand: InHand, outcome: Outcome) -> list[Message[Any]]:
-        token = in_hand.piece.grant.lease_token
-        if isinstance(outcome, Failure):
-            return [
-                FailTask(task_id, in_hand.task.client_id, token, outcome.retryable, outcome.reason, outcome.log_tail)
-            ]
-        records: list[RecordBlob] = []
-        if outcome.update is not None:
-            records.append(await self._coordinator.receive(outcome.update, in_hand.task))
-        digest = records[0].digest if records else None
-        metrics = {**outcome.metrics, "seconds": in_hand.seconds}
-        return [*records, SubmitResult(task_id, in_hand.task.client_id, token, digest, outcome.num_samples, metrics)]
+
+async def _unless_refused(asked: Iterable[Awaitable[object]]) -> None:
+    """Ask for all of this together. What is refused is not wanted any more."""
+    for answer in await asyncio.gather(*asked, return_exceptions=True):
+        if isinstance(answer, BaseException) and not isinstance(answer, Rejected):
+            raise answer
+
+
+def _answer(in_hand: InHand, outcome: Outcome) -> SubmitResult | FailTask:
+    grant, client_id = in_hand.piece.grant, in_hand.task.client_id
+    token = grant.lease_token
+    if isinstance(outcome, Failure):
+        return FailTask(grant.task_id, client_id, token, outcome.retryable, outcome.reason, outcome.log_tail)
+    digest = None if outcome.update is None else outcome.update.digest
+    metrics = {**outcome.metrics, "seconds": in_hand.seconds}
+    return SubmitResult(grant.task_id, client_id, token, digest, outcome.num_samples, metrics)
 
 
 def _claimed_s(granted: Granted) -> float:

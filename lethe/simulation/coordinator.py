@@ -12,13 +12,11 @@ from uuid import UUID
 from coordinator.blobs.disk import pieces_of
 from coordinator.blobs.files import FileBlobStore
 from coordinator.engine.entities import Task
-from coordinator.engine.messages import RecordBlob
 from coordinator.engine.react import CLOCK, client_key
 from coordinator.keys.directory import DirectoryKeys
 from coordinator.runtime.parts import Parts, Platform
-from coordinator.runtime.pump import Pump
 from coordinator.runtime.upload_receiver import Complete
-from coordinator.runtime.uploads import UploadRequest, record_of
+from coordinator.runtime.uploads import UploadRequest
 from coordinator.store import accounts, experiment_queries, schema
 from coordinator.store.database import Database
 from lethe.simulation.clock import BEGINNING, NamedEntropy, RecordingBus, VirtualClock, virtual_s
@@ -58,9 +56,7 @@ class SimulatedCoordinator(Parts):
             )
         )
         queues = (self.retention, self.chores, self.history, self.kernels)
-        self._pumps = [
-            Pump(self.database, self.bus, queue, JOB_LEASE_S, self.set_aside, at_once=JOBS_AT_ONCE) for queue in queues
-        ]
+        self._pumps = [self.pump(queue, JOB_LEASE_S, at_once=JOBS_AT_ONCE) for queue in queues]
         self._job_bells = {queue.bell for queue in queues}
         self._models = home / "scratch" / "models"
         self._fetched: list[Path] = []
@@ -107,21 +103,20 @@ class SimulatedCoordinator(Parts):
             path.unlink(missing_ok=True)
         return files
 
-    async def receive(self, update: Update, task: Task | None = None) -> RecordBlob:
-        """Store a file as an upload of the task's client, or of an operator; returns the record that makes it
-        visible."""
+    async def receive(self, update: Update, task: Task | None = None) -> None:
+        """Take a file in as an upload of the task's client, or of an operator."""
         client_id, task_id = (None, None) if task is None else (task.client_id, task.id)
-        blob = await self.uploads.announce(
-            UploadRequest(self.federation_id, client_id, task_id, update.digest, update.num_bytes)
-        )
-        if blob.status == "stored":  # in a life that was cut short
-            await self.storage.give_up(self.federation_id, [blob.id])
-            return await self.receive(update, task)
-        received = await self.receiver.receive(blob, update.num_bytes, _pieces(update.path))
-        if not isinstance(received, Complete):
-            raise InvariantBroken(f"{update.path} became shorter while it was read")
-        update.path.unlink()
-        return await record_of(blob, received.inspection)
+        wanted = UploadRequest(self.federation_id, client_id, task_id, update.digest, update.num_bytes)
+        try:
+            blob = await self.uploads.announce(wanted)
+            if blob.status == "stored":  # in a life that was cut short
+                return
+            received = await self.receiver.receive(blob, update.num_bytes, _pieces(update.path))
+            if not isinstance(received, Complete):
+                raise InvariantBroken(f"{update.path} became shorter while it was read")
+            await self.uploads.record(blob, received.inspection)
+        finally:
+            update.path.unlink()
 
     async def turn(self) -> set[str] | None:
         """Do what bells were rung for. Returns the ids of the clients among them; None when no bell was rung."""

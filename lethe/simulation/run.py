@@ -244,9 +244,9 @@ class _Simulation:
     async def _take_in(self, arrays: dict[str, Array]) -> str:
         path = self._home / "scratch" / "taken-in.safetensors"
         codec.write_file(path, arrays)
-        stored = await self._coordinator.receive(describe(path))
-        await self._coordinator.shell.handle(stored)
-        return stored.digest
+        described = describe(path)
+        await self._coordinator.receive(described)
+        return described.digest
 
     def _notice(self, event: e.Event) -> None:
         match event:

@@ -193,7 +193,7 @@ class Recovery(Description):
 
     family = "recovery"
     recovery_rounds: int = 0
-    """Its rounds when the request does not say; 0: as many as the unlearning method has."""
+    """How many rounds the recovery trains when the request does not say; 0: as many as the unlearning method has."""
     work_per_update: float = 1.0
     """Time that a client needs for an update, against one of the run itself."""
     preparation: str | None = None

@@ -44,7 +44,7 @@ class Movement:
     round: int
     client: str
     share: float
-    """Its weight among the round's weights."""
+    """The update's weight, as a share of the sum of the round's weights."""
     scale: float
     """The server's learning rate in that round."""
     distance: float | None

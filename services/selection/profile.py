@@ -50,7 +50,7 @@ class Profile:
 
     @classmethod
     def read(cls, tensors: Mapping[str, Array], question: Question) -> Profile:
-        """From a state, with an empty row for everybody who came since."""
+        """The profile that a state holds, with an empty row for everybody who came since."""
         old = cls(tensors[PRODUCTS], tensors[IS_KNOWN].astype(np.bool_), question.clients)
         rows = question.rows
         if rows == question.clients:
@@ -63,7 +63,7 @@ class Profile:
 
     @classmethod
     def kept(cls, question: Question, inputs: Mapping[str, Stored], out: Writable) -> Profile:
-        """From the question's state; without one, measured and written as its state."""
+        """The profile that the question's state holds; without one, it is measured and written as the state."""
         if question.state is not None:
             return cls.read(codec.read(inputs[question.state]), question)
         profile = cls.of(question, inputs)

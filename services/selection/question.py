@@ -47,14 +47,14 @@ class Question(Message):
     """Digest of the coordinator's validation set."""
     state: str | None = None
     clients: list[str] = []
-    """Whom the rows of the state are about, in order."""
+    """The clients that the rows of the state are about, in order."""
     profiles: list[Sent] = []
     """One epoch of every client that answered, from `model`; only in the first question."""
     observed: Observed | None = None
 
     @property
     def rows(self) -> list[str]:
-        """Whom the rows of a new state are about."""
+        """The clients that the rows of a new state are about."""
         return sorted({*self.clients, *self.members})
 
     @property

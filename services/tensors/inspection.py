@@ -33,7 +33,7 @@ _SUMMED: Final[dict[str, np.dtype[Any]]] = {"F32": np.dtype("<f4"), "F64": np.dt
 _EXPONENT_BITS: Final[dict[str, np.uint16]] = {"F16": np.uint16(0x7C00), "BF16": np.uint16(0x7F80)}
 """In half-width floats, NaN and Inf are the values whose exponent bits are all set."""
 _LARGEST_BF16: Final = np.uint16(np.float32(LARGEST).view(np.uint32) >> 16)
-"""Without their sign, half-width floats are in the order of their bits."""
+"""The largest value that is let through, as bits: without their sign, half-width floats are in the order of these."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def are_moderate(elements: bytes | memoryview, dtype: str) -> bool:
     if dtype == "BF16":
         return bool((np.frombuffer(elements, "<u2") & np.uint16(0x7FFF)).max(initial=0) <= _LARGEST_BF16)
     values = np.frombuffer(elements, _SUMMED[dtype])
-    # Not a NaN's comparison with anything holds, and the largest or smallest of numbers with a NaN is NaN.
+    # The largest and the smallest of numbers with a NaN among them are NaN, and no comparison with NaN holds.
     return bool(values.max(initial=0) <= LARGEST) and bool(values.min(initial=0) >= -LARGEST)
 
 

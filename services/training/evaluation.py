@@ -24,7 +24,7 @@ from services.wire.v1.runs import ModelSpec
 
 BATCH_SIZE: Final = 256
 MOST_CLASSES: Final = 20
-"""With more of them, as language models have, no class is told apart."""
+"""A model with more classes, as language models have, is judged as a whole, not class by class."""
 
 
 def evaluate(

@@ -70,7 +70,8 @@ def train_each(
 def train_sum(
     members: Sequence[Member], weights: Sequence[float], model: nn.Module, local: LocalTraining, *, group_size: int
 ) -> Summed:
-    """Only sum(weight * update) over the members. Raises TrainingFailed when one member's training fails."""
+    """Train the members, and keep only sum(weight * update) of them. Raises TrainingFailed when the training of one
+    fails."""
     total = {
         name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items() if tensor.is_floating_point()
     }
@@ -95,7 +96,7 @@ def train_sum(
 
 
 def can_group(members: Sequence[Member], model: nn.Module, local: LocalTraining) -> bool:
-    """A subclass of Classifier may have another loss, hence `is`."""
+    """Whether the members can be trained in one stack. A subclass of Classifier may have another loss, hence `is`."""
     return local.optimizer == "sgd" and bool(_linear_layers(model)) and all(type(m.task) is Classifier for m in members)
 
 
@@ -135,7 +136,7 @@ class _Group:
     ) -> None:
         order = sorted(range(len(members)), key=lambda i: -members[i].task.num_train)
         self.slots = [order.index(i) for i in range(len(members))]
-        """Where in the stack each member is."""
+        """Each member's place in the stack."""
         self._seeds = [members[i].seed for i in order]
         self._tasks: list[Any] = [members[i].task for i in order]
         self._sizes: list[int] = [task.num_train for task in self._tasks]

@@ -192,8 +192,8 @@ def _aggregate(
 
 
 def _aggregated(state: TrainingState, digest: str | None, figures: Mapping[str, float]) -> TrainingState:
-    """With what the kernel says of each update: whether it is in the model, and by which factor. Without any update in
-    it, the model stays as it is."""
+    """The state with what the kernel says of each update: whether it is in the model, and by which factor. Without any
+    update in it, the model stays as it is."""
     used, left_out = [], []
     for place, contribution in enumerate(state.contributions):
         if f"left_out:{place}" in figures:

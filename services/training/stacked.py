@@ -59,7 +59,7 @@ class StackedMlp:
         return losses
 
     def _descend(self, param: Tensor, left: Tensor, right: Tensor) -> None:
-        """Along the gradient `left @ right`, for the copies that have one."""
+        """Take a step along the gradient `left @ right`, for the copies that have one."""
         local, num = self._local, len(left)
         if not local.momentum:
             shrink = 1 - local.learning_rate * local.weight_decay
@@ -88,7 +88,7 @@ class DualLayer:
         self._bias_moves = torch.zeros(num, 1, layer.out_features)
         base = layer.weight.detach().T.contiguous()
         self._first_outputs = [torch.addmm(layer.bias.detach(), own, base) for own in samples]
-        # of this epoch, in its order
+        # Both hold the samples in the order of the current epoch.
         self._outputs, self._new_errors = torch.zeros_like(self._errors), torch.zeros_like(self._errors)
         self._between = torch.empty(num, most, most)
 

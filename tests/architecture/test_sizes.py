@@ -23,12 +23,6 @@ MOST_PARAMETERS: Final = 7
 MORE_PARAMETERS: Final = {
     # what forgets outside the database works on every part of the coordinator
     "coordinator/runtime/erasure_steps.ErasureSteps.__init__": 8,
-    # what every method's part at a client is called with, and two teachers
-    "services/unlearning/fedforget/client.distil": 9,
-    # a command's options are its parameters
-    "lethe/commands/clients.add": 8,
-    "lethe/commands/requests.list_": 8,
-    "lethe/commands/verify.verify": 10,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

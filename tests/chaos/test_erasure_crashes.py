@@ -70,6 +70,16 @@ class Site:
         with self.deployment.admin() as admin, contextlib.suppress(httpx.TransportError):
             assert admin.post(REQUESTS, json=body, headers={"Idempotency-Key": name}).status_code == 202
 
+    def wait_for_earlier_steps(self) -> None:
+        """A step of an earlier request that was cut short is done again when its lease runs out. It must not be what
+        comes to the next crash point, before anything was filed."""
+        wait_until(self._has_no_open_step, 120, "steps of earlier requests end", self.deployment.logs)
+
+    def _has_no_open_step(self) -> bool:
+        with self.deployment.admin() as admin:
+            found = [line for line in admin.get("/metrics").text.splitlines() if line.startswith("lethe_open_jobs{")]
+        return not any(('"fence"' in line or '"purge"' in line) and not line.endswith(" 0.0") for line in found)
+
     def wait_for_death(self) -> None:
         coordinator = self.deployment.processes["coordinator"]
         wait_until(lambda: not coordinator.is_alive, 60, "the coordinator dies there", self.deployment.logs)
@@ -151,6 +161,7 @@ def test_an_erasure_survives_a_kill_at_this_point(
 ) -> None:
     site, leaver = sites(backend), _leaver(crash_at)
     run_id = site.complete_run(leaver, *STAYING)
+    site.wait_for_earlier_steps()
     site.deployment.processes["coordinator"].end()
     site.deployment.start_coordinator(LETHE_CRASH_AT=crash_at)
     site.file(leaver)

@@ -148,7 +148,8 @@ async def test_the_cache_returns_what_was_set_until_dropped(bus: Bus) -> None:
     await bus.cache_set("key", b"\x00\xff", 30)
     assert await bus.cache_get("key") == b"\x00\xff"
     await bus.cache_drop("key")
-    await bus.cache_drop("key")
+    await bus.cache_drop("key", "another")
+    await bus.cache_drop()
     assert await bus.cache_get("key") is None
 
 

@@ -454,6 +454,32 @@ async def test_clients_that_send_equal_bytes_at_once_have_a_blob_each(f: Federat
     assert len({(row.key_name, row.client_key_name) for row in rows}) == 2
 
 
+async def test_the_record_of_an_update_need_not_wait_for_the_disk_and_can_be_made_again(
+    f: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a client is told when its record is lost, and uploads again; what an operator uploaded must last."""
+    database, waits = f.coordinator.database, list[bool]()
+    (task,) = await claimed(f, "a")
+    write = database.write
+
+    def watched(*, is_durable: bool = True) -> Any:
+        waits.append(is_durable)
+        return write(is_durable=is_durable)
+
+    update, init = tensor_file(tmp_path, 1000), tensor_file(tmp_path, 2000)
+    for data, sender in ((update, task), (init, None)):
+        blob = await announced(f, data, sender)
+        received = await send(f, blob, data)
+        with monkeypatch.context() as patched:
+            patched.setattr(database, "write", watched)
+            await finish(f, blob, received)
+    assert waits == [False, True]
+    async with database.write() as connection:  # the database's host lost its power
+        await connection.execute(t.blobs.update().where(t.blobs.c.client_id.is_not(None)).values(status="arriving"))
+    await f.put_bytes(update, task)
+    assert await stored(f, update) == update
+
+
 async def test_clients_do_not_share_a_part(f: Federation, tmp_path: Path) -> None:
     data = tensor_file(tmp_path)
     one, other = await claimed(f, "a", "b")

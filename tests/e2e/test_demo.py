@@ -14,7 +14,8 @@ import pytest
 
 from tests.support.installing import Installer
 
-ROUNDS = 3
+ROUNDS = 2
+"""The coordinator is killed in the second."""
 
 
 def start(*arguments: str, lethe: Sequence[str] = (sys.executable, "-m", "lethe.cli")) -> subprocess.Popen[str]:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.installing import uv
+
 pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).parents[2]
 CONTRACT = ROOT / "openapi" / "v1.json"
@@ -53,8 +55,7 @@ def camel(name: str) -> str:
 
 def test_openapi_python_client_generates_every_operation_without_a_warning(tmp_path: Path) -> None:
     packages, out = tmp_path / "packages", tmp_path / "client"
-    pip = (sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check")
-    run(*pip, "--target", str(packages), "openapi-python-client==0.29.1", cwd=tmp_path)
+    uv("pip", "install", "--python", sys.executable, "--target", str(packages), "openapi-python-client==0.29.1")
     generate = ("-m", "openapi_python_client", "generate", "--path", str(CONTRACT), "--output-path", str(out))
     said = run(sys.executable, *generate, "--meta", "none", "--fail-on-warning", cwd=tmp_path, PYTHONPATH=str(packages))
     assert "warning" not in said.lower()

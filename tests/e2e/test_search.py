@@ -36,7 +36,9 @@ from tests.support.federation import Federation, federation, reopened
 from tests.support.searching import WINDOW, Needles, Readable, Store, body_of, floats_of, most_alike, opened
 from tests.support.servers import PostgresServer, RedisServer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+PATIENCE_S = 300
+"""On a busy machine; a case waits for some ten runs and requests."""
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(4 * PATIENCE_S)]
 NAMES = [f"c{i}" for i in range(6)]
 LEAVER = "c2"
 NUM_FLOATS = 16_384
@@ -103,9 +105,10 @@ def is_whole(content: bytes) -> bool:
     return len(body_of(content)) == 4 * NUM_FLOATS
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def own_postgres() -> Iterator[PostgresServer]:
-    """Whose directory is searched: the one that all tests share holds what others wrote."""
+    """Whose directory is searched, with every backup of it: one that tests share holds what others wrote, and the last
+    case would search ten times as much as the first."""
     server = PostgresServer()
     try:
         server.start()
@@ -279,7 +282,7 @@ async def test_nothing_of_an_erased_client_can_be_found(
     place, kept = installation(request, tmp_path / "now", database, blobs), tmp_path / "backups"
     is_exact, is_nested = "guarantee" not in METHODS[method], topology.startswith("tree")
     async with federation(place.directory, *NAMES, url=place.url, **place.settings) as f:
-        record = recorded(f, monkeypatch)
+        record, f.patience_s = recorded(f, monkeypatch), PATIENCE_S
         backups = await train(f, place, kept, topology=TOPOLOGIES[topology])
         lost = record.holding()
         needles = Needles(map(body_of, lost))
@@ -296,6 +299,7 @@ async def test_nothing_of_an_erased_client_can_be_found(
     for number, backup in enumerate(backups):
         again = backup.restored(tmp_path / f"restored-{number}")
         async with reopened(again.directory, again.url, **again.settings) as f:
+            f.patience_s = PATIENCE_S
             f.work()
             await settled(f)
             assert (await f.rows(t.clients, t.clients.c.name == LEAVER))[0].status == "erased"

@@ -9,11 +9,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import sqlalchemy as sa
 
 from coordinator.engine.messages import ClaimTasks
 from coordinator.store import tables as t
 from services.core.errors import Rejected
 from services.methods.catalogue import METHODS
+from tests.integration.api.site import until
 from tests.integration.test_topologies import NAMES, TOPOLOGIES
 from tests.support.federation import Federation, federation
 
@@ -275,3 +277,37 @@ async def test_an_exact_erasure_after_an_approximate_one_leaves_no_update_that_s
         assert unpublished, "no update was trained on a model that was never published"
         for row in [row for row in saw if row.base_digest in unpublished]:
             assert row.digest in left or not await f.is_stored(row.digest)
+
+
+async def test_two_requests_that_mend_one_cohort_are_both_audited_and_certified(tmp_path: Path) -> None:
+    """The second cuts the cohort while the first waits for the answers to its audit."""
+    async with federation(tmp_path, *NAMES) as f:
+        f.work()
+        run_id = await f.create_run(stop={"rounds": 3})
+        await f.wait_for_run(run_id)
+        audit = {"thresholds": {"max_backdoor_success": 0.1}}
+        changes: dict[str, Any] = {"params": {"layers": ["w"]}, "audit": audit, "recovery_rounds": 1}
+        for name in ("c1", "c2"):
+            rates = {"backdoor_success_rate": 0.05, "before_backdoor_success_rate": 0.9, "backdoor_samples": 50.0}
+            f.scores[name] = rates
+        f.stop_working("c2")
+        first = await f.erase("c2", method="not", guarantee="approximate", **changes)
+        is_open = (t.rounds.c.kind == "audit") & (t.rounds.c.status == "open")
+        await until(lambda: _found(f, t.rounds, is_open))
+        f.stop_working("c1")
+        second = await f.erase("c1", method="not", guarantee="approximate", **changes)
+        is_cut = (t.lines.c.erasure_id == second) & t.lines.c.done_at.is_not(None)
+        await until(lambda: _found(f, t.lines, is_cut))
+        f.work("c1", "c2")
+        for erasure_id in (first, second):
+            assert (await f.wait_for_erasure(erasure_id)).status == "completed"
+        for row in await f.rows(t.certificates):
+            payload = json.loads(base64.b64decode(json.loads(row.envelope)["payload"]))["predicate"]
+            assert payload["guarantee"]["kind"] == "approximate"
+            assert {figure["value"] for figure in payload["audit"]} == {50.0, 0.05}
+        for name in ("c1", "c2"):
+            await assert_nothing_is_left_of(f, name)
+
+
+async def _found(f: Federation, table: sa.Table, *where: sa.ColumnElement[bool]) -> bool:
+    return bool(await f.rows(table, *where))

@@ -28,10 +28,10 @@ async def test_messages_that_come_within_a_few_turns_of_the_loop_share_a_transac
     num_written, write = 0, Database.write
 
     @asynccontextmanager
-    async def counted(self: Database) -> Any:
+    async def counted(self: Database, *, is_durable: bool = True) -> Any:
         nonlocal num_written
         num_written += 1
-        async with write(self) as connection:
+        async with write(self, is_durable=is_durable) as connection:
             yield connection
 
     async def late(f: Federation, name: str, turns: int) -> Any:

@@ -5,24 +5,40 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
-from benchmarks import certificate, coordination, erasure, forgetting, incentive, longpoll, scale, training
+from benchmarks import certificate, coordination, erasure, forgetting, incentive, longpoll, processes, scale, training
 from benchmarks.coordination import Cell, measure_bare
 from benchmarks.figures import median_gap, percentile
 from benchmarks.payload import Payload
 from benchmarks.processes import ProcessDied, family, running
 from services.tensors.codec import layout_of
 from services.tensors.streams import StoredFile
+from tests.support.forked import Forked
 
 
 def rows_printed(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     environment, *rows = map(json.loads, capsys.readouterr().out.splitlines())
     assert environment["environment"]["cores"] >= 1
     return rows
+
+
+@pytest.fixture
+def quick_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of the `lethe` command that need not import first, where it is not they that are measured."""
+    start_python = processes.start_python
+
+    def start(arguments: Sequence[str], output: IO[bytes], environment: Mapping[str, str]) -> Any:
+        module, *others = arguments
+        if module != "lethe.cli":
+            return start_python(arguments, output, environment)
+        return Forked(others, env=environment, cwd=processes.ROOT, stdout=output)
+
+    monkeypatch.setattr(processes, "start_python", start)
 
 
 def test_coordination_prints_the_promised_figures(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,6 +74,7 @@ def test_longpoll_hears_of_every_task(capsys: pytest.CaptureFixture[str]) -> Non
     assert 0 < row["wake_all_p50_ms"] <= row["wake_all_p99_ms"]
 
 
+@pytest.mark.usefixtures("quick_starts")
 def test_training_counts_the_same_steps_for_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
     toy = ["--clients", "2", "--samples", "20", "--rounds", "1", "--batch-size", "8", "--processes", "1"]
     assert training.main(["--json", "--quick", *toy]) == 0
@@ -82,6 +99,7 @@ def test_scale_simulates_whole_federations(capsys: pytest.CaptureFixture[str]) -
     assert row["updates_per_s"] > 0 and 0 < row["coordinator_share"] < 1 and row["memory_mb"] > 50
 
 
+@pytest.mark.usefixtures("quick_starts")
 def test_erasure_says_what_was_redone_and_how_good_the_models_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert erasure.main(["--json", "--clients", "4", "--topology", "mmt"]) == 0
     (row,) = rows_printed(capsys)
@@ -127,6 +145,7 @@ def test_percentiles_are_measured_values() -> None:
     assert (percentile(values, 0.5), percentile(values, 0.99), percentile([7.0], 0.99)) == (50.0, 99.0, 7.0)
 
 
+@pytest.mark.usefixtures("quick_starts")
 def test_forgetting_says_what_is_left_of_the_leaver_and_what_it_cost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,8 @@ from random import Random
 import pytest
 
 from coordinator.tombstones.files import FileTombstoneLog
-from tests.property.attackers import LEAVER, NAMES, REQUESTS, Walk
+from tests.property.attacked_models import LEAVER, NAMES
+from tests.property.attackers import REQUESTS, Walk
 from tests.support.backups import Installation
 from tests.support.restorable_coordinator import RestorableCoordinator
 

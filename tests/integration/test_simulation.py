@@ -11,15 +11,21 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import structlog
 import yaml
 
+from coordinator.store import accounts, blobs
 from lethe.failures import CommandFailed
 from lethe.simulation import Results, simulate
+from lethe.simulation.coordinator import SimulatedCoordinator
 from lethe.simulation.results import line
 from lethe.simulation.run import Progress
 from lethe.simulation.scenario import Scenario, parse
+from services.tensors import codec
+from services.wire.v1.resources import FederationCreate
+from worker.execution import describe
 
 MODEL = {"name": "mlp", "params": {"input_shape": [8, 8], "num_classes": 10, "hidden": [8]}}
 CLUSTERS = {"kind": "clusters", "num_clusters": 2}
@@ -212,6 +218,28 @@ def test_a_run_that_cannot_go_on_ends_with_its_reason() -> None:
     results = play({"local": {"learning_rate": 100.0, "weight_decay": 10.0, "batch_size": 8, "epochs": 5}})
     assert results.summary.status in ("paused", "failed")
     assert results.summary.reason is not None and "round 1" in results.summary.reason
+
+
+@pytest.mark.anyio
+async def test_what_a_killed_simulation_has_stored_is_not_stored_again(tmp_path: Path) -> None:
+    coordinator = SimulatedCoordinator(tmp_path, seed=1)
+    try:
+        await coordinator.open()
+        async with coordinator.database.write() as connection:
+            wanted = FederationCreate(name="federation")
+            await accounts.add_federation(connection, coordinator.federation_id, wanted, coordinator.clock())
+        file = tmp_path / "made.safetensors"
+        digests = set[str]()
+        for _ in range(2):
+            codec.write_file(file, {"x": np.ones(3, np.float32)})
+            described = describe(file)
+            await coordinator.receive(described)
+            digests.add(described.digest)
+        async with coordinator.database.read() as connection:
+            found = await blobs.stored(connection, coordinator.federation_id, digests)
+    finally:
+        await coordinator.close()
+    assert [len(some) for some in found.values()] == [1] and not file.exists()
 
 
 def test_a_directory_of_another_scenario_is_refused(tmp_path: Path) -> None:

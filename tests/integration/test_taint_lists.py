@@ -12,7 +12,8 @@ import pytest
 
 from coordinator.tombstones.taint_lists import RECORD_BYTES, TaintLists
 from services.core import digests
-from tests.property.attackers import LEAVER, NAMES, REQUESTS, Walk, update_of
+from tests.property.attacked_models import LEAVER, NAMES, update_of
+from tests.property.attackers import REQUESTS, Walk
 from tests.support.backups import Installation
 from tests.support.restorable_coordinator import RestorableCoordinator
 

@@ -119,6 +119,8 @@ class Replica:
             }
             if known.members_stamp == members_stamp and known.has_members:
                 assert known.members == own[Member]
+                active = sorted(member.name for member in own[Member].values() if member.active)
+                assert known.members.found_out.get(("active", cohort_id), active) == active
             if known.stamp != stamp:
                 continue
             num_believed += 1
@@ -194,6 +196,21 @@ async def play_round(one: Replica, other: Replica, names: str = "abc") -> None:
     assert await other.compute() and not await one.compute()
     for replica in (one, other):
         await replica.check()
+
+
+async def test_who_the_members_are_is_found_out_once_and_anew_when_one_leaves(url: str, open_replica: Open) -> None:
+    """There may be a million of them, and every round asks."""
+    replica = await open_replica(url)
+    await start(replica)
+    for _ in range(2):  # the first reading opens another connection, and what is known is read again
+        await play_round(replica, replica)
+    ((cohort_id, known),) = replica.shell._warm._cohorts.items()
+    names = known.members.found_out["active", cohort_id]
+    await play_round(replica, replica)
+    assert replica.shell._warm._cohorts[cohort_id].members.found_out["active", cohort_id] is names == ["a", "b", "c"]
+    await replica.shell.handle(RemoveClient(CLIENTS["b"]))
+    await play_round(replica, replica, "ac")
+    assert replica.shell._warm._cohorts[cohort_id].members.found_out["active", cohort_id] == ["a", "c"]
 
 
 async def test_two_replicas_that_take_turns_decide_everything_once(url: str, open_replica: Open) -> None:

@@ -3,39 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from dataclasses import dataclass, field
+from itertools import count
 from random import Random
 from typing import Any
 from uuid import uuid4
 
 import httpx
-import numpy as np
-from safetensors.numpy import load, save
 
 from services.core import digests
+from services.wire.v1.work import FIGURES_ONLY
+from tests.property.attacked_models import FORGOTTEN, LEAVER, NAMES, initial_model, update_of
 from tests.support.restorable_coordinator import ADMIN_TOKEN, Answer, RestorableCoordinator, RestorableProcess
 
-NAMES = ["leaver", "b", "c", "d"]
-LEAVER = NAMES[0]
-BLOCK = 32
 REQUESTS = "/v1/erasure-requests"
+PATIENCE_S = 180
+"""For all requests of a walk, on a busy machine."""
+NUM_LATE_ATTACKS = 20
+"""While requests are carried out and certified."""
 ENDED = ("completed", "cancelled")
 """How the requests of these walks may end."""
+EXACT: dict[str, Any] = {"recovery_rounds": 1}
+SAMPLES: dict[str, Any] = {**EXACT, "scope": "samples"}
+APPROXIMATE: dict[str, Any] = {**EXACT, "guarantee": "approximate", "fallback": "retrain"}
+WANTED: list[dict[str, Any]] = [
+    EXACT,
+    EXACT,
+    SAMPLES,
+    {**APPROXIMATE, "method": "federaser"},
+    {**APPROXIMATE, "method": "pga", "params": {"radius": 5.0}},
+]
+"""How clients, or rows of them, are forgotten."""
+KEPT = [None, None, {"dtype": "fp32"}, {"dtype": "int8"}]
+"""What runs keep of past rounds, beside the updates themselves."""
 TOPOLOGIES: list[dict[str, Any]] = [
     {"kind": "flat"},
     {"kind": "clusters", "num_clusters": 2, "assignment": "random"},
     {"kind": "tree", "shape": "balanced"},
 ]
-
-
-def update_of(name: str, task: dict[str, Any]) -> bytes:
-    """It changes only its own numbers, so that a model shows who is in it; and it depends on what it was trained on."""
-    values = np.zeros(BLOCK * len(NAMES), np.float32)
-    drawn = hashlib.sha256(f"{name} {task['weights']} {task['round']} {task['cohort']}".encode()).digest()
-    start = NAMES.index(name) * BLOCK
-    values[start : start + BLOCK] = np.frombuffer(drawn, np.uint8).astype(np.float32) / 256 + 1
-    return save({"w": values})
 
 
 @dataclass
@@ -59,6 +64,16 @@ class Walk:
     """Digests of what the attacker sent under its own name."""
     sent: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
     """Digests of honest updates -> who sent them, and the model that they were trained on."""
+    favoured: dict[str, Any] = field(default_factory=lambda: EXACT)
+    """How it mostly asks to forget."""
+    crash_points: list[str] = field(default_factory=list)
+    """Where the coordinator dies next, in turn."""
+    models: dict[str, bytes] = field(default_factory=dict)
+    """What honest clients were given to train on."""
+    left_out: dict[str, set[int]] = field(default_factory=dict)
+    """The ledgers of the clients."""
+    listed: set[str] = field(default_factory=set)
+    """Digests that certificates account for."""
     run_ids: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
@@ -94,7 +109,7 @@ class Walk:
             self.tokens[name] = (await self.json("POST", path, json={"name": name}))["token"]
         path = f"/v1/federations/{self.federation_id}/credentials"
         self.tokens["operator"] = (await self.json("POST", path, json={"role": "operator"}))["token"]
-        data = save({"w": np.linspace(0.0, 0.01, BLOCK * len(NAMES), dtype=np.float32)})
+        data = initial_model()
         self.init = digests.of_bytes(data)
         self.known[self.init] = data
         await self.call("operator", "PUT", f"/v1/blobs/{self.init}", content=data)
@@ -109,6 +124,7 @@ class Walk:
             "clients": clients,
             "stop": {"rounds": 3},
             "lease_s": 2.0,
+            "history": {"updates": self.random.choice(KEPT)},
         }
         body = {"federation_id": self.federation_id, "spec": spec}
         answer = await self.call("operator", "POST", "/v1/runs", json=body, headers={"Idempotency-Key": str(uuid4())})
@@ -118,17 +134,41 @@ class Walk:
 
     # --- honest work --------------------------------------------------------------------------------------------------
 
-    async def work(self, name: str) -> None:
-        claimed = await self.call(name, "POST", "/v1/tasks/claim")
-        for task in claimed.json()["tasks"] if claimed is not None and claimed.status_code == 200 else []:
+    async def work(self, name: str, wait_s: int = 0) -> int:
+        """How many tasks it was given."""
+        claimed = await self.call(name, "POST", "/v1/tasks/claim", headers={"Prefer": f"wait={wait_s}"})
+        if claimed is not None and claimed.status_code == 409:
+            await self.leave_out(name)
+        tasks = claimed.json()["tasks"] if claimed is not None and claimed.status_code == 200 else []
+        for task in tasks:
             if name == self.attacker:
                 self.tasks.append(task)
             await self.answer(name, task)
+        return len(tasks)
+
+    async def work_together(self) -> None:
+        """Whatever there is to do; if there is nothing, it is waited for by one who is neither erased nor attacks."""
+        if not sum([await self.work(name) for name in NAMES]):
+            await self.work("c", wait_s=1)
+
+    async def leave_out(self, name: str) -> None:
+        """Whatever it is told to, from now on."""
+        told = await self.call(name, "GET", "/v1/exclusions")
+        if told is not None and told.status_code == 200 and (digest := told.json()["digest"]) is not None:
+            self.left_out.setdefault(name, set()).update(*(one["samples"] for one in told.json()["items"]))
+            await self.call(name, "PUT", "/v1/exclusions/acknowledgement", json={"digest": digest})
 
     async def answer(self, name: str, task: dict[str, Any]) -> None:
-        data = update_of(name, task)
+        self.names.add(task["weights"])
+        given = await self.call(name, "GET", f"/v1/blobs/{task['weights']}")
+        if given is not None and given.status_code == 200:
+            self.models[task["weights"]] = given.content
+        if task["kind"] in FIGURES_ONLY:
+            await self.submit(name, task, None)
+            return
+        data = update_of(name, task, self.left_out.get(name, ()))
         digest = digests.of_bytes(data)
-        self.names |= {digest, task["weights"]}
+        self.names.add(digest)
         self.sent.setdefault(digest, set()).add((name, task["weights"]))
         if name == LEAVER:
             self.own.add(digest)
@@ -138,7 +178,7 @@ class Walk:
         await self.call(name, "PUT", f"/v1/blobs/{digest}", content=data, headers=headers)
         await self.submit(name, task, digest)
 
-    async def submit(self, name: str, task: dict[str, Any], digest: str) -> None:
+    async def submit(self, name: str, task: dict[str, Any], digest: str | None) -> None:
         body = {"lease_token": task["lease_token"], "update": digest, "num_samples": 10}
         await self.call(name, "PUT", f"/v1/tasks/{task['task_id']}/result", json=body)
 
@@ -205,36 +245,51 @@ class Walk:
 
     # --- the walk -----------------------------------------------------------------------------------------------------
 
-    async def erase(self, name: str) -> None:
-        body = {"federation_id": self.federation_id, "subjects": [name], "recovery_rounds": 1}
-        await self.call("admin", "POST", REQUESTS, json=body, headers={"Idempotency-Key": f"{name} {uuid4()}"})
+    async def erase(self, name: str, wanted: dict[str, Any] | None = None) -> Answer:
+        body = {"federation_id": self.federation_id, "subjects": [name], **(wanted or EXACT)}
+        if body.get("scope") == "samples":
+            body["samples"] = {name: sorted(FORGOTTEN)}
+        return await self.call("admin", "POST", REQUESTS, json=body, headers={"Idempotency-Key": f"{name} {uuid4()}"})
 
-    async def step(self, crash_points: list[str]) -> None:
+    async def step(self) -> None:
         chance = self.random.random()
         if chance < 0.45:
             await self.attack()
-        elif chance < 0.85:
+        elif chance < 0.75:
             await self.work(self.random.choice([name for name in NAMES if name != self.attacker] * 3 + NAMES))
-        elif chance < 0.91:
-            await self.erase(self.random.choice([LEAVER, LEAVER, LEAVER, "d"]))
-        elif chance < 0.95:
+        elif chance < 0.84:
+            await self.work_together()
+        elif chance < 0.90:
+            wanted = self.random.choice([*WANTED, *[self.favoured] * len(WANTED)])
+            await self.erase(self.random.choice([LEAVER, LEAVER, LEAVER, "d"]), wanted)
+        elif chance < 0.94:
             self.coordinator.back_up()
-        elif isinstance(self.coordinator, RestorableProcess) and chance < 0.98:
-            await self.coordinator.arm(self.random.choice(crash_points))
+        elif chance < 0.97:
+            await self.crash()
         elif self.coordinator.backups and self.coordinator.num_restores < 2:
             await self.coordinator.restore(self.random.choice(self.coordinator.backups))
 
+    async def crash(self) -> None:
+        if isinstance(self.coordinator, RestorableProcess) and self.crash_points:
+            await self.coordinator.arm(self.crash_points[0])
+            self.crash_points = self.crash_points[1:] + self.crash_points[:1]
+
     async def finish(self) -> list[Any]:
-        """Everybody works honestly, and what is held is tried again, until every request is carried out; returns them.
-        One that was withdrawn because a request of before a restore forgot the same clients is carried out with it."""
-        requests = await self.pages(REQUESTS)
-        if not any(LEAVER in one["subjects"] for one in requests):
-            await self.erase(LEAVER)
+        """Everybody works, and what is held is tried again, until every request is carried out; returns them. The
+        attacker goes on for a while. A request that was withdrawn because one of before a restore forgot the same
+        clients is carried out with that."""
+        requests, wanted = await self.pages(REQUESTS), self.favoured
+        while not any(LEAVER in one["subjects"] for one in requests):
+            await self.erase(LEAVER, wanted)
+            requests, wanted = await self.pages(REQUESTS), EXACT
+        await self.crash()
         for task in self.tasks[-6:]:
             if self.attacker in NAMES:
                 await self.answer(self.attacker, task)
-        deadline = asyncio.get_running_loop().time() + 90
-        while True:
+        deadline = asyncio.get_running_loop().time() + PATIENCE_S
+        for turn in count():
+            if turn < NUM_LATE_ATTACKS:
+                await self.attack()
             requests = await self.pages(REQUESTS)
             status = {one["id"]: one["status"] for one in requests}
             open_ones = [one for one in requests if status[one["duplicate_of"] or one["id"]] not in ENDED]
@@ -246,10 +301,5 @@ class Walk:
                     await self.call("admin", "POST", f"{REQUESTS}/{one['id']}/retry")
             states = [(one["id"], one["status"], one["reason"], one["duplicate_of"]) for one in requests]
             assert asyncio.get_running_loop().time() < deadline, (states, self.said[-40:])
-            for name in NAMES:
-                await self.work(name)
-
-
-def numbers_of(data: bytes, name: str) -> Any:
-    start = NAMES.index(name) * BLOCK
-    return load(data)["w"][start : start + BLOCK]
+            await self.work_together()
+        raise AssertionError

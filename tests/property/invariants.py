@@ -10,7 +10,7 @@ from itertools import pairwise
 from uuid import UUID
 
 from coordinator.engine.entities import ENDED, OPEN_TASK, SETTLED, AffectedCohort, Checkpoint, Cohort, Erasure, Round
-from coordinator.engine.erasure import fallback
+from coordinator.engine.erasure import cuts, fallback
 from coordinator.engine.events import CheckpointPublished
 from coordinator.store.codecs import CODECS
 from services.training.exact_fun.spec import ExactFun
@@ -28,6 +28,7 @@ def all_hold(world: World) -> None:
     nothing_stands_on_what_was_given_up(world)
     no_erased_sample_is_served(world)
     requests_are_carried_out_once_and_wholly(world)
+    guarantees_are_those_of_what_was_done(world)
     merged_models_are_made_of_what_is_served(world)
     families_are_laminar(world)
     ended_runs_have_no_open_work(world)
@@ -194,11 +195,12 @@ def nothing_passes_a_fence(world: World) -> None:
             assert erased.isdisjoint(world.provenance[source.digest]), "a model is made of one with an erased client"
     gone = _erased_samples(world)
     told = {name for r in state.erasures.values() if r.fenced_at is not None for name in r.samples}
+    mended = _stand_on_mended_models(world)
     for checkpoint in state.checkpoints.values():
         is_tainted = not erased.isdisjoint(world.made_of[checkpoint.id])
         is_tainted |= not gone.isdisjoint(world.samples_made_of[checkpoint.id])
         is_superseded = checkpoint.superseded_by is not None
-        was_given_up = is_superseded and _stands_on_a_mended_model(world, checkpoint)  # its method, or its audit
+        was_given_up = is_superseded and checkpoint.id in mended  # its method, or its audit
         # Whoever confirmed its samples left them out already before the fence: what it made since then goes, too.
         was_left_out = not told.isdisjoint(world.made_of[checkpoint.id])
         assert is_superseded or not is_tainted, "a tainted model is not superseded"
@@ -218,18 +220,15 @@ def nothing_passes_a_fence(world: World) -> None:
         assert is_over or member.name not in erased or not member.active, "an erased client is a member"
 
 
-def _stands_on_a_mended_model(world: World, checkpoint: Checkpoint) -> bool:
-    models, waiting, seen = world.state.checkpoints, [checkpoint], {checkpoint.id}
-    while waiting:
-        one = waiting.pop()
-        if one.kind == "forgotten":
-            return True
-        above = {parent.parent_id for parent in world.parents(one.id)}
-        above |= {one.base_id} if one.base_id is not None else set()
-        above |= {c.id for c in models.values() if one.kind == "init" and c.digest == one.digest}
-        waiting += [models[found] for found in above - seen]
-        seen |= above
-    return False
+def _stand_on_mended_models(world: World) -> set[UUID]:
+    """The models that a method made to forget somebody, and all that were made of them since."""
+    found = {c.id for c in world.state.checkpoints.values() if c.kind == "forgotten"}
+    above = world.above() if found else {}
+    num_known = 0
+    while num_known < len(found):
+        num_known = len(found)
+        found |= {model for model, made_of in above.items() if not found.isdisjoint(made_of)}
+    return found
 
 
 def nothing_stands_on_what_was_given_up(world: World) -> None:
@@ -325,6 +324,23 @@ def _ends_with(duplicate: Erasure, original: Erasure) -> None:
     assert original.duplicate_of is None, "a duplicate of a duplicate"
     expected = original.status if original.status in SETTLED else "received"
     assert duplicate.status == expected, "a duplicate ends with its original"
+
+
+def guarantees_are_those_of_what_was_done(world: World) -> None:
+    """A certificate says exact only where nothing stands on what the request's method made, and what its method made
+    has passed the audit that it asked for, whoever cut the cohort meanwhile."""
+    state = world.state
+    for line in state.affected_cohorts.values():
+        erasure, cohort = state.erasures[line.erasure_id], state.cohorts[line.cohort_id]
+        if erasure.status != "completed" or cohort.head_id is None:
+            continue
+        if line.action == "unlearned":
+            is_audited = line.audit is not None and line.audit.passed
+            assert is_audited or erasure.audit is None, "certified without its audit"
+            continue
+        forgotten = {str(s.client_id) for s in state.subjects.values() if s.erasure_id == erasure.id}
+        made = [one.id for one in state.checkpoints.values() if not forgotten.isdisjoint(one.forgets)]
+        assert not made or cohort.head_id not in cuts.made_of(state, made), "exact, on what a method made"
 
 
 def merged_models_are_made_of_what_is_served(world: World) -> None:

@@ -77,6 +77,8 @@ class Federation:
     """(client, kind) of each task that came with work of its own: from an erasure."""
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
     """What each client's audit says."""
+    patience_s: float = 60
+    """How long anything is waited for."""
     _working: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     async def enrol(self, *names: str) -> None:
@@ -114,6 +116,9 @@ class Federation:
         for name in names or tuple(self.clients):
             if name not in self._working:
                 self._working[name] = asyncio.create_task(self._serve(name))
+
+    def stop_working(self, name: str) -> None:
+        self._working.pop(name).cancel()
 
     async def close(self) -> None:
         for task in self._working.values():
@@ -155,10 +160,12 @@ class Federation:
         async with self.coordinator.database.read() as connection:
             return list((await connection.execute(sa.select(table).where(*where))).all())
 
-    async def wait(self, table: sa.Table, row_id: UUID, reached: Callable[[Any], bool], timeout_s: float = 60) -> Any:
+    async def wait(
+        self, table: sa.Table, row_id: UUID, reached: Callable[[Any], bool], timeout_s: float | None = None
+    ) -> Any:
         """Asking takes at most a quarter of the time: it would hold up what is waited for."""
         clock = asyncio.get_running_loop().time
-        deadline = clock() + timeout_s
+        deadline = clock() + (timeout_s or self.patience_s)
         while True:
             asked_at = clock()
             (row,) = await self.rows(table, table.c.id == row_id)

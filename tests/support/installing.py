@@ -95,17 +95,17 @@ class Installer:
             home = self.directory / (extra or "none")
             home.mkdir()
             python = home / "environment" / "bin" / "python"
-            _uv("venv", "--python", sys.executable, str(home / "environment"))
+            uv("venv", "--python", sys.executable, str(home / "environment"))
             wanted = f"lethe{f'[{extra}]' if extra else ''} @ {self._wheel().as_uri()}"
-            _uv("pip", "install", "--python", str(python), "-c", str(ROOT / "constraints.txt"), wanted)
-            _uv("pip", "check", "--python", str(python))
+            uv("pip", "install", "--python", str(python), "-c", str(ROOT / "constraints.txt"), wanted)
+            uv("pip", "check", "--python", str(python))
             _lend_bytecode(home / "environment")
             self.made[extra] = Installation(python, home)
         return self.made[extra]
 
     def add(self, installation: Installation, package: Path) -> None:
         """Install another package, from its folder, beside Lethe."""
-        _uv("pip", "install", "--python", str(installation.python), "--no-deps", str(package))
+        uv("pip", "install", "--python", str(installation.python), "--no-deps", str(package))
 
     def _wheel(self) -> Path:
         built = self.directory / "dist"
@@ -115,7 +115,7 @@ class Installer:
             for names in re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, re.MULTILINE):
                 for name in names.split():
                     _copy(ROOT / name, source / name)
-            _uv("build", "--wheel", "--python", sys.executable, "--out-dir", str(built), str(source))
+            uv("build", "--wheel", "--python", sys.executable, "--out-dir", str(built), str(source))
         [wheel] = built.glob("*.whl")
         return wheel
 
@@ -140,7 +140,7 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copy(source, target)
 
 
-def _uv(*arguments: str) -> None:
+def uv(*arguments: str) -> None:
     """From the cache that the set-up filled; else as the set-up does, from where pip finds its packages."""
     pip = [str(BIN / "pip"), "config", "get", "global.find-links"]
     links = os.environ.get("PIP_FIND_LINKS") or subprocess.run(pip, capture_output=True, text=True).stdout.strip()

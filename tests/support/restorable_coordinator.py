@@ -15,10 +15,13 @@ from coordinator.runtime.coordinator import Coordinator
 from coordinator.runtime.settings import Settings
 from tests.support.backups import Backup, Installation
 from tests.support.deployment import Deployment
+from tests.support.health import faults_found
 from tests.support.schemas import make_ready
 
 ADMIN_TOKEN = "the-admin-token-of-these-tests"
 Answer = httpx.Response | None
+OF_COMPUTE = "kernel."
+"""How the names of crash points begin that only a process passes which runs kernels."""
 
 
 @dataclass
@@ -34,9 +37,13 @@ class RestorableCoordinator:
     _stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
     _http: httpx.AsyncClient | None = None
 
-    async def open(self, crash_at: str | None = None) -> None:
+    @property
+    def given(self) -> Settings:
         settings: dict[str, Any] = {"admin_token": SecretStr(ADMIN_TOKEN), "blob_reserve_bytes": 0, **self.settings}
-        given = Settings(home=self.place.home, database_url=self.place.url, **self.place.settings, **settings)
+        return Settings(home=self.place.home, database_url=self.place.url, **self.place.settings, **settings)
+
+    async def open(self, crash_at: str | None = None) -> None:
+        given = self.given
         self.place.home.mkdir(parents=True, exist_ok=True)
         await make_ready(given.url)
         app = create_app(Coordinator(given))
@@ -53,6 +60,10 @@ class RestorableCoordinator:
         headers = {"Authorization": f"Bearer {token}", **options.pop("headers", {})}
         return await self._http.request(method, path, headers=headers, **options)
 
+    async def findings(self) -> list[str]:
+        """What the doctor finds wrong."""
+        return await faults_found(self.given)
+
     def back_up(self) -> None:
         directory = self.place.directory / "backups" / str(len(self.backups) + self.num_restores * 100)
         self.backups.append(self.place.back_up(directory))
@@ -68,6 +79,10 @@ class RestorableCoordinator:
 class RestorableProcess(RestorableCoordinator):
     """In a process of its own, which dies at the place that it was armed for."""
 
+    is_compute_apart: bool = False
+    """Kernels run in a second process, which dies at their crash points."""
+    died_at: list[str] = field(default_factory=list)
+    _armed_at: str = ""
     _deployment: Deployment | None = None
 
     async def open(self, crash_at: str | None = None) -> None:
@@ -78,16 +93,20 @@ class RestorableProcess(RestorableCoordinator):
                 "LETHE_ADMIN_TOKEN": ADMIN_TOKEN,
                 "LETHE_KERNEL_LEASE_S": "1",
             }
-            self._deployment = Deployment(place.directory, place.url, blobs=place.blobs, settings=settings)
+            self._deployment = Deployment(place.directory, place.url, place.redis_url, place.blobs, settings)
             self._deployment.__enter__()
-        extra = {} if crash_at is None else {"LETHE_CRASH_AT": crash_at}
+        self._armed_at = crash_at or ""
+        armed = {} if crash_at is None else {"LETHE_CRASH_AT": crash_at}
+        is_for_compute = self.is_compute_apart and self._armed_at.startswith(OF_COMPUTE)
+        if self.is_compute_apart:
+            self._deployment.start_compute(**armed if is_for_compute else {})
         try:
-            self._deployment.start_coordinator(**extra)
+            compute = "none" if self.is_compute_apart else "threads"
+            self._deployment.start_coordinator(compute=compute, **{} if is_for_compute else armed)
         except AssertionError:  # it died before it was ready
             if crash_at is None:
                 raise
-            self.num_deaths += 1
-            await self.open()
+            await self._reopen()
             return
         self._http = httpx.AsyncClient(base_url=self._deployment.url(), timeout=20)
 
@@ -96,7 +115,8 @@ class RestorableProcess(RestorableCoordinator):
             await self._http.aclose()
             self._http = None
         if self._deployment is not None:
-            self._deployment.processes["coordinator"].end()
+            for process in self._deployment.processes.values():
+                process.end()
 
     async def arm(self, crash_at: str) -> None:
         """Kill it now, and let its next life end there."""
@@ -105,15 +125,24 @@ class RestorableProcess(RestorableCoordinator):
         await self.open(crash_at)
 
     async def call(self, token: str, method: str, path: str, **options: Any) -> Answer:
+        if not self._is_alive("compute"):
+            await self._reopen()
         try:
             return await super().call(token, method, path, **options)
         except httpx.TransportError:
-            assert self._deployment is not None
-            if not self._deployment.processes["coordinator"].is_alive:
-                self.num_deaths += 1
-                await self.close()
-                await self.open()
+            if not self._is_alive("coordinator"):
+                await self._reopen()
             return None
+
+    def _is_alive(self, name: str) -> bool:
+        processes = {} if self._deployment is None else self._deployment.processes
+        return name not in processes or processes[name].is_alive
+
+    async def _reopen(self) -> None:
+        self.num_deaths += 1
+        self.died_at.append(self._armed_at)
+        await self.close()
+        await self.open()
 
 
 def crash_points(root: Path) -> list[str]:

@@ -111,8 +111,10 @@ class OutsideServer(RuntimeError):
 class PostgresServer:
     """A cluster that trusts everybody on the loopback. Commits survive `stop("immediate")`, but no power cut."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: str) -> None:
+        """`settings`: of its configuration, beside those of every server of these tests."""
         self._outside = os.environ.get("LETHE_TEST_PG_URL")
+        self._settings = settings
         self._process: _Process | None = None
         self._directory: Path | None = None
         self._port = 0
@@ -149,6 +151,7 @@ class PostgresServer:
             "max_connections": "200",
             "fsync": "off",
             "full_page_writes": "off",
+            **self._settings,
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         command = [str(binaries / "postgres"), "-D", str(self._directory / "data"), "-p", str(self._port), *options]

@@ -40,7 +40,7 @@ from services.tensors.streams import StoredFile
 from services.training import local
 from services.training.local_spec import LocalTraining
 from services.training.task import Classifier
-from services.unlearning.fedforget.client import distil
+from services.unlearning.fedforget.client import distil, taught
 from services.unlearning.fedforget.spec import Distil
 from services.unlearning.pga.client import ascend
 from services.unlearning.pga.spec import Ascend
@@ -144,7 +144,8 @@ class SmallFederation:
                 metrics = ascend(task, model, work, seed, CPU)
             case Distil():
                 teacher_b = None if work.teacher_b is None else self.model(work.teacher_b)
-                metrics = distil(task, model, self.model(work.teacher_a), teacher_b, work, seed, CPU)
+                lesson = taught(task, self.model(work.teacher_a), teacher_b, work, CPU)
+                metrics = distil(lesson, model, work.local, seed, CPU)
                 self.client_epochs += work.local.epochs
             case _:
                 training: LocalTraining = ask.local or self.spec.local

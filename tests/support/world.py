@@ -178,15 +178,15 @@ class World:
     def _decide(self, message: m.Message[Any], follow_ups: deque[m.Message[Any]]) -> Any:
         envelope = m.Envelope(message, self.now, next(self._counter).to_bytes(16))
         if isinstance(message, WEIGHS_MODELS):
-            self.state = replace(self.state, samples=self._samples())
-        before = replace(self.state, archives=self._archives(message), superseded=self._superseded(message))
+            self.state = self.state.updated({"samples": self._samples()})
+        before = self.state.updated({"archives": self._archives(message), "superseded": self._superseded(message)})
         try:
             decided = decide(as_loaded(before, message), envelope)
         except Rejected as rejection:
             return rejection
         decision = replace(decided, state=reduce(evolve, decided.events, before))
         self.decisions.append((before, envelope, decision))
-        self.state = replace(decision.state, archives={}, superseded={})
+        self.state = decision.state.updated({"archives": {}, "superseded": {}})
         self.events += decision.events
         for event in decision.events:
             if isinstance(event, CheckpointPublished):
@@ -696,23 +696,37 @@ class World:
         own = (p for p in self.state.parents.values() if p.checkpoint_id == checkpoint_id)
         return sorted(own, key=lambda p: p.position)
 
+    def above(self) -> dict[UUID, set[UUID]]:
+        """Checkpoint -> those that it was made of: its base, its parents, and where it is a run's first model, every
+        model with the same bytes, perhaps of another run."""
+        models = self.state.checkpoints
+        found = {c.id: {c.base_id} if c.base_id is not None else set() for c in models.values()}
+        for parent in self.state.parents.values():
+            found[parent.checkpoint_id].add(parent.parent_id)
+        first = {
+            c.digest: {o.id for o in models.values() if o.digest == c.digest}
+            for c in models.values()
+            if c.kind == "init"
+        }
+        for c in models.values():
+            if c.kind == "init":
+                found[c.id] |= first[c.digest]
+        return found
+
     def clients_in(self, checkpoint: Checkpoint) -> frozenset[str]:
         """Whose updates the lineage says are in a model, through bases and parents alike, without those forgotten."""
-        names = [client.name for client in self.state.clients.values()]
-        return frozenset(name for name in names if self._has(checkpoint, self.client(name)))
+        above = self.above()
+        return frozenset(c.name for c in self.state.clients.values() if self._has(checkpoint, c.id, above))
 
-    def _has(self, checkpoint: Checkpoint, client_id: UUID) -> bool:
+    def _has(self, checkpoint: Checkpoint, client_id: UUID, above: Mapping[UUID, set[UUID]]) -> bool:
         found, waiting = {checkpoint.id}, [checkpoint.id]
         while waiting:
             one = self.state.checkpoints[waiting.pop()]
             if str(client_id) in one.forgets:
                 found.discard(one.id)
                 continue
-            above = {p.parent_id for p in self.parents(one.id)} | ({one.base_id} if one.base_id is not None else set())
-            if one.kind == "init":  # perhaps a model of another run
-                above |= {c.id for c in self.state.checkpoints.values() if c.digest == one.digest}
-            waiting += above - found
-            found |= above
+            waiting += above[one.id] - found
+            found |= above[one.id]
         contributions = self.state.contributions.values()
         return any(c.client_id == client_id and c.checkpoint_id in found for c in contributions)
 

@@ -105,6 +105,21 @@ class NotLoaded(Mapping[Any, Any]):
         return NotLoaded(self.table, {**self.rows, **rows})
 
 
+class RememberingTable(dict[Any, Any]):
+    """A table that is kept from one message to the next, with what was found out about all of it: there may be a
+    million members, and each round asks who they are. A change of a row ends that."""
+
+    __slots__ = ("found_out",)
+
+    def __init__(self, rows: Mapping[Any, Any] | None = None) -> None:
+        super().__init__(rows or {})
+        self.found_out: dict[Any, Any] = {}
+
+    def __setitem__(self, key: Any, row: Any) -> None:
+        super().__setitem__(key, row)
+        self.found_out = {}
+
+
 @dataclass(frozen=True)
 class State:
     """The slice of the world that a message needs. `put` returns a changed copy; the store writes what changed.

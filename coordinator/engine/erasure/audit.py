@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 from math import fsum
 from typing import Any, Final
 from uuid import UUID
@@ -43,6 +44,8 @@ def review_audit(draft: Draft, erasure: Erasure, affected: AffectedCohort) -> bo
         _conclude(draft, erasure, affected, [])
     elif opened is None:
         _open(draft, erasure, affected, cohort)
+    elif not _is_own(draft, erasure, opened):
+        return False  # another request's comes first
     elif opened.num_open == 0 or opened.waiting_for_quorum:
         _judge(draft, erasure, affected, opened)
     return draft.state.affected_cohorts[affected.key].audit is not None
@@ -70,7 +73,7 @@ def _open(draft: Draft, erasure: Erasure, affected: AffectedCohort, cohort: Coho
         run_id=run.id,
         cohort_id=cohort.id,
         epoch=cohort.epoch,
-        number=cohort.round,
+        number=_free_number(draft, cohort),
         kind="audit",
         status="open",
         model_digest=cohort.head_digest or "",
@@ -88,11 +91,25 @@ def _open(draft: Draft, erasure: Erasure, affected: AffectedCohort, cohort: Coho
     draft.emit(e.RoundOpened(round, tasks))
 
 
+def _free_number(draft: Draft, cohort: Cohort) -> int:
+    """That of the model, unless another audit has had it: each round of an epoch is there once."""
+    tasks = [task for task in draft.state.tasks.values() if task.cohort_id == cohort.id and task.kind == "audit"]
+    taken = {task.round for task in tasks if task.epoch == cohort.epoch}
+    return next(number for number in count(cohort.round) if number not in taken)
+
+
 def _leavers(draft: Draft, erasure: Erasure, cohort_id: UUID) -> list[Member]:
     """The request's leavers who were in this cohort; another cohort may have held others."""
     forgotten = {s.client_id for s in draft.state.subjects.values() if s.erasure_id == erasure.id}
     own = [m for m in draft.state.members.values() if m.cohort_id == cohort_id and m.client_id in forgotten]
     return sorted(own, key=lambda m: m.name)
+
+
+def _is_own(draft: Draft, erasure: Erasure, round: Round) -> bool:
+    """Whether the leavers whom it asks are this request's."""
+    tasks = [task for task in draft.state.tasks.values() if task.round_id == round.id]
+    asked = {task.client_id for task in tasks if (task.work or {}).get("role") == "leaver"}
+    return asked <= {member.client_id for member in _leavers(draft, erasure, round.cohort_id)}
 
 
 def _leaver_work(draft: Draft, plan: AuditPlan, affected: AffectedCohort, cohort: Cohort, num_members: int) -> Audit:
@@ -117,7 +134,8 @@ def _with_canary(draft: Draft, work: Audit, member: Member) -> Audit:
 
 def _task(draft: Draft, round: Round, member: Member, work: Audit, position: int) -> Task:
     task = new_task(draft, round, member, position, "ready")
-    return replace(task, base_round=round.number, work=work.model_dump(mode="json"))
+    base_round = draft.state.cohorts[round.cohort_id].round
+    return replace(task, base_round=base_round, work=work.model_dump(mode="json"))
 
 
 def _judge(draft: Draft, erasure: Erasure, affected: AffectedCohort, round: Round) -> None:

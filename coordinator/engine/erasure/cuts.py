@@ -6,7 +6,7 @@ The law: the cohorts that contain the client are discarded or rolled back, every
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -54,7 +54,7 @@ def plan(
     tainted = tainted_checkpoints(state, leavers)
     cohorts = [c for c in state.cohorts.values() if c.run_id == run_id and c.phase != "retired"]
     lines = sorted((c for c in cohorts if c.kind != "merge"), key=lambda c: c.name)
-    if any(c.kind == "init" and c.run_id == run_id and c.id in tainted for c in state.checkpoints.values()):
+    if _begins_with(state, run_id, tainted):
         return Cut(tuple(CohortCut(c, "retired") for c in lines), {}, tainted)  # there is nothing clean to start from
     gone = frozenset[UUID]() if stay else leavers
     had = {m.cohort_id for m in state.members.values() if m.client_id in leavers}
@@ -88,13 +88,23 @@ def plan_again(state: State, run_id: UUID, given_up: frozenset[UUID], spared: UU
     one."""
     cohorts = [c for c in state.cohorts.values() if c.run_id == run_id and c.phase != "retired" and c.id != spared]
     lines = sorted((c for c in cohorts if c.kind != "merge"), key=lambda c: c.name)
-    if any(c.kind == "init" and c.run_id == run_id and c.id in given_up for c in state.checkpoints.values()):
+    if _begins_with(state, run_id, given_up):
         return Cut(tuple(CohortCut(c, "retired") for c in lines), {}, given_up)
     standing = [
         c for c in lines if c.head_id in given_up or not given_up.isdisjoint(s.checkpoint_id for s in c.sources)
     ]
     back = (CohortCut(c, "rolled-back", clean=newest_clean(state, c, given_up)) for c in standing)
     return Cut(tuple(back), {}, given_up)
+
+
+def _begins_with(state: State, run_id: UUID, models: frozenset[UUID]) -> bool:
+    """Whether a run began with one of these models, or is about to: one that was created a moment ago, in the same
+    transaction, has not published its initial model yet."""
+    own = [c for c in state.checkpoints.values() if c.kind == "init" and c.run_id == run_id]
+    if own:
+        return any(c.id in models for c in own)
+    same = [c for c in state.checkpoints.values() if c.digest == state.runs[run_id].spec.init]
+    return bool(same) and _first_of(same).id in models
 
 
 def _surviving(
@@ -171,7 +181,12 @@ def _models_started_from(checkpoint: Checkpoint, same: dict[UUID, list[Checkpoin
     older = [c for c in others if c.created_at <= checkpoint.created_at]
     if all(c.kind == "init" for c in older):
         return []
-    return [min(older, key=lambda c: (c.created_at, c.kind == "init", c.id)).id]
+    return [_first_of(older).id]
+
+
+def _first_of(same: Sequence[Checkpoint]) -> Checkpoint:
+    """Of models with the same bytes, the one that others with them stand on."""
+    return min(same, key=lambda c: (c.created_at, c.kind == "init", c.id))
 
 
 def newest_clean(state: State, cohort: Cohort, tainted: frozenset[UUID]) -> Checkpoint | None:

@@ -159,16 +159,38 @@ def plan_others_again(draft: Draft, cut: AffectedCohort) -> None:
         erasure = draft.state.erasures.get(affected.erasure_id)
         if affected.erasure_id == cut.erasure_id or erasure is None or erasure.status in SETTLED:
             continue
-        again = replace(
-            cut,
-            erasure_id=affected.erasure_id,
-            epoch_before=affected.epoch_before,
-            round_at_fence=affected.round_at_fence,
-            target_round=max(affected.target_round, cut.target_round if cut.action == "re-initialised" else 0),
-            head_before=affected.head_before,
-            clean_at=affected.clean_at or cut.clean_at,
-            cut_at=affected.cut_at,
-        )
-        draft.emit(e.AffectedCohortFenced(again))
+        draft.emit(e.AffectedCohortFenced(_cut_by_another(draft.state, affected, cut)))
         if erasure.status in ("verifying", "requires_action"):  # a purge may be under way
             draft.emit(e.ErasureMoved(erasure.id, "executing", "another erasure cut the same cohort"))
+
+
+def _cut_by_another(state: State, affected: AffectedCohort, cut: AffectedCohort) -> AffectedCohort:
+    """What a request does to a cohort after another cut it. Its own method's work, where the cohort stands on that, is
+    audited as the cohort then is; where it does not, the leavers are out of it as the other request left it."""
+    again = replace(
+        cut,
+        erasure_id=affected.erasure_id,
+        epoch_before=affected.epoch_before,
+        round_at_fence=affected.round_at_fence,
+        target_round=max(affected.target_round, cut.target_round if cut.action == "re-initialised" else 0),
+        head_before=affected.head_before,
+        clean_at=affected.clean_at or cut.clean_at,
+        cut_at=affected.cut_at,
+    )
+    if cut.action == "retired" or not _stands_on_own_method(state, affected, cut):
+        return again
+    can_be_asked = any(client.needed_by == affected.erasure_id for client in state.clients.values())
+    audit = None if can_be_asked else affected.audit  # the leaver was released once it had passed
+    again = replace(again, action="unlearned", rollback_digest=None, sources=(), audit=audit)
+    return replace(again, fallback=affected.fallback)
+
+
+def _stands_on_own_method(state: State, affected: AffectedCohort, cut: AffectedCohort) -> bool:
+    """Whether the cohort goes on from a model that the request's own method made, or from one that stands on it."""
+    if affected.action == cut.action == "unlearned":
+        return True
+    forgotten = {str(s.client_id) for s in state.subjects.values() if s.erasure_id == affected.erasure_id}
+    made = [one.id for one in state.checkpoints.values() if not forgotten.isdisjoint(one.forgets)]
+    cohort = state.cohorts[cut.cohort_id]
+    begins_with = {cohort.head_id, *(source.checkpoint_id for source in cohort.sources)}
+    return bool(made) and not begins_with.isdisjoint(cuts.made_of(state, made))

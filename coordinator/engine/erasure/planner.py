@@ -5,7 +5,7 @@ The preview shows these options and the fence chooses from them, so that both sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -86,8 +86,17 @@ class Option:
 
 
 def options(state: State, wanted: FileErasure | Erasure, leavers: frozenset[UUID]) -> list[Option]:
-    """Every method, in the order of the catalogue."""
-    return [_option(state, wanted, leavers, name, method) for name, method in UNLEARNING.items()]
+    """Every method, in the order of the catalogue. Those that cut alike share the plan: a run may have thousands of
+    cohorts."""
+    planned: dict[tuple[object, ...], plans.Cut] = {}
+
+    def cuts_of(run: Run, method: Unlearning) -> plans.Cut:
+        way = (run.id, method.needs_sub_cohorts, method.guarantee == "approximate")
+        if way not in planned:
+            planned[way] = cuts(state, wanted, leavers, run, method)
+        return planned[way]
+
+    return [_option(state, wanted, leavers, name, cuts_of) for name in UNLEARNING]
 
 
 def choose(found: Sequence[Option], wanted: str) -> Option:
@@ -118,14 +127,19 @@ def rounds_after_retraining(wanted: FileErasure | Erasure) -> int:
 
 
 def _option(
-    state: State, wanted: FileErasure | Erasure, leavers: frozenset[UUID], name: str, method: Unlearning
+    state: State,
+    wanted: FileErasure | Erasure,
+    leavers: frozenset[UUID],
+    name: str,
+    cuts_of: Callable[[Run, Unlearning], plans.Cut],
 ) -> Option:
+    method = UNLEARNING[name]
     if wanted.guarantee == "exact" and method.guarantee != "exact":
         return Option(name, method, (), "it is approximate, and the request asks for exact")
     costs = tuple(
         _cost(state, wanted, leavers, run, cut, method)
         for run in sorted(state.runs.values(), key=lambda run: (run.name, run.id))
-        for cut in cuts(state, wanted, leavers, run, method).cuts
+        for cut in cuts_of(run, method).cuts
     )
     return Option(name, method, costs, _why_not(state, method, wanted, costs))
 
@@ -281,8 +295,8 @@ def _is_profiled(
 
 def _num_remaining(state: State, cohort: Cohort, leavers: frozenset[UUID]) -> int:
     """How many members stay; before the first round, as many are taken to be asked in each."""
-    members = [m for m in state.members.values() if m.cohort_id == cohort.id and m.active]
-    return sum(member.client_id not in leavers for member in members)
+    found = (state.members.get((cohort.id, client_id)) for client_id in leavers)
+    return cohort.num_members - sum(member is not None and member.active for member in found)
 
 
 def _rounds_to_redo(

@@ -22,6 +22,12 @@ class Message(ABC, Generic[Reply]):
     def add_needs(self, needs: Needs) -> None:
         """Say what has to be loaded before this can be decided."""
 
+    @property
+    def is_lasting(self) -> bool:
+        """Whether the decision must outlive a power failure once it is answered. Not, if whoever was answered would
+        notice, and bring it again."""
+        return True
+
 
 def needs_of(messages: Iterable[Message[Any]]) -> Needs:
     needs = Needs()

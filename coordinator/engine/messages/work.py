@@ -33,6 +33,11 @@ class ClaimTasks(Message[tuple[Granted, ...]]):
     run_id: UUID | None = None
     """Claim only tasks of this run, because those of another cannot be read."""
 
+    @property
+    def is_lasting(self) -> bool:
+        """A lease that is lost is refused when its client comes with it, and the task is given out again."""
+        return False
+
     def add_needs(self, needs: Needs) -> None:
         needs.claimants.add(self.client_id)
         needs.claimed_runs.add(self.run_id)
@@ -44,6 +49,11 @@ class RenewLease(Message[Renewed]):
     client_id: UUID
     lease_token: str
     progress: float = 0.0
+
+    @property
+    def is_lasting(self) -> bool:
+        """The client renews it again."""
+        return False
 
     def add_needs(self, needs: Needs) -> None:
         needs.tasks.add(self.task_id)
@@ -91,6 +101,11 @@ class RecordBlob(Message[Blob]):
     facts: Facts
     client_id: UUID | None = None
     """Who sent it for a task."""
+
+    @property
+    def is_lasting(self) -> bool:
+        """A client whose upload is not recorded any more is told so when it submits, and uploads again."""
+        return self.client_id is None
 
     def add_needs(self, needs: Needs) -> None:
         needs.blobs.add(self.blob_id)

@@ -39,7 +39,8 @@ async def restore(coordinator: Coordinator, root: Path, *, force: bool, say: Say
     else:
         await put_back(coordinator.database, dump)
     if force and manifest.schema_revision == migrations.NEWEST:
-        await remove_orphans(coordinator.database, coordinator.blobs)  # of the installation that was there
+        # Those of the installation that was there.
+        await remove_orphans(coordinator.database, coordinator.blobs, also_of_strangers=True)
     return manifest
 
 

@@ -45,7 +45,7 @@ async def orphaned(installation: Installation) -> list[Finding]:
 
 
 async def delete_orphans(installation: Installation) -> None:
-    await remove_orphans(installation.coordinator.database, installation.coordinator.blobs)
+    await remove_orphans(installation.coordinator.database, installation.coordinator.blobs, also_of_strangers=True)
 
 
 async def old_parts(installation: Installation) -> list[Finding]:

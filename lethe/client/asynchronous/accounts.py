@@ -27,7 +27,8 @@ class AsyncFederations:
         return Federation.read(await self._connection.request("POST", "/v1/federations", body))
 
     async def demand_four_eyes(self, four_eyes: str, *, federation: str | UUID | None = None) -> Federation:
-        """Of requests to forget that are filed from now on: off, asked (those that ask for approval) or all."""
+        """Say which requests to forget, filed from now on, somebody else has to approve: off, asked (those that ask for
+        approval) or all."""
         path = await self.path_of(federation)
         return Federation.read(await self._connection.request("PATCH", path, {"four_eyes": four_eyes}))
 
@@ -75,13 +76,13 @@ class AsyncFederations:
                     yield FeedEvent.read(document)
 
     async def path_of(self, federation: str | UUID | None) -> str:
-        """Where its clients and credentials are."""
+        """The path under which the federation's clients and credentials are found."""
         is_known = federation is not None and is_id(federation)
         return f"/v1/federations/{federation if is_known else (await self.get(federation)).id}"
 
     async def id_of(self, federation: str | UUID | None) -> UUID | None:
-        """To send with a request: a credential that belongs to a federation needs to name none, and a client's may not
-        even list them."""
+        """The id to send with a request; None where none need be sent: a credential that belongs to a federation names
+        none, and a client's may not even list them."""
         if federation is not None and is_id(federation):
             return UUID(str(federation))
         try:
@@ -150,7 +151,7 @@ class AsyncClients:
 
 
 class AsyncCredential(Answer, resources.Credential):
-    """Of an operator, or of a client; without its token."""
+    """A credential of an operator or of a client, without its token."""
 
     async def revoke(self) -> None:
         await self._connection.request("DELETE", f"/v1/credentials/{self.id}")

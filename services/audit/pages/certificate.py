@@ -84,7 +84,7 @@ class Reading:
     key_from: KeyFrom | None = None
     keys_pem: bytes = b""
     client: str | None = None
-    """Whom it is about, by its opening."""
+    """The client that the certificate is about, shown by its opening."""
 
 
 def read(
@@ -289,7 +289,7 @@ def _figure(value: float | None) -> str:
 
 
 def _power(figure: AuditFigure) -> str:
-    """From the words of the verdict, in which it is certified."""
+    """The audit's power, read from the words of the verdict in which it is certified."""
     if SAYS_NOTHING in figure.reference_is:
         return "no: it says nothing"
     if figure.reference is not None and WITHIN_BOUNDS in figure.reference_is:

@@ -65,7 +65,7 @@ class Content:
 
 
 def seen(content: Content) -> Content:
-    """With every text made visible."""
+    """The same content with every invisible character of its texts made visible."""
     one, other = content.pair
     return Content(
         visible(content.title),

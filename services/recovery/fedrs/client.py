@@ -7,9 +7,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from services.program.client import TaskInHand
-from services.recovery.classes import WithLoss, class_counts, labelled
+from services.recovery.classes import class_counts, labelled
 from services.recovery.fedrs.spec import RestrictedTraining
 from services.training import local
+from services.training.changed_tasks import WithLoss
 from services.training.task import Batch
 
 

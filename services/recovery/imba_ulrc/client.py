@@ -16,15 +16,16 @@ from torch import Tensor
 from services.core.seeds import derive
 from services.data.dataset import Array
 from services.program.client import TaskInHand
-from services.recovery.classes import OtherSamples, fingerprint, sampled
+from services.recovery.classes import fingerprint, sampled
 from services.recovery.imba_ulrc.encoder import Autoencoder, EncoderDiverged, Signal, train_encoder
 from services.recovery.imba_ulrc.smote import density_factors, interpolate
 from services.recovery.imba_ulrc.spec import ImbaUlrc, OversampledTraining
 from services.training import local
+from services.training.changed_tasks import OtherSamples
 from services.training.task import Sampled
 
 MOST_CATEGORIES: Final = 20
-"""A column of a table that has at most so many values, all of them whole numbers, is a category."""
+"""A column of a table with at most this many different values, all of them whole numbers, is a category."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def make_samples(
 
 
 def oversample(x: Array, y: Array, model: Autoencoder, work: ImbaUlrc, skewed_class: int, seed: int) -> Array:
-    """With a trained encoder. Raises EncoderDiverged."""
+    """Make the samples with a trained encoder. Raises EncoderDiverged."""
     need, rows, is_table = num_needed(y, skewed_class), torch.from_numpy(x).flatten(1), x.ndim == 2
     own = rows[torch.from_numpy(y == skewed_class)]
     generator = torch.Generator().manual_seed(derive(seed, "smote"))
@@ -100,7 +101,8 @@ def oversample(x: Array, y: Array, model: Autoencoder, work: ImbaUlrc, skewed_cl
 
 
 def num_needed(y: Array, skewed_class: int) -> int:
-    """Mean of the client's other classes − its own count; 0 where it has none to begin with, or enough."""
+    """How many samples the class lacks: the mean count of the client's other classes − its own. 0 where the client has
+    none to begin with, or enough."""
     classes, counts = np.unique(y, return_counts=True)
     own, others = int(counts[classes == skewed_class].sum()), counts[classes != skewed_class]
     if own == 0 or not len(others):

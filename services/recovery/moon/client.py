@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from services.program.client import TaskInHand
-from services.recovery.classes import WithLoss, labelled
+from services.recovery.classes import labelled
 from services.recovery.moon.spec import ContrastiveTraining
 from services.training import local
+from services.training.changed_tasks import WithLoss
 from services.training.task import Batch
 
 

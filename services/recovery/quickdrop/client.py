@@ -18,9 +18,10 @@ from services.core import digests
 from services.core.seeds import derive
 from services.data.dataset import Array
 from services.program.client import TaskInHand
-from services.recovery.classes import OtherSamples, fingerprint, sampled
+from services.recovery.classes import fingerprint, sampled
 from services.recovery.quickdrop.spec import DistilledTraining, QuickDrop
 from services.training import devices, local
+from services.training.changed_tasks import OtherSamples
 from services.training.task import Sampled
 
 

@@ -67,7 +67,7 @@ def dqn_order(params: Mapping[str, Any], inputs: Mapping[str, Stored], out: Writ
 
 
 def _begin(question: Question, spec: Dqn, inputs: Mapping[str, Stored]) -> tuple[Profile, Doubles, Learner, bool]:
-    """With the pre-trained networks if there are any and they fit, else with new ones."""
+    """Begin with the pre-trained networks if there are any and they fit, else with new ones."""
     profile = Profile.of(question, inputs)
     learner = None
     if spec.state is not None:

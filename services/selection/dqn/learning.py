@@ -114,7 +114,7 @@ class Learner:
         return np.asarray(reward_B + GAMMA * later_B, np.float64)
 
     def learnt(self, num_steps: int, seed: int) -> Learner:
-        """After so many steps, each over a batch that is drawn from the memory."""
+        """The learner after this many steps, each over a batch that is drawn from the memory."""
         found, rng = self, np.random.default_rng(seed)
         for _ in range(num_steps):
             rows = rng.choice(len(self.memory.action_M), min(BATCH_SIZE, len(self.memory.action_M)), replace=False)
@@ -156,8 +156,8 @@ class Learner:
 
     @classmethod
     def read(cls, preset: Preset, tensors: Mapping[str, Array], num_clients: int) -> Learner | None:
-        """From a state of this or of another set of clients; None where its network does not fit. Of a network alone,
-        and of one that saw another number of clients, the moments and the memory begin anew."""
+        """The learner that a state holds, of this or of another set of clients; None where its network does not fit. Of
+        a network alone, and of one that saw another number of clients, the moments and the memory begin anew."""
         policy, target = from_tensors("policy", tensors), from_tensors("target", tensors)
         wanted = _sizes(preset, num_clients)
         if not policy or not target or sizes_of(policy) != wanted or sizes_of(target) != wanted:

@@ -10,73 +10,61 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax
 
-from services.core.seeds import derive
 from services.program.client import TaskInHand
-from services.training import devices, optimizers
-from services.training.local import TrainingFailed, TrainingStopped
-from services.training.task import ClientTask, Labelled
+from services.training import local
+from services.training.changed_tasks import WithLoss
+from services.training.local import TrainingFailed
+from services.training.local_spec import LocalTraining
+from services.training.task import Batch, ClientTask, Labelled
 from services.unlearning.fedforget.spec import Distil
 from services.unlearning.own_accuracy import own_accuracy
 
 
 def carry_out(hand: TaskInHand[Distil]) -> dict[str, float]:
     work = hand.parameters
-    teacher_a = hand.other_model(work.teacher_a)
     teacher_b = None if work.teacher_b is None else hand.other_model(work.teacher_b)
-    return distil(hand.task, hand.model, teacher_a, teacher_b, work, hand.seed, hand.device, **hand.signals)
+    task = taught(hand.task, hand.other_model(work.teacher_a), teacher_b, work, hand.device)
+    return distil(task, hand.model, work.local, hand.seed, hand.device, **hand.signals)
 
 
 def distil(
     task: ClientTask,
     model: nn.Module,
-    teacher_a: nn.Module,
-    teacher_b: nn.Module | None,
-    work: Distil,
+    how: LocalTraining,
     seed: int,
     device: torch.device,
-    *,
-    on_progress: Callable[[float], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
+    **signals: Callable[..., Any],
 ) -> dict[str, float]:
-    """Train `model` in place. Returns `loss` and `forgotten_accuracy`, that of the model as it was received."""
+    """Train `model` in place on a task that was `taught`. Returns `loss` and `forgotten_accuracy`, that of the model as
+    it was received."""
+    received = own_accuracy(task, model.to(device), device)
+    return {**local.train(task, model, how, seed, device, **signals), "forgotten_accuracy": received}
+
+
+def taught(
+    task: ClientTask, teacher_a: nn.Module, teacher_b: nn.Module | None, work: Distil, device: torch.device
+) -> ClientTask:
+    """The task with the loss L."""
     if not isinstance(task, Labelled):
         raise TrainingFailed("this task has no `predict`, which gives logits and right classes; FedForget needs it")
     for teacher in (teacher_a, teacher_b):
         if teacher is not None:
             teacher.to(device).eval()
-    model.to(device).train()
-    params = [param for param in model.parameters() if param.requires_grad]
-    optimizer = optimizers.make(work.local, params, derive(seed, "curvature"))
-    num_steps = work.local.epochs * math.ceil(task.num_train / work.local.batch_size)
-    received = own_accuracy(task, model, device)
-    losses: list[float] = []
 
-    with devices.seeded(derive(seed, "layers"), device):
-        for epoch in range(work.local.epochs):
-            batches = task.train_batches(work.local.batch_size, derive(seed, "epoch", epoch))
-            for batch in devices.stream(batches, device):
-                if should_stop is not None and should_stop():
-                    raise TrainingStopped
-                logits, labels = task.predict(model, batch)
-                with torch.no_grad():
-                    from_a = task.predict(teacher_a, batch)[0]
-                    from_b = None if teacher_b is None else task.predict(teacher_b, batch)[0]
-                loss = forgetting_loss(logits, labels, from_a, from_b, work)
-                losses.append(loss.item())
-                if not math.isfinite(losses[-1]):
-                    raise TrainingFailed(f"the loss became {losses[-1]} at step {len(losses)}; lower learning_rate")
-                optimizer.backward(loss)
-                if work.local.clip_norm is not None:
-                    nn.utils.clip_grad_norm_(params, work.local.clip_norm)
-                optimizer.step()
-                if on_progress is not None:
-                    on_progress(min(1.0, len(losses) / num_steps))
-    return {"loss": sum(losses) / len(losses), "forgotten_accuracy": received}
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        logits, labels = task.predict(model, batch)
+        with torch.no_grad():
+            from_a = task.predict(teacher_a, batch)[0]
+            from_b = None if teacher_b is None else task.predict(teacher_b, batch)[0]
+        return forgetting_loss(logits, labels, from_a, from_b, work)
+
+    return WithLoss(task, loss)
 
 
 def forgetting_loss(logits: Tensor, labels: Tensor, from_a: Tensor, from_b: Tensor | None, work: Distil) -> Tensor:

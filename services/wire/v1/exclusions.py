@@ -14,7 +14,7 @@ from services.wire.message import Digest, Id, Message, Reply
 MOST_ROW: Final = 2**53 - 1
 """The largest integer that every JSON reader keeps exact."""
 MOST_UNKNOWN: Final = 20
-"""So many unknown samples of a request are named; more would not help to find the mistake."""
+"""At most this many unknown samples of a request are named; more would not help to find the mistake."""
 
 SampleNumber = Annotated[int, Field(ge=0, le=MOST_ROW)]
 

@@ -113,6 +113,7 @@ class Credential(Message):
     role: Role | Literal["client"]
     label: str
     client_id: Id | None
+    client_name: str | None = Field(default=None, description="The name of the client whose token it is.")
     created_at: datetime
     revoked_at: datetime | None
 

@@ -133,6 +133,16 @@ async def test_a_rotated_token_works_at_once_and_the_old_one_no_longer(site: Sit
     assert await site.actor(issued["token"]).claim(0) == []
 
 
+async def test_a_clients_credential_tells_whose_it_is(site: Site) -> None:
+    (a,) = await site.enrol("a")
+    await site.staff("viewer")
+    listed = (await site.admin.get(f"/v1/federations/{site.federation_id}/credentials"))["items"]
+    assert {(one["role"], one["client_id"], one["client_name"]) for one in listed} == {
+        ("client", a.client_id, "a"),
+        ("viewer", None, None),
+    }
+
+
 async def test_a_revoked_credential_is_refused_at_once(site: Site) -> None:
     viewer = await site.staff("viewer")
     await viewer.get("/v1/runs")

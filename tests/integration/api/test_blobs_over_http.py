@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -338,10 +339,10 @@ async def test_an_announcement_that_the_database_takes_back_is_made_again(
     (a,) = await small_site.holders("a")
     announce, taken_back = rows.announce, [RolledBack("deadlock detected"), RolledBack("deadlock detected")]
 
-    async def announce_later(*arguments: Any) -> None:
+    async def announce_later(*arguments: Any) -> set[UUID]:
         if taken_back:
             raise taken_back.pop()
-        await announce(*arguments)
+        return await announce(*arguments)
 
     monkeypatch.setattr(rows, "announce", announce_later)
     data = save({"x": np.ones(3, np.float32)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from coordinator.runtime.settings import Settings
 from coordinator.runtime.signing import PUBLIC_KEYS, SIGNING_KEY
 from coordinator.store import evidence as known
 from coordinator.tombstones.files import FileTombstoneLog
+from coordinator.tombstones.taint_lists import TAINT, TaintLists
 from services.audit.keys import generate_key, save_key
 from services.audit.verification import check
 from tests.integration.api.site import ADMIN_TOKEN, Actor, Site, code_of, connected, listening, opened, until
@@ -32,8 +34,8 @@ LOG = "tombstones.jsonl"
 Remedy = Callable[[Coordinator], Awaitable[object]]
 
 
-async def erase(site: Site, name: str) -> dict[str, str]:
-    body = {"federation_id": site.federation_id, "subjects": [name]}
+async def erase(site: Site, name: str, **asked: object) -> dict[str, str]:
+    body = {"federation_id": site.federation_id, "subjects": [name], **asked}
     filed = await site.admin.post(REQUESTS, body, headers={"Idempotency-Key": name}, expect=202)
     path = f"{REQUESTS}/{filed['id']}"
     await eventually(lambda: _is_completed(site.admin, path))
@@ -97,7 +99,8 @@ def change_key(evidence: Path) -> None:
 
 
 async def accept_loss(coordinator: Coordinator) -> object:
-    return await remedies.accept_loss(coordinator.database, coordinator.tombstones)
+    lists = TaintLists(coordinator.settings.evidence_path / TAINT)
+    return await remedies.accept_loss(coordinator.database, coordinator.tombstones, lists)
 
 
 async def rotate_lost(coordinator: Coordinator) -> object:
@@ -161,6 +164,40 @@ async def test_lost_evidence_is_not_ready_until_an_operator_accepts_it(site: Sit
     certificates += [await _certificate(site, one["id"]) for one in (await site.admin.get(REQUESTS))["items"]]
     assert all(check(one, keys.encode()).valid for one in certificates)
     assert (keys == key) == (remedy is accept_loss)
+
+
+async def test_entries_that_are_written_again_say_all_that_was_asked_for(site: Site) -> None:
+    """So that a request is carried out as it was filed, should the database be restored from before it."""
+    a, *_ = await site.enrol("a", "b")
+    run_id = (await site.start_run("tiny", clients=["a"]))["id"]
+    await a.train(1.0)
+    await eventually(lambda: _has_ended(site, run_id))
+    await erase(site, "a", ground="withdrawal", regulation="Art. 17 of ours", method="retrain", recovery_rounds=2)
+    await erase(site, "b")
+    before = {entry.request_id: entry for entry in site.coordinator.tombstones.entries()}
+    lists = TaintLists(site.coordinator.settings.evidence_path / TAINT)
+    listed = {one: lists.read(one) for one in before}
+    remove(site.coordinator.settings.evidence_path)
+    shutil.rmtree(site.coordinator.settings.evidence_path / TAINT)
+    async with another(site) as coordinator:
+        await accept_loss(coordinator)
+        after = {entry.request_id: entry for entry in coordinator.tombstones.entries()}
+    for one, said in listed.items():
+        again = lists.read(one)
+        assert said is not None and again is not None
+        assert (again.federation_id, again.models, again.updates) == (said.federation_id, said.models, said.updates)
+    assert any(said is not None and said.models and said.updates for said in listed.values())
+    assert {entry.filed_as.recovery_rounds for entry in before.values() if entry.filed_as is not None} == {2, None}
+    same = {"at", "cohorts"}
+    assert {one: entry.model_dump(exclude=same) for one, entry in after.items()} == {
+        one: entry.model_dump(exclude=same) for one, entry in before.items()
+    }
+    places = [{(c.run_id, c.cohort_id) for e in found.values() for c in e.cohorts} for found in (before, after)]
+    assert places[0] == places[1] and {str(place[0]) for place in places[0]} == {run_id}
+
+
+async def _has_ended(site: Site, run_id: str) -> bool:
+    return bool((await site.admin.get(f"/v1/runs/{run_id}"))["status"] == "completed")
 
 
 async def _requests(site: Site) -> set[object]:

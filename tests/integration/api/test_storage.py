@@ -14,9 +14,10 @@ import pytest
 import sqlalchemy as sa
 from safetensors.numpy import save
 
+from coordinator.engine.entities import Facts
 from coordinator.runtime.storage import name_of
 from coordinator.runtime.sweeping import sweep_uploads
-from coordinator.store import blobs
+from coordinator.store import blobs, loading_blobs, read_permissions
 from coordinator.store import tables as t
 from coordinator.store.warm import cold
 from services.core import digests
@@ -191,6 +192,40 @@ async def test_of_equal_bytes_one_that_can_be_read_is_read(site: Site) -> None:
     (keys / str(oldest.key_name)).rename(keys / "away")
     left = await site.admin.call("GET", path, params=federation)
     assert left.status_code in (404, 503) and code_of(left) in ("not-found", "key-missing")
+
+
+async def test_of_very_many_with_equal_bytes_few_are_looked_at(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All cohorts of a run begin with the same model. When none of the newest can be read, an older one is."""
+    names = [f"client-{number:02}" for number in range(blobs.NEWEST + 3)]
+    actors = await site.enrol(*names)
+    await site.start_run(model=MLP, init=None, topology={"kind": "isolated"})
+    owner, storage = UUID(site.federation_id), site.coordinator.storage
+
+    async def all_have_tasks() -> bool:
+        async with site.coordinator.database.read() as connection:
+            return (await connection.execute(sa.select(sa.func.count()).select_from(t.tasks))).scalar() == len(names)
+
+    await until(all_have_tasks, within_s=60)
+    read = list[Facts]()
+
+    def noted(*values: Any) -> Facts:
+        read.append(Facts(*values))
+        return read[-1]
+
+    monkeypatch.setattr(loading_blobs, "Facts", noted)
+    (task,) = await actors[0].claim()
+    assert len(read) == 1
+    wanted = read_permissions.WantedBytes(owner, task["weights"], UUID(actors[0].client_id))
+    async with site.coordinator.database.read() as connection:
+        found = (await blobs.stored(connection, owner, [task["weights"]]))[task["weights"]]
+        every = (await blobs.stored(connection, owner, [task["weights"]], most=100))[task["weights"]]
+        handed_out = (await read_permissions.for_clients(connection, [wanted]))[wanted].blobs
+    assert len(every) == len(names) and found == every[: blobs.NEWEST] == list(handed_out)
+    for one in found:
+        await site.coordinator.blobs.delete(owner, name_of(one))
+    assert (await storage.find(owner, [task["weights"]]))[task["weights"]].id == every[blobs.NEWEST].id
+    got = await actors[0].call("GET", f"/v1/blobs/{task['weights']}")
+    assert got.status_code == 200 and digests.of_bytes(got.content) == task["weights"]
 
 
 async def test_what_is_submitted_while_the_sweep_looks_is_spared(site: Site) -> None:

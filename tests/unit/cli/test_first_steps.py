@@ -152,6 +152,17 @@ def _lists(server: Server) -> list[tuple[str, ...]]:
     ]
 
 
+def test_credentials_are_listed_with_the_names_of_their_clients(server: Server, lethe: Any) -> None:
+    listed = [
+        samples.credential(role="client", client_id=samples.id_of("client north"), client_name="north"),
+        samples.credential(role="client", client_id=samples.id_of("client south")),
+    ]
+    server.answers[f"GET /v1/federations/{FEDERATION['id']}/credentials"] = [(200, {"items": listed})]
+    code, out, _ = lethe("credentials", "list", "-f", FEDERATION["id"])
+    assert code == 0 and "north" in out and samples.id_of("client north") not in out
+    assert samples.id_of("client south") in out, "an older coordinator tells no names"
+
+
 @pytest.mark.parametrize("width", [80, 100])
 def test_tables_fit_a_terminal_and_break_no_word(server: Server, lethe: Any, monkeypatch: Any, width: int) -> None:
     for command in _lists(server):

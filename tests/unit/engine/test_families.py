@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from coordinator.engine import families
 from coordinator.engine import messages as m
 from coordinator.engine.entities import Cohort
 from tests.support.world import World, with_run
@@ -242,3 +243,14 @@ def test_run_fails_when_it_began_with_a_model_of_a_forgotten_client() -> None:
     world.settle()
     assert (world.run(later).status, world.run(later).reason) == ("failed", "an erasure left no cohort of the run")
     assert {c.phase for c in world.state.cohorts.values() if c.run_id == later} == {"retired"}
+
+
+def test_a_tree_looks_for_no_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has none, and so many cohorts that each of them must not look through all."""
+
+    def look(*_: object) -> None:
+        raise AssertionError("only clusters have a profile")
+
+    monkeypatch.setattr(families, "profile_of", look)
+    world, run_id = trained(CHAIN, num_rounds=4)
+    assert world.run(run_id).status == "completed"

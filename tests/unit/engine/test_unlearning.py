@@ -14,6 +14,7 @@ from coordinator.engine import messages as m
 from services.audit.spec import Audit
 from services.core.errors import Rejected
 from services.wire.v1.runs import ModelSpec
+from tests.property import invariants
 from tests.support.world import World, with_run
 
 CLUSTERS = {"kind": "clusters", "num_clusters": 2, "assignment": "random"}
@@ -409,3 +410,78 @@ def test_an_audit_that_began_before_its_cohort_ended_goes_on() -> None:
         world._decide(later.popleft(), later)
     assert world.cohort(run_id).phase == "finished"
     assert len([t for t in world.open_tasks(audit.cohort_id) if t.round_id == audit.id]) == audit.num_open > 0
+
+
+# --- two requests on one cohort ---------------------------------------------------------------------------------------
+
+
+def mended_and_joined(*, recovery_rounds: int = 1) -> tuple[World, UUID, UUID]:
+    """`a` was forgotten by a method, and `d` joined what the method made and has trained it further; the audit waits
+    for its answers."""
+    world, run_id = trained("a", "b", "c")
+    world.figures_of = lambda digest: canary_found(0.02)
+    first = forget(world, "a", "not", recovery_rounds=recovery_rounds, audit=AUDIT)
+    world.enrol("d")
+    world.join(run_id, "d")
+    go_on(world, 1)
+    assert [r.status for r in world.state.rounds.values() if r.kind == "audit"] == ["open"]
+    return world, run_id, first
+
+
+def test_an_audit_that_another_request_cut_short_is_judged_on_what_then_stands() -> None:
+    world, run_id, first = mended_and_joined()
+    second = world.fence("d")
+    world.settle()
+    go_on(world, 3)
+    head = world.state.checkpoints[world.cohort(run_id).head_id or run_id]
+    assert any(c.forgets for c in world.lineage(head)), "it stands on what the method made"
+    line = world.state.affected_cohorts[first, world.cohort(run_id).id]
+    assert line.action == "unlearned", "what the method made is still what is served"
+    assert world.erasure(first).status == "executing" and line.audit is None
+    world.claim_and_submit("a", "b", "c")
+    world.settle()
+    line = world.state.affected_cohorts[first, world.cohort(run_id).id]
+    assert line.audit is not None and line.audit.passed and set(line.audit.leavers) == {"a"}
+    assert [world.erasure(e).status for e in (first, second)] == ["completed", "completed"]
+    assert world.state.affected_cohorts[second, world.cohort(run_id).id].action == "rolled-back"
+
+
+def test_a_request_whose_method_made_nothing_that_stands_is_exact_and_needs_no_audit() -> None:
+    world, run_id, first = mended_and_joined()
+    second = world.fence("b")
+    world.settle()
+    go_on(world, 4)
+    assert [world.erasure(e).status for e in (first, second)] == ["completed", "completed"]
+    line = world.state.affected_cohorts[first, world.cohort(run_id).id]
+    assert line.action == "rolled-back" and line.audit is None
+    head = world.state.checkpoints[world.cohort(run_id).head_id or run_id]
+    assert not any(c.forgets for c in world.lineage(head))
+
+
+def test_two_methods_on_one_cohort_are_audited_one_after_the_other_and_each_by_its_own_leaver() -> None:
+    world, run_id, first = mended_and_joined()
+    second = forget(world, "b", "not", recovery_rounds=1, audit=AUDIT)
+    go_on(world, 1)
+    for _ in range(2):
+        world.claim_and_submit(*[c.name for c in world.state.clients.values() if c.needed_by is not None], "c", "d")
+        world.send(m.ReviewErasure(second))  # in whichever order they are looked at
+        world.settle()
+    lines = [world.state.affected_cohorts[one, world.cohort(run_id).id] for one in (first, second)]
+    assert [set(line.audit.leavers) if line.audit else None for line in lines] == [{"a"}, {"b"}]
+    invariants.nothing_is_there_twice(world)
+    assert all(line.audit is not None and line.audit.passed for line in lines)
+    assert [world.erasure(e).status for e in (first, second)] == ["completed", "completed"]
+
+
+def test_an_audit_that_was_passed_stays_when_its_leaver_can_no_longer_be_asked() -> None:
+    world, run_id, first = mended_and_joined()
+    world.claim_and_submit("a", "b", "c", "d")
+    for _ in range(3):
+        world.send(m.ReviewErasure(first))
+    assert world.erasure(first).status == "verifying"
+    second = world.fence("d")
+    world.settle()
+    go_on(world, 3)
+    assert [world.erasure(e).status for e in (first, second)] == ["completed", "completed"]
+    line = world.state.affected_cohorts[first, world.cohort(run_id).id]
+    assert line.action == "unlearned" and line.audit is not None and line.audit.passed

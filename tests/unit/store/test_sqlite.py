@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -50,6 +52,21 @@ async def test_a_block_that_fails_changes_nothing_and_the_next_goes_on(database:
     async with database.write() as connection:
         await connection.execute(ADD)
     assert await count(database) == 1
+
+
+async def test_what_is_written_after_another_process_looked_in_is_there_for_the_next_one(
+    database: Sqlite, tmp_path: Path
+) -> None:
+    """A backup, the doctor, or somebody with the command of SQLite. Had our connections lost their locks, the first of
+    these to leave would take the write-ahead log with it, and all that we commit afterwards."""
+    path = str(tmp_path / "a.db")
+    looked = f"import sqlite3; c = sqlite3.connect({path!r}); print(*c.execute({COUNT.text!r}).fetchone()); c.close()"
+    for num_rows in (1, 2, 3):
+        async with database.write() as connection:
+            await connection.execute(ADD)
+            assert await count(database) == num_rows - 1, "by a second connection"
+        found = await asyncio.to_thread(subprocess.check_output, [sys.executable, "-c", looked])
+        assert int(found) == num_rows
 
 
 async def test_only_a_commit_in_haste_does_not_wait_for_the_disk(database: Sqlite) -> None:

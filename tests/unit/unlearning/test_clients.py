@@ -15,7 +15,7 @@ from services.models.build import build
 from services.training.local import TrainingFailed, TrainingStopped, snapshot, train
 from services.training.local_spec import LocalTraining
 from services.training.task import Classifier
-from services.unlearning.fedforget.client import distil, forgetting_loss, quasi_competent
+from services.unlearning.fedforget.client import distil, forgetting_loss, quasi_competent, taught
 from services.unlearning.fedforget.spec import Distil
 from services.unlearning.own_accuracy import own_accuracy
 from services.unlearning.pga.client import ascend, distance
@@ -124,7 +124,7 @@ def test_the_quasi_competent_teacher_ranks_the_right_class_last() -> None:
 
 def test_distilling_the_quasi_competent_teacher_forgets_the_leavers_answers(trained: nn.Module) -> None:
     model = copy(trained)
-    figures = distil(task(), model, trained, None, work(), 0, CPU)
+    figures = distil(taught(task(), trained, None, work(), CPU), model, work().local, 0, CPU)
     assert figures["forgotten_accuracy"] > 0.9  # of the model as it was received
     assert own_accuracy(task(), model, CPU) < 0.5  # the right class is tied with the last
 
@@ -134,7 +134,7 @@ def test_distilling_both_teachers_moves_away_from_the_leavers_own_model(trained:
     train(task(), own, LocalTraining(epochs=10, learning_rate=0.1), 0, CPU)
     model = copy(trained)
     both = work(teacher="global", teacher_b=DIGEST, alpha=0.1, lambda_neg=3.5)
-    distil(task(), model, trained, own, both, 0, CPU)
+    distil(taught(task(), trained, own, both, CPU), model, both.local, 0, CPU)
     assert own_accuracy(task(), model, CPU) < own_accuracy(task(), own, CPU)
     assert all(bool(torch.isfinite(param).all()) for param in model.parameters())
 
@@ -154,4 +154,4 @@ class Unlabelled:
 def test_a_task_without_logits_cannot_distil(trained: nn.Module) -> None:
     own_task: Any = Unlabelled()
     with pytest.raises(TrainingFailed, match="predict"):
-        distil(own_task, copy(trained), trained, None, work(), 0, CPU)
+        taught(own_task, trained, None, work(), CPU)

@@ -931,6 +931,12 @@ export type Credential = {
      */
     client_id: string | null;
     /**
+     * Client Name
+     *
+     * The name of the client whose token it is.
+     */
+    client_name?: string | null;
+    /**
      * Created At
      */
     created_at: string;
