@@ -86,7 +86,8 @@ class Federation:
     def forget_in_the_middle_of_a_round(self, name: str) -> None:
         """Asked for twice: the second request is a duplicate that ends with the first. The workers stand still
         meanwhile, with tasks in their hands that they come back with after the fence; so no cohort reaches its end
-        before the newcomer is there."""
+        before the newcomer is there. Clusters take it in only when it is profiled, and then the cohort that took it in
+        still lacks rounds, or a member whose erasure lets it train again."""
         fleets = [self.deployment.processes[f"fleet-{half}"] for half in (0, 1)]
         fleets[0].send(signal.SIGSTOP)
         try:
@@ -100,6 +101,8 @@ class Federation:
             self.wait_for(filed["id"], "fenced_at")
             self.check_served_models()
             self.join(NEWCOMER)
+            fleets[NAMES.index(NEWCOMER) % 2].send(signal.SIGCONT)
+            wait_until(self.has_profiled_everybody, 60, "the newcomer is profiled", self.deployment.logs)
         finally:
             for fleet in fleets:
                 fleet.send(signal.SIGCONT)
@@ -112,6 +115,10 @@ class Federation:
 
     def has_an_open_round(self) -> bool:
         return any(one["status"] == "open" for one in self.deployment.pages(f"/v1/runs/{self.run_id}/rounds"))
+
+    def has_profiled_everybody(self) -> bool:
+        cohorts = self.deployment.pages(f"/v1/runs/{self.run_id}/cohorts")
+        return all(one["phase"] == "retired" for one in cohorts if one["kind"] == "profile")
 
     def forget_two_at_once(self, first: str, second: str) -> None:
         """The second request arrives while the first is carried out."""
