@@ -20,6 +20,8 @@ from typing import Any, Final
 
 from benchmarks.payload import Payload
 from benchmarks.raw_http import Answer, AnswerUnusable, Connection
+from services.wire.v1.work import RESULT_HEADER
+from worker.agent import HANDED_IN_AT_ONCE_BYTES
 
 WAIT_S: Final = 25
 LATER: Final = {429, 503}
@@ -68,10 +70,15 @@ async def _carry_out(
     if expect(200, "download", weights).num_bytes != grant["weights_bytes"]:
         raise AnswerUnusable(f"{weights.num_bytes} bytes of {grant['weights_bytes']}")
     octets = [("Content-Type", "application/octet-stream"), ("Lethe-Task", grant["task_id"])]
+    submission = {"lease_token": grant["lease_token"], "update": digest, "num_samples": 600, "metrics": {}}
+    if sum(map(len, pieces)) <= HANDED_IN_AT_ONCE_BYTES:
+        octets.append((RESULT_HEADER, json.dumps(submission)))
     stored = await patiently(connection, tally, "PUT", f"/v1/blobs/{digest}", headers=octets, body=pieces)
     if stored.status not in (200, 201):
         raise Refused("upload", stored)
-    submission = {"lease_token": grant["lease_token"], "update": digest, "num_samples": 600, "metrics": {}}
+    if stored.json().get("submission") is not None:
+        tally.num_submitted += 1
+        return
     body = (json.dumps(submission).encode(),)
     typed = [("Content-Type", "application/json")]
     path = f"/v1/tasks/{grant['task_id']}/result"

@@ -41,6 +41,8 @@ KEPT_FOR: Final[frozenset[TaskKind]] = frozenset({"train", "evaluate", "profile"
 """Kinds of tasks whose models are worth keeping. Those of an erasure bring models that are being forgotten."""
 MAX_UPLOADS: Final = 5
 """How often a result is uploaded anew when the coordinator keeps losing it."""
+HANDED_IN_AT_ONCE_BYTES: Final = 1 << 20
+"""Updates up to this size are uploaded and submitted in one request. What takes longer stops when its lease is lost."""
 
 T = TypeVar("T")
 
@@ -276,11 +278,20 @@ class Agent:
             metrics=result.metrics,
         )
         for upload in range(MAX_UPLOADS):
-            if update is not None:
-                maybe_started = grant.attempt > 1 or upload > 0
-                await self._transport.upload(update.digest, update.path, grant.task_id, maybe_started=maybe_started)
-            lease.awaiting_verdict = True
+            lease.awaiting_verdict = is_small = update is not None and update.num_bytes <= HANDED_IN_AT_ONCE_BYTES
             try:
+                if update is not None:
+                    maybe_started = grant.attempt > 1 or upload > 0
+                    is_submitted = await self._transport.upload(
+                        update.digest,
+                        update.path,
+                        grant.task_id,
+                        maybe_started=maybe_started,
+                        result=submission if is_small else None,
+                    )
+                    if is_submitted:
+                        return
+                lease.awaiting_verdict = True
                 await self._transport.submit(grant.task_id, submission)
                 return
             except BlobMissing as missing:

@@ -27,6 +27,9 @@ from services.wire.message import Message
 from services.wire.v1.exclusions import Exclusions, ExclusionsAccepted, ExclusionsAcknowledgement
 from services.wire.v1.superseded_models import SUPERSEDED_HEADER, ModelsDropped, ModelsDroppedAccepted, SupersededModels
 from services.wire.v1.work import (
+    MOST_RESULT_BYTES,
+    RESULT_HEADER,
+    BlobInfo,
     Claim,
     Failure,
     FailureReply,
@@ -186,13 +189,15 @@ class Transport:
         if received.num_bytes < received.expected_bytes:
             raise TryLater("cut-short", "the download ended early", answered=False)
 
-    async def upload(self, digest: str, path: Path, task_id: UUID, *, maybe_started: bool = False) -> None:
+    async def upload(
+        self, digest: str, path: Path, task_id: UUID, *, maybe_started: bool = False, result: Submission | None = None
+    ) -> bool:
         """Bring the file to the coordinator; what it already has is never sent again. `maybe_started`: an earlier
-        life of this agent may have sent some of it."""
+        life of this agent may have sent some of it. Returns whether the `result` was accepted with it; if not, it is
+        to be submitted."""
         size = path.stat().st_size
-        upload = _Upload(
-            digest, path, size, {"Lethe-Task": str(task_id)}, ask_first=maybe_started or size >= PROBE_FROM_BYTES
-        )
+        ask_first = maybe_started or size >= PROBE_FROM_BYTES
+        upload = _Upload(digest, path, size, {"Lethe-Task": str(task_id)}, _header(result), ask_first=ask_first)
         try:
             await self._insist(lambda: self._upload_rest(upload), progress=lambda: upload.stored_bytes)
         except Refused as refused:
@@ -200,6 +205,7 @@ class Transport:
                 raise
             upload.ask_first = False  # the part stored earlier was damaged: send everything, once
             await self._insist(lambda: self._upload_rest(upload), progress=lambda: upload.stored_bytes)
+        return upload.is_submitted
 
     async def _upload_rest(self, upload: _Upload) -> None:
         url = f"/v1/blobs/{upload.digest}"
@@ -209,8 +215,10 @@ class Transport:
             return
         upload.stored_bytes = stored_bytes
         if not upload.stored_bytes:
-            headers = {**upload.task, "Content-Type": "application/octet-stream", "Content-Length": str(upload.size)}
-            await self._send(self._requests, "PUT", url, headers=headers, content=upload.pieces())
+            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(upload.size)}
+            headers |= {**upload.task, **upload.result}
+            response = await self._send(self._requests, "PUT", url, headers=headers, content=upload.pieces())
+            upload.is_submitted = bool(upload.result) and _read(response, BlobInfo).submission is not None
             return
         while True:  # also with nothing left to send: the coordinator may have died between the last byte and its check
             upload.resumed = True
@@ -316,10 +324,21 @@ class _Received:
 class _Upload:
     """An upload in progress. `stored_bytes` is what the coordinator last said it has."""
 
-    def __init__(self, digest: str, path: Path, size: int, task: Mapping[str, str], *, ask_first: bool) -> None:
-        """`task`: the header that names it."""
+    def __init__(
+        self,
+        digest: str,
+        path: Path,
+        size: int,
+        task: Mapping[str, str],
+        result: Mapping[str, str],
+        *,
+        ask_first: bool,
+    ) -> None:
+        """`task` and `result`: the headers that name the one and hand in the other."""
         self.digest = digest
         self.task = task
+        self.result = result
+        self.is_submitted = False
         self.size = size
         self.ask_first = ask_first
         self.resumed = False
@@ -331,6 +350,12 @@ class _Upload:
             file.seek(self.stored_bytes)
             while piece := file.read(PIECE_BYTES):
                 yield piece
+
+
+def _header(result: Submission | None) -> dict[str, str]:
+    """None where it would be too long: then it is submitted after the upload."""
+    text = "" if result is None else result.model_dump_json()
+    return {RESULT_HEADER: text} if text and len(text) <= MOST_RESULT_BYTES and text.isascii() else {}
 
 
 def _offset(response: httpx.Response) -> int:

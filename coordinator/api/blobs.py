@@ -7,14 +7,17 @@ from typing import Annotated, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 
 from coordinator.api.auth import Caller, Downloader, Uploader
 from coordinator.api.blob_answers import MEDIA_TYPE, send_blob
 from coordinator.api.bodies import answer
 from coordinator.api.problems import problems
+from coordinator.api.work import SUBMITTING, accepted_reply, submission_of
 from coordinator.blobs.port import StorageFull
 from coordinator.crashpoints import crashpoint
-from coordinator.engine.messages import PauseRun
+from coordinator.engine.messages import PauseRun, SubmitResult
 from coordinator.runtime.storage import SMALL_BYTES
 from coordinator.runtime.upload_receiver import Partial
 from coordinator.runtime.uploads import UploadRequest
@@ -22,7 +25,7 @@ from coordinator.store import access_queries, accounts, read_permissions
 from coordinator.store.read_permissions import ReadableBlob, WantedBytes
 from services.core.digests import PATTERN
 from services.core.errors import Rejected
-from services.wire.v1.work import BlobInfo
+from services.wire.v1.work import MOST_RESULT_BYTES, RESULT_HEADER, BlobInfo, Submission
 
 router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
 
@@ -35,7 +38,7 @@ FederationQuery = Annotated[
 ByteCount = Annotated[int, Header(ge=0, le=_MOST_BYTES)]
 _BYTES: Final = {"schema": {"type": "string", "format": "binary"}}
 _ALWAYS: Final = ("unauthenticated", "forbidden", "client-removed", "client-erased", "not-found")
-_UPLOAD: Final = problems(
+_UPLOAD: Final = (
     *_ALWAYS,
     "length-required",
     "too-large",
@@ -59,13 +62,25 @@ TaskHeader = Annotated[
         description="Clients: the task that the upload is for; may be left out by one that holds a single task.",
     ),
 ]
+ResultHeader = Annotated[
+    str | None,
+    Header(
+        alias=RESULT_HEADER,
+        max_length=MOST_RESULT_BYTES,
+        description="Clients: a `Submission` as JSON, handed in with the update that is uploaded for `Lethe-Task`. "
+        "The answer then has a `submission`, and nothing is left to submit.",
+    ),
+]
 
 
 @router.put(
     "/{digest}",
     response_model=BlobInfo,
     status_code=201,
-    responses={200: {"model": BlobInfo, "description": "It is here already; the body was not read."}, **_UPLOAD},
+    responses={
+        200: {"model": BlobInfo, "description": "It is here already; the body was not read."},
+        **problems(*_UPLOAD, *SUBMITTING),
+    },
     openapi_extra={"requestBody": {"required": True, "content": {MEDIA_TYPE: _BYTES}}},
 )
 async def put_blob(
@@ -74,18 +89,26 @@ async def put_blob(
     caller: Uploader,
     federation_id: FederationQuery = None,
     lethe_task: TaskHeader = None,
+    lethe_result: ResultHeader = None,
 ) -> Response:
     """Upload a whole safetensors file: a client what it made for a task that it holds, an operator what a run names.
-    When the connection breaks, what arrived stays and PATCH continues it."""
+    When the connection breaks, what arrived stays and PATCH continues it. With `Lethe-Result` the update is handed in
+    as well; the same request again gets the same `submission`."""
+    result = None if lethe_result is None else _result(caller, lethe_task, digest, lethe_result)
     owner, total = await _owner(caller, federation_id), _announced_bytes(request)
     if total > caller.coordinator.settings.max_blob_bytes:
         raise _too_large(caller)
     wanted = UploadRequest(owner, caller.principal.client_id, lethe_task, digest, total)
-    if total > SMALL_BYTES or "expect" in request.headers:  # else reading the body costs less than looking
-        num_bytes = await _known_bytes(caller, wanted)
-        if num_bytes is not None:
-            return answer(BlobInfo(digest=digest, bytes=num_bytes))
-    return await _receive(request, caller, wanted, offset=None)
+    try:
+        if total > SMALL_BYTES or "expect" in request.headers:  # else reading the body costs less than looking
+            num_bytes = await _known_bytes(caller, wanted)
+            if num_bytes is not None:
+                return await _stored(caller, digest, num_bytes, 200, result)
+        return await _receive(request, caller, wanted, offset=None, result=result)
+    except Rejected as rejected:
+        if result is None or rejected.code != "no-task":
+            raise
+        return await _stored(caller, digest, total, 200, result)  # handed in before; or the refusal says why not
 
 
 @router.patch(
@@ -95,7 +118,7 @@ async def put_blob(
     responses={
         200: {"model": BlobInfo, "description": "It is here already; the body was not read."},
         204: {"description": "More is to come; `Upload-Offset` says from where."},
-        **_UPLOAD,
+        **problems(*_UPLOAD),
     },
     openapi_extra={"requestBody": {"required": True, "content": {MEDIA_TYPE: _BYTES}}},
 )
@@ -176,8 +199,11 @@ async def get_blob(
 # --- receiving --------------------------------------------------------------------------------------------------------
 
 
-async def _receive(request: Request, caller: Caller, wanted: UploadRequest, *, offset: int | None) -> Response:
-    """Take the body into the store, and note it when all of it is there. Without an offset the body is the whole."""
+async def _receive(
+    request: Request, caller: Caller, wanted: UploadRequest, *, offset: int | None, result: SubmitResult | None = None
+) -> Response:
+    """Take the body into the store, and note it when all of it is there, with the result that came with it. Without an
+    offset the body is the whole."""
     context, sender = caller.context, caller.principal.name
     coordinator = context.coordinator
     new_bytes = 0 if offset else wanted.total  # all that was announced counts from the announcement on
@@ -187,8 +213,8 @@ async def _receive(request: Request, caller: Caller, wanted: UploadRequest, *, o
             coordinator.receiver.held(wanted.digest, wanted.total, request.stream(), offset) as body,
         ):
             blob = await coordinator.uploads.announce(wanted)
-            if blob.status == "stored":
-                return answer(BlobInfo(digest=wanted.digest, bytes=blob.num_bytes), 201)  # whoever had sent it before
+            if blob.status == "stored":  # whoever had sent it before
+                return await _stored(caller, wanted.digest, blob.num_bytes, 201, result)
             try:
                 received = await coordinator.receiver.receive(blob, wanted.total, body, offset)
             except StorageFull as error:
@@ -198,8 +224,35 @@ async def _receive(request: Request, caller: Caller, wanted: UploadRequest, *, o
         headers = {"Upload-Offset": str(received.offset), "Upload-Complete": "?0"}
         return Response(status_code=204, headers=headers)
     crashpoint("blob.before-record")
-    await coordinator.uploads.record(blob, received.inspection)
-    return answer(BlobInfo(digest=wanted.digest, bytes=received.inspection.num_bytes), 201)
+    submission = None
+    if result is None:
+        await coordinator.uploads.record(blob, received.inspection)
+    else:
+        accepted = await coordinator.uploads.record_and_submit(blob, received.inspection, result)
+        submission = accepted_reply(accepted)
+    return answer(BlobInfo(digest=wanted.digest, bytes=received.inspection.num_bytes, submission=submission), 201)
+
+
+async def _stored(caller: Caller, digest: str, num_bytes: int, status: int, result: SubmitResult | None) -> Response:
+    """The answer where the bytes were here before; their result may not be."""
+    submission = None if result is None else accepted_reply(await caller.shell.handle(result))
+    return answer(BlobInfo(digest=digest, bytes=num_bytes, submission=submission), status)
+
+
+def _result(caller: Caller, task_id: UUID | None, digest: str, text: str) -> SubmitResult:
+    """What a client hands in with its upload."""
+    if caller.principal.client_id is None or task_id is None:
+        raise Rejected("invalid-result", f"{RESULT_HEADER} is for clients, and goes with Lethe-Task")
+    try:
+        submission = Submission.model_validate_json(text)
+    except ValidationError as error:
+        found = [{**one, "loc": ("header", RESULT_HEADER, *one["loc"])} for one in error.errors()]
+        raise RequestValidationError(found) from error
+    if submission.update not in (None, digest):
+        raise Rejected("invalid-result", f"{RESULT_HEADER} names another update than the one that is uploaded")
+    if "\\u0000" in text:
+        raise Rejected("invalid-result", f"{RESULT_HEADER} has a NUL in a name, which cannot be stored")
+    return submission_of(caller, task_id, submission.model_copy(update={"update": digest}))
 
 
 async def _pause_runs(caller: Caller, error: StorageFull) -> None:

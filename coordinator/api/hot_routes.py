@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from coordinator.api import blobs, problems, work
 from coordinator.api.auth import Allow
 from services.core.digests import is_digest
-from services.wire.v1.work import Submission
+from services.wire.v1.work import MOST_RESULT_BYTES, RESULT_HEADER, Submission
 
 MOST_BODY_BYTES: Final = 16_384
 _CLAIM: Final = "/v1/tasks/claim"
@@ -88,11 +88,15 @@ async def _get_blob(request: Request, digest: str) -> Response:
 
 async def _put_blob(request: Request, digest: str) -> Response | None:
     named = request.headers.get("lethe-task")
+    result = request.headers.get(RESULT_HEADER)
+    if result is not None and len(result) > MOST_RESULT_BYTES:
+        return None
     try:
         task_id = UUID(named) if named is not None else None
     except ValueError:
         return None
-    return await blobs.put_blob(request, digest, await _may_upload(request), lethe_task=task_id)
+    caller = await _may_upload(request)
+    return await blobs.put_blob(request, digest, caller, lethe_task=task_id, lethe_result=result)
 
 
 async def _submit(request: Request, task_id: str) -> Response | None:

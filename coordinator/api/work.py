@@ -17,7 +17,7 @@ from coordinator.api.bodies import JsonRoute, answer
 from coordinator.api.problems import problems
 from coordinator.engine.messages import FailTask, OpenSession, RenewLease, SubmitResult
 from coordinator.engine.react import client_key
-from coordinator.engine.replies import Granted
+from coordinator.engine.replies import Accepted, Granted
 from coordinator.runtime.task_claims import HEARTBEAT_EVERY_S, grant_of
 from services.core.errors import Rejected
 from services.wire.v1.superseded_models import SUPERSEDED_HEADER
@@ -39,6 +39,18 @@ router = APIRouter(prefix="/v1", tags=["work"], route_class=JsonRoute)
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6}(?:\.\d{1,3})?)", re.IGNORECASE)
 _DROPPED: Final = ("lease-lost", "epoch-fenced", "round-closed")
 _ALWAYS: Final = ("unauthenticated", "forbidden", "client-removed", "client-erased")
+SUBMITTING: Final = (
+    *_DROPPED,
+    "not-found",
+    "too-stale",
+    "already-submitted",
+    "blob-missing",
+    "wrong-layout",
+    "not-finite",
+    "out-of-bounds",
+    "invalid-result",
+)
+"""What may be wrong with a result."""
 
 
 @router.post(
@@ -112,26 +124,19 @@ async def renew_lease(task_id: UUID, body: Heartbeat, caller: Worker) -> Respons
 @router.put(
     "/tasks/{task_id}/result",
     response_model=SubmissionReply,
-    responses=problems(
-        *_ALWAYS,
-        *_DROPPED,
-        "not-found",
-        "too-stale",
-        "already-submitted",
-        "blob-missing",
-        "wrong-layout",
-        "not-finite",
-        "out-of-bounds",
-        "invalid-result",
-        "too-large",
-        "unsupported-media-type",
-    ),
+    responses=problems(*_ALWAYS, *SUBMITTING, "too-large", "unsupported-media-type"),
 )
 async def submit_result(task_id: UUID, body: Submission, caller: Worker) -> Response:
     """Hand in a result whose update is uploaded already. The same submission again gets the same answer."""
-    message = SubmitResult(task_id, caller.client_id, body.lease_token, body.update, body.num_samples, body.metrics)
-    accepted = await caller.shell.handle(message)
-    return answer(SubmissionReply(status="accepted", update_id=accepted.update_id))
+    return answer(accepted_reply(await caller.shell.handle(submission_of(caller, task_id, body))))
+
+
+def submission_of(caller: Caller, task_id: UUID, body: Submission) -> SubmitResult:
+    return SubmitResult(task_id, caller.client_id, body.lease_token, body.update, body.num_samples, body.metrics)
+
+
+def accepted_reply(accepted: Accepted) -> SubmissionReply:
+    return SubmissionReply(status="accepted", update_id=accepted.update_id)
 
 
 @router.post(

@@ -10,7 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.batching import Gathered
 from coordinator.engine.entities import Blob, Facts
-from coordinator.engine.messages import RecordBlob
+from coordinator.engine.messages import RecordBlob, SubmitResult
+from coordinator.engine.replies import Accepted
 from coordinator.runtime.shell import Shell
 from coordinator.runtime.storage import Storage
 from coordinator.runtime.transactions import transact
@@ -60,8 +61,22 @@ class Uploads:
 
     async def record(self, blob: Blob, inspection: Inspection) -> None:
         """All is there. Whatever must not be stored after all, or is here already, is given up."""
+        await self._record(blob, await record_of(blob, inspection))
+
+    async def record_and_submit(self, blob: Blob, inspection: Inspection, result: SubmitResult) -> Accepted:
+        """Like `record`, with the result that the upload is for. Both messages are sent together, so that they share a
+        transaction; a result is refused with its update."""
+        recording = self._record(blob, await record_of(blob, inspection))
+        recorded, accepted = await asyncio.gather(recording, self._shell.handle(result), return_exceptions=True)
+        if isinstance(recorded, BaseException):
+            raise recorded
+        if isinstance(accepted, BaseException):
+            raise accepted
+        return accepted
+
+    async def _record(self, blob: Blob, message: RecordBlob) -> None:
         try:
-            recorded = await self._shell.handle(await record_of(blob, inspection))
+            recorded = await self._shell.handle(message)
         except Rejected:
             await self._storage.give_up(blob.federation_id, [blob.id])
             raise

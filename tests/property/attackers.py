@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -174,18 +175,21 @@ class Walk:
             self.own.add(digest)
         if name == self.attacker:
             self.known[digest] = data
+        if name == "b":  # the others are of an earlier release
+            await self.call(name, "PUT", f"/v1/blobs/{digest}", content=data, headers=handing_in(task))
+            return
         headers = {"Lethe-Task": task["task_id"]}
         await self.call(name, "PUT", f"/v1/blobs/{digest}", content=data, headers=headers)
         await self.submit(name, task, digest)
 
     async def submit(self, name: str, task: dict[str, Any], digest: str | None) -> None:
-        body = {"lease_token": task["lease_token"], "update": digest, "num_samples": 10}
-        await self.call(name, "PUT", f"/v1/tasks/{task['task_id']}/result", json=body)
+        await self.call(name, "PUT", f"/v1/tasks/{task['task_id']}/result", json=result_of(task, digest))
 
     # --- the attacker's steps -----------------------------------------------------------------------------------------
 
     async def attack(self) -> None:
         as_client = [self.claim, self.upload, self.upload_in_parts, self.submit_anything, self.download, self.download]
+        as_client.append(self.hand_in_anything)
         as_operator = [self.upload, self.upload_in_parts, self.start_from_anything, self.download, self.download]
         step = self.random.choice(as_operator if self.attacker == "operator" else as_client)
         await step()
@@ -236,6 +240,12 @@ class Walk:
         if self.tasks:
             digest = self.random.choice(sorted(self.names | set(self.known)))
             await self.submit(self.attacker, self.random.choice(self.tasks), digest)
+
+    async def hand_in_anything(self) -> None:
+        digest, data, _ = self.pick()
+        if self.tasks:
+            headers = handing_in(self.random.choice(self.tasks))
+            await self.call(self.attacker, "PUT", f"/v1/blobs/{digest}", content=data, headers=headers)
 
     async def start_from_anything(self) -> None:
         digest = self.random.choice(sorted(self.names | set(self.known)))
@@ -303,3 +313,12 @@ class Walk:
             assert asyncio.get_running_loop().time() < deadline, (states, self.said[-40:])
             await self.work_together()
         raise AssertionError
+
+
+def result_of(task: dict[str, Any], digest: str | None) -> dict[str, Any]:
+    return {"lease_token": task["lease_token"], "update": digest, "num_samples": 10}
+
+
+def handing_in(task: dict[str, Any]) -> dict[str, str]:
+    """Headers of an upload that is submitted with it."""
+    return {"Lethe-Task": task["task_id"], "Lethe-Result": json.dumps(result_of(task, None))}

@@ -23,6 +23,10 @@ from services.wire.v1.runs import ModelSpec
 PROTOCOL: Final = 1
 """Raised when workers and coordinators of different releases can no longer talk to each other."""
 
+RESULT_HEADER: Final = "Lethe-Result"
+"""Goes with the upload of an update: the result of the task, which is then submitted with it."""
+MOST_RESULT_BYTES: Final = 2048
+"""The length of that header. A longer result is submitted after the upload."""
 MOST_MEMORY_MB: Final = 10**9
 
 if TYPE_CHECKING:
@@ -135,3 +139,6 @@ class FailureReply(Reply):
 class BlobInfo(Reply):
     digest: Digest
     bytes: int
+    submission: SubmissionReply | None = Field(
+        default=None, description="What became of the result that came with the upload."
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -89,6 +90,72 @@ async def test_a_client_uploads_for_the_task_that_it_holds_and_for_no_other(site
     assert code_of(answered) == "no-task" and "claim again" in answered.json()["detail"]
 
 
+def handing_in(task: Any, **changes: Any) -> dict[str, str]:
+    """Headers of an upload that is submitted with it."""
+    result = {"lease_token": task["lease_token"], "num_samples": 10, "metrics": {"loss": 0.5}, **changes}
+    return {"Lethe-Task": task["task_id"], "Lethe-Result": json.dumps(result)}
+
+
+async def test_an_update_is_uploaded_and_handed_in_by_one_request(site: Site) -> None:
+    """Sent twice, also by both ways of uploading, it counts once."""
+    a, b = await site.enrol("a", "b")
+    await site.start_run(stop={"rounds": 2})
+    (task,), (others,) = await a.claim(), await b.claim()
+    digest, data = blob(update(1.0))
+    path = f"/v1/blobs/{digest}"
+    first = await a.call("PUT", path, content=data, headers=handing_in(task))
+    assert first.status_code == 201, first.text
+    submission = first.json()["submission"]
+    assert submission["status"] == "accepted"
+    for headers in (handing_in(task), {**handing_in(task), "Expect": "100-continue"}):
+        again = await a.call("PUT", path, content=data, headers=headers)
+        assert (again.status_code, again.json()["submission"]) == (200, submission)
+    assert (await a.submit(task, digest)).json() == submission
+    assert (await b.call("PUT", path, content=data, headers=handing_in(others, update=digest))).status_code == 201
+    assert [(await actor.claim())[0]["round"] for actor in (a, b)] == [2, 2]
+
+
+async def test_what_is_handed_in_with_an_upload_is_refused_as_if_it_came_alone(site: Site) -> None:
+    (a,) = await site.enrol("a")
+    await site.start_run()
+    (task,) = await a.claim()
+    digest, data = blob(update(1.0))
+
+    async def put(headers: dict[str, str], name: str = digest, content: bytes = data) -> Any:
+        return await a.call("PUT", f"/v1/blobs/{name}", content=content, headers=headers)
+
+    without_task = {"Lethe-Result": handing_in(task)["Lethe-Result"]}
+    for headers, code, text in (
+        (without_task, "invalid-result", "Lethe-Task"),
+        (handing_in(task, update="sha256:" + "0" * 64), "invalid-result", "another update"),
+        (handing_in(task, metrics={"a\0": 1.0}), "invalid-result", "NUL"),
+        (handing_in(task, num_samples=0), "invalid-request", "num_samples"),
+        ({**handing_in(task), "Lethe-Result": "{"}, "invalid-request", "Lethe-Result"),
+        ({**handing_in(task), "Lethe-Result": "x" * 5000}, "invalid-request", "ethe-"),
+    ):
+        refused = await put(headers)
+        assert (refused.status_code, code_of(refused)) == (422, code), refused.text
+        assert text in refused.text
+    assert (await a.call("HEAD", f"/v1/blobs/{digest}")).status_code == 404, "nothing was stored"
+    lost = await put(handing_in(task, lease_token="another"))
+    assert (lost.status_code, code_of(lost)) == (409, "lease-lost")
+    bad, content = blob({name: value * np.nan for name, value in update(1.0).items()})
+    assert code_of(await put(handing_in(task), bad, content)) == "not-finite"
+    other, _ = blob(update(2.0))
+    assert code_of(await put(handing_in(task), other, content)) == "digest-mismatch"
+    assert (await put(handing_in(task))).status_code == 201, "none of it was held against the task"
+
+
+async def test_an_operator_hands_in_nothing(site: Site) -> None:
+    (a,) = await site.enrol("a")
+    await site.start_run()
+    (task,) = await a.claim()
+    digest, data = blob(update(1.0))
+    params = {"federation_id": site.federation_id}
+    answer = await site.admin.call("PUT", f"/v1/blobs/{digest}", content=data, headers=handing_in(task), params=params)
+    assert (answer.status_code, code_of(answer)) == (422, "invalid-result")
+
+
 async def test_parts_of_an_upload_belong_to_their_task(site: Site) -> None:
     (a,) = await site.enrol("a")
     for key in ("one", "two"):
@@ -111,7 +178,7 @@ async def test_a_blob_is_stored_once_and_read_back(site: Site) -> None:
     (a,) = await site.holders("a")
     assert (await a.call("HEAD", PATH)).status_code == 404
     first = await a.call("PUT", PATH, content=BIG)
-    assert (first.status_code, first.json()) == (201, {"digest": DIGEST, "bytes": len(BIG)})
+    assert (first.status_code, first.json()) == (201, {"digest": DIGEST, "bytes": len(BIG), "submission": None})
     assert (await a.call("PUT", PATH, content=BIG)).status_code == 200
     head = await a.call("HEAD", PATH)
     assert head.status_code == 200

@@ -36,6 +36,32 @@ async def test_a_train_task_ends_with_its_update_stored_and_submitted(
     assert {"loss", "seconds"} <= submission.metrics.keys()
 
 
+@pytest.mark.parametrize(("takes_results", "requests"), [(True, ["put"]), (False, ["put", "submit"])])
+async def test_a_small_update_is_handed_in_with_its_upload_where_the_coordinator_takes_it(
+    coordinator: ScriptedCoordinator, options: WorkerOptions, weights: bytes, takes_results: bool, requests: list[str]
+) -> None:
+    coordinator.takes_results = takes_results
+    coordinator.offer("alice", coordinator.grant(1, weights))
+    assert await serve_until(options, lambda: bool(coordinator.submissions)) is Ending.DONE
+    [(task_id, submission)] = coordinator.submissions
+    assert (task_id, submission.num_samples) == (FIRST, 8)
+    assert submission.update in coordinator.blobs
+    assert [call.operation for call in coordinator.calls if call.operation in ("put", "submit")] == requests
+
+
+async def test_an_upload_that_broke_is_submitted_by_itself(
+    coordinator: ScriptedCoordinator, options: WorkerOptions, weights: bytes
+) -> None:
+    """Only the coordinator knows whether the result was taken with it."""
+    coordinator.takes_results = True
+    coordinator.script["put"].append(Cut(20))
+    coordinator.offer("alice", coordinator.grant(1, weights))
+    await serve_until(options, lambda: bool(coordinator.submissions))
+    [(task_id, submission)] = coordinator.submissions
+    assert task_id == FIRST and submission.update in coordinator.blobs
+    assert coordinator.count("submit") == 1
+
+
 async def test_an_evaluate_task_brings_figures_and_no_update(
     coordinator: ScriptedCoordinator, options: WorkerOptions, weights: bytes
 ) -> None:

@@ -97,6 +97,18 @@ async def test_a_damaged_stored_part_is_replaced_by_a_whole_upload(
     assert coordinator.blobs[DIGEST] == BLOB
 
 
+@pytest.mark.parametrize(("name", "goes_with_it"), [("loss", True), ("größe", False), ("x" * 60, False)])
+async def test_a_result_goes_with_the_upload_unless_it_does_not_fit_into_a_header(
+    transport: Transport, coordinator: ScriptedCoordinator, update: Path, name: str, goes_with_it: bool
+) -> None:
+    coordinator.takes_results = True
+    metrics = {f"{name}{number}"[-64:]: 0.123456789012345 for number in range(1 if goes_with_it else 32)}
+    result = Submission(lease_token="lease" * 20, update=DIGEST, num_samples=1, metrics=metrics)
+    assert await transport.upload(DIGEST, update, TASK, result=result) is goes_with_it
+    assert [found for _, found in coordinator.submissions] == [result] * goes_with_it
+    assert coordinator.blobs[DIGEST] == BLOB
+
+
 async def test_a_full_store_is_waited_for(
     transport: Transport, coordinator: ScriptedCoordinator, update: Path, pauses: Pauses
 ) -> None:

@@ -82,7 +82,8 @@ export const appendToBlob = <ThrowOnError extends boolean = false>(options: Opti
  * Put Blob
  *
  * Upload a whole safetensors file: a client what it made for a task that it holds, an operator what a run names.
- * When the connection breaks, what arrived stays and PATCH continues it.
+ * When the connection breaks, what arrived stays and PATCH continues it. With `Lethe-Result` the update is handed in
+ * as well; the same request again gets the same `submission`.
  */
 export const putBlob = <ThrowOnError extends boolean = false>(options: Options<PutBlobData, ThrowOnError>): RequestResult<PutBlobResponses, PutBlobErrors, ThrowOnError> => (options.client ?? client).put<PutBlobResponses, PutBlobErrors, ThrowOnError>({
     bodySerializer: null,

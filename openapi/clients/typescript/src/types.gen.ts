@@ -370,6 +370,10 @@ export type BlobInfo = {
      * Digest
      */
     digest: string;
+    /**
+     * What became of the result that came with the upload.
+     */
+    submission?: SubmissionReply | null;
 };
 
 /**
@@ -5862,6 +5866,12 @@ export type PutBlobData = {
          * Clients: the task that the upload is for; may be left out by one that holds a single task.
          */
         'Lethe-Task'?: string | null;
+        /**
+         * Lethe-Result
+         *
+         * Clients: a `Submission` as JSON, handed in with the update that is uploaded for `Lethe-Task`. The answer then has a `submission`, and nothing is left to submit.
+         */
+        'Lethe-Result'?: string | null;
     };
     path: {
         /**
@@ -5898,7 +5908,7 @@ export type PutBlobErrors = {
      */
     408: Problem;
     /**
-     * `no-task`, `anothers-bytes`, `upload-offset-mismatch`
+     * `no-task`, `anothers-bytes`, `upload-offset-mismatch`, `lease-lost`, `epoch-fenced`, `round-closed`, `too-stale`, `already-submitted`, `blob-missing`
      */
     409: Problem;
     /**
@@ -5918,7 +5928,7 @@ export type PutBlobErrors = {
      */
     415: Problem;
     /**
-     * `digest-mismatch`, `invalid-request`
+     * `digest-mismatch`, `wrong-layout`, `not-finite`, `out-of-bounds`, `invalid-result`, `invalid-request`
      */
     422: Problem;
     /**
