@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -34,6 +34,10 @@ log = structlog.get_logger()
 TICK_S = 0.25
 REST_S = 0.002
 """A pause after each ring: what was rung for may have made work for others, and that goes first."""
+MANY_COHORTS: Final = 100
+REVIEW_REST_S: Final = 0.0002
+"""For each cohort of the runs concerned, where they are many: how long a request rests before its first review, and
+before the next one. Each looks at all of them, and what makes the first clean models goes first."""
 LOOK_AHEAD_EVERY_S = 2.0
 """How often to look for leases that were taken while the clock was ahead."""
 TIDY_EVERY_S = 3600.0
@@ -56,12 +60,14 @@ class Clockwork:
         self._kept_updates, self._set_aside = kept_updates, set_aside
         self._looked_ahead_at = -LOOK_AHEAD_EVERY_S
         self._looked_for_clients_at = -TICK_S
+        self._rests = dict[UUID, float]()
+        """Until when requests rest before they are reviewed."""
 
     async def forever(self, health: WorkHealth) -> None:
         with self._bus.waiter(CLOCK) as waiter:
             while True:
                 try:
-                    await self.tick()
+                    await self.tick(lets_rest=True)
                     health.ok()
                 except Unavailable as error:
                     log.warning("clockwork.waits", error=str(error)[:200])
@@ -77,7 +83,8 @@ class Clockwork:
             health.ok()
             await asyncio.sleep(pause_after(num_failures) if num_failures else TIDY_EVERY_S)
 
-    async def tick(self) -> None:
+    async def tick(self, *, lets_rest: bool = False) -> None:
+        """`lets_rest`: requests in large runs are reviewed after a rest, not at every ring."""
         waiting = self._clients_to_look_for()
         barred = self._set_aside.held(CLAIM)
         async with self._database.read() as connection:
@@ -90,12 +97,23 @@ class Clockwork:
             claimable = await due.claimable_clients(connection, waiting, now, barred) if waiting else []
             held = await due.runs_held_for_storage(connection)
             found += [_due(OpenRounds(run_id), run_id) for run_id in await due.runs_in_lockstep(connection)]
-            found += [_due(ReviewErasure(one), one) for one in await due.erasures_under_way(connection)]
+            under_way = await due.erasures_under_way(connection)
+        to_review = self._rested(under_way) if lets_rest else list(under_way)
+        found += [_due(ReviewErasure(one), one) for one in to_review]
         if claimable:
             self._bus.wake(f"client:{client_id}" for client_id in claimable)
         if held and await self._has_room():
             found += [_due(ResumeRun(run_id), run_id) for run_id in held]
         await self._send(found)
+        for one in to_review:
+            self._rests.pop(one, None)
+
+    def _rested(self, under_way: Mapping[UUID, int]) -> list[UUID]:
+        """Those to review now. Whoever is seen for the first time since its last review begins to rest."""
+        now = time.monotonic()
+        rests = {one: REVIEW_REST_S * num if num > MANY_COHORTS else 0.0 for one, num in under_way.items()}
+        self._rests = {one: self._rests.get(one, now + rest_s) for one, rest_s in rests.items()}
+        return [one for one, until in self._rests.items() if until <= now]
 
     def _clients_to_look_for(self) -> list[UUID]:
         """Those who wait here and may not have been rung for. Not at every ring: a tree rings once for each of its
