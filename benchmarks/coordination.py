@@ -86,11 +86,12 @@ def measure(cell: Cell, backend: Backend, blobs: Blobs) -> dict[str, Any]:
     return row
 
 
-def measure_bare(cell: Cell) -> dict[str, Any]:
+def measure_bare(cell: Cell, *, durable: bool = False) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="lethe-bench-") as directory:
         home, port = Path(directory), free_port()
         raw_bytes = Payload(cell.payload_bytes).raw_bytes
         arguments = ["benchmarks.bare", "--port", str(port), "--clients", str(cell.num_clients)]
+        arguments += ["--durable"] if durable else []
         with running("bare", [*arguments, "--num-bytes", str(raw_bytes)], home / "bare.log") as server:
             wait_for_port(server, port)
             with Watch(server.pid) as watch, Client(f"http://127.0.0.1:{port}", None) as client:
@@ -155,13 +156,16 @@ def _row(cell: Cell, instants: Sequence[float], cpu_s: float, watch: Watch, clie
 
 
 def _compared(cell: Cell, backend: Backend, blobs: Blobs) -> dict[str, Any]:
-    """Bare, ours, bare: so that a neighbour who comes or goes is seen by both."""
+    """Bare, ours, bare: so that a neighbour who comes or goes is seen by both. And the least that durability costs."""
     bare = [measure_bare(cell)]
     row = measure(cell, backend, blobs)
+    durable_s = measure_bare(cell, durable=True)["seconds_per_round"]
     bare.append(measure_bare(cell))
     bare_s = statistics.mean(other["seconds_per_round"] for other in bare)
     row["bare_seconds_per_round"] = round(bare_s, 5)
     row["ratio"] = round(row["seconds_per_round"] / bare_s, 2)
+    row["durable_seconds_per_round"] = durable_s
+    row["durable_ratio"] = round(durable_s / bare_s, 2)
     row["bare_cpu_ms_per_mb"] = round(statistics.mean(other["cpu_ms_per_mb"] for other in bare), 3)
     row["bare_peak_rss_mb"] = max(other["peak_rss_mb"] for other in bare)
     return row
@@ -180,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, help="per cell; by size when absent")
     parser.add_argument("--backend", choices=["sqlite", "postgres"], default="sqlite")
     parser.add_argument("--blobs", choices=["file", "postgres"], default="file")
-    parser.add_argument("--bare", action="store_true", help="measure the bare reference beside it")
+    parser.add_argument("--bare", action="store_true", help="measure the bare reference beside it, and a durable one")
     parser.add_argument("--streams", type=int, default=0, help="so many streams of events stay open meanwhile")
     parser.add_argument("--max-seconds", type=float, default=600, help="give a cell up after this long")
     options = parser.parse_args(argv)
