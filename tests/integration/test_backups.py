@@ -176,7 +176,7 @@ async def test_a_restore_overwrites_nothing_unless_forced_and_takes_no_changed_b
     elsewhere = Settings(home=tmp_path / "elsewhere", evidence_dir=settings.evidence_path)
     (blob,) = (tmp_path / "backup" / "blobs").glob("*/*")
     before = blob.read_bytes()
-    for data in (before[:-1], before[:-1] + b"\0"):
+    for data in (before[:-1], before[:-1] + bytes([before[-1] ^ 1])):
         blob.write_bytes(data)
         with pytest.raises(BackupUnusable, match="changed"):
             await put_back(elsewhere, tmp_path / "backup")
