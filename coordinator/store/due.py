@@ -139,19 +139,27 @@ async def runs_in_lockstep(connection: AsyncConnection) -> list[UUID]:
     return sorted(set((await connection.execute(_IN_LOCKSTEP)).scalars()))
 
 
-_CONCERNED = sa.select(t.lines.c.erasure_id, t.lines.c.run_id).distinct().subquery()
-_UNDER_WAY = (
-    sa.select(t.erasures.c.id, sa.func.count(t.cohorts.c.id))
-    .outerjoin(_CONCERNED, _CONCERNED.c.erasure_id == t.erasures.c.id)
-    .outerjoin(t.cohorts, t.cohorts.c.run_id == _CONCERNED.c.run_id)
-    .where(
-        t.erasures.c.status.in_(("fenced", "executing", "requires_action"))
-        | ((t.erasures.c.status == "received") & t.erasures.c.reason.is_not(None))  # until its workers have confirmed
-    )
-    .group_by(t.erasures.c.id)
+_UNDER_WAY = sa.select(t.erasures.c.id).where(
+    t.erasures.c.status.in_(("fenced", "executing", "requires_action"))
+    | ((t.erasures.c.status == "received") & t.erasures.c.reason.is_not(None))  # until its workers have confirmed
+)
+_CONCERNED = (
+    sa.select(t.lines.c.erasure_id, t.lines.c.run_id)
+    .where(t.lines.c.erasure_id.in_(sa.bindparam("keys", expanding=True)))
+    .distinct()
+    .subquery()
+)
+_COHORTS_CONCERNED = (
+    sa.select(_CONCERNED.c.erasure_id, sa.func.count().label("num_cohorts"))
+    .join(t.cohorts, t.cohorts.c.run_id == _CONCERNED.c.run_id)
+    .group_by(_CONCERNED.c.erasure_id)
 )
 
 
 async def erasures_under_way(connection: AsyncConnection) -> dict[UUID, int]:
     """With the number of cohorts in all runs concerned."""
-    return {row[0]: row[1] for row in await connection.execute(_UNDER_WAY)}
+    ids = list((await connection.execute(_UNDER_WAY)).scalars())
+    if not ids:
+        return {}
+    counted = await connection.execute(_COHORTS_CONCERNED, {"keys": listed(ids)})
+    return dict.fromkeys(ids, 0) | {row.erasure_id: row.num_cohorts for row in counted}

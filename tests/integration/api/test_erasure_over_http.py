@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from coordinator.engine.messages import ReviewErasure
 from coordinator.runtime.accounts import split_token
 from coordinator.runtime.signing import SIGNING_KEY
+from coordinator.store import due
 from coordinator.store import tables as t
 from services.audit.verification import check
 from tests.integration.api.site import Actor, Site, blob, code_of, has_been_retained, until, update
@@ -323,6 +324,25 @@ async def test_a_refused_certificate_asks_for_a_person_and_can_be_tried_again(sm
     await officer.post(f"{path}/retry", expect=200)
     await completed(officer, found["id"])
     assert code_of(await officer.call("POST", f"{path}/retry")) == "conflict"
+
+
+async def test_a_request_under_way_is_known_with_all_cohorts_of_its_runs_and_of_no_other(site: Site) -> None:
+    """By their number the clock knows how often to look at it."""
+    a, b, c = await site.enrol("a", "b", "c")
+    await site.start_run("one", topology={"kind": "bi_model"})
+    await site.start_run("two", clients=["b", "c"])
+    officer = await site.staff("compliance")
+    for actor in (a, b, c):
+        for task in await actor.claim():
+            await actor.submit(task, await actor.put_blob(update(1.0), task))
+    request = (await file(officer, "a")).json()["id"]
+
+    async def is_fenced() -> bool:
+        return (await officer.get(f"{REQUESTS}/{request}"))["fenced_at"] is not None
+
+    await until(is_fenced)
+    async with site.coordinator.database.read() as connection:
+        assert await due.erasures_under_way(connection) == {UUID(request): 4}
 
 
 async def test_a_denied_request_keeps_the_reason_and_changes_nothing(site: Site) -> None:
